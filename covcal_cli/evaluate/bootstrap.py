@@ -48,8 +48,8 @@ two intervals is not enough, because chance affects both calibrations in the sam
 counted in joint cells, with one cell for each pair of confidences. The time of a resample does not
 depend on the number of rows.
 
-- Brier score and log loss have percentiles of the mean difference of the rows' losses. Both are
-  proper scores, so the difference tells which forecast is better.
+- Brier score and log loss have percentiles of the mean difference of the rows' losses. These scores
+  are proper, so the difference tells which forecast is better.
 - The AUROC has a normal interval. The variance is computed from the placements of each row in both
   rankings (DeLong, DeLong & Clarke-Pearson 1988). Placements are computed from cells of confidence
   with equal width in log odds.
@@ -58,8 +58,8 @@ depend on the number of rows.
   the percentiles of the resampled differences, and their mirror image at the observed difference
   (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). A test of covcal checks that
   the interval contains 0 too often rather than too rarely.
-- The class gap is a sum of absolute values, and has the same interval as the ECE. It needs joint
-  cells for every class, so with more than a few hundred classes there is no interval.
+- The class gap is a sum of absolute values, and has the same interval as the ECE. The interval
+  needs joint cells for every class, so it is missing if there are more than a few hundred classes.
 """
 
 import math
@@ -251,7 +251,7 @@ def ece_interval(
     weights = drawn / n
 
     # Simulate the ECE* of a calibrated forecaster.
-    # Significant gaps in the other direction remain, because noise there does not add to this part.
+    # Significant gaps in the other direction remain: noise in such bins does not add to this part.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)

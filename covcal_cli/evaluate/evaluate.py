@@ -120,7 +120,7 @@ def evaluate(
     decision: str | Path | None = None,
     pooled: Sequence[str | Path] = (),
 ) -> Evaluation:
-    """Measure calibrations, and the classifier without one, on target rows.
+    """Measure calibrations, and the uncalibrated classifier, on target rows.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def evaluate(
     networks : str or Path, optional
         The adapted file with the networks, if a method needs this file and the file has moved.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations by name, which are measured on the same rows. They are
-        measured only if `settings.resamples` is above 0.
+        Earlier versions of calibrations by name, which are measured on the same rows if
+        `settings.resamples` is above 0.
     decision : str or Path, optional
         A decide.json that was made with one of the `documents`. The decision is measured too.
     pooled : sequence of str or Path
@@ -145,7 +145,7 @@ def evaluate(
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label; also if the split is empty and no target row has one.
+        If no row of the split has a label; or if the split is empty, and no target row has a label.
     TooFewRowsError
         If the split is empty, and other splits have labels.
     CovcalError

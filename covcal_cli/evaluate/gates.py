@@ -383,7 +383,8 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 def detectable(interval: Interval, level: float) -> float:
     """Return how far beyond a limit the true value must be for a gate to fail in 4 of 5 cases.
 
-    `interval` has the level of the gate. Its width is assumed to be the same for any true value.
+    `interval` has the level of the gate. The width of the interval is assumed to be the same for
+    any true value.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))

@@ -316,8 +316,8 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are those of the earlier calibration `name` on the current rows. If these metrics
-        equal those in the baseline, the rows are assumed to be the same.
+        `metrics` are the metrics of the earlier calibration `name` on the current rows. If they
+        equal the metrics in the baseline, the rows are assumed to be the same.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -428,9 +428,9 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    The method is called variance estimates recovery (Zou & Donner 2008). It combines the distance
-    from each value to an end of its own interval. An observed ECE may be outside its interval,
-    because noise makes it larger. Then the nearest end of this interval replaces the observed ECE.
+    The method is called variance estimates recovery (Zou & Donner 2008). The method combines the
+    distance from each value to an end of its own interval. An observed ECE may be outside its
+    interval, because noise makes it larger. Then the nearest end of the interval replaces this ECE.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
@@ -439,7 +439,7 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return the value of a metric. Raise a CovcalError if it is missing or not finite."""
+    """Return the value of a metric. Raise a CovcalError if the value is missing or not finite."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

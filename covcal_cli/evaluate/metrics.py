@@ -173,7 +173,7 @@ def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, .
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
     """Raise ValueError if metrics of n rows are impossible or contradict each other.
 
-    This finds edited numbers even if somebody has renewed the hash of the document. The accuracy is
+    The checks find edited numbers even if the hash of the document was renewed. The accuracy is
     k / n for a whole number k. The ECE is the sum of its two parts, and the difference of these
     parts is mean confidence minus accuracy.
     """
@@ -493,7 +493,7 @@ class MetricsAccumulator:
             others = 1 - forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(others < 1 - _NEARLY_ONE)
             others[near] = 1.0
-            # This takes half the time of log1p, and is exact enough if p is not near 1.
+            # log(1 - p) takes half the time of log1p, and is exact enough if p is not near 1.
             surprises[wrong] = np.negative(np.log(others, out=others), out=others)
             # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
             if len(near):

@@ -64,7 +64,7 @@ class RowCollector:
         self._blocks: list[Keys] = []
 
     def add(self, confidence: Floats, correct: Booleans) -> None:
-        """Add a block of rows. Their confidence, from 0 to 1, is stored as float32."""
+        """Add a block of rows. The confidences, from 0 to 1, are stored as float32."""
         self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
@@ -282,7 +282,7 @@ def smooth_ece(rows: RankedRows) -> float:
     of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)
     points, divided by the same sum for the density of rows. A test checks that covcal and relplot
     agree to 1e-6, unless rows are within 1/2000 of 0 or 1. By the definition, the mirror image of
-    such a row counts too, but relplot 1.0.3 leaves it out.
+    such a row counts too, but relplot 1.0.3 leaves the mirror image out.
 
     With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are joined,
     which changes the result by far less than 1/128 000.

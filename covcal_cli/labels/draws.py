@@ -17,21 +17,22 @@ This estimate is unbiased, given the earlier batches (Raj 1956; within a batch H
 depend on labels. The weights are in proportion to n_b, so the draw of a later batch may depend on
 the labels of earlier batches.
 
-**The design** is the rule by which rows are drawn. It draws a fixed number of rows, with exact
+**The design** is the rule by which rows are drawn. A fixed number of rows is drawn, with exact
 probabilities pi_i, from all kinds of rows. Let s_i be the score of row i: an estimate of the
 probability that the classifier is right. The number of right rows is estimated by the difference
 estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the
 scores are right, the variance of this estimate is smallest on average for pi_i in proportion to
 sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982; Särndal, Swensson &
 Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain whether the classifier
-is right. This is active testing (Kossen et al. 2021) with a fixed number of rows.
+is right. Such a draw is called active testing (Kossen et al. 2021), here with a fixed number of
+rows.
 
 The scores may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
 every pi_i is above 0, and every weight 1 / pi_i is below N / (n FLOOR). The estimate is unbiased
 for any scores.
 
 Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are sorted so that
-similar rows are neighbours. Then they become pieces of a line: the piece of row i has length pi_i.
+similar rows are neighbours. Then rows become pieces of a line: the piece of row i has length pi_i.
 One row is drawn from every unit of length, so the sample contains rows from the whole order. The
 variance of an estimate is never above the variance of a draw with replacement (Chauvet 2012;
 Chauvet & Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid.

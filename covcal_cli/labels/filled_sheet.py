@@ -398,8 +398,8 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
     """Add the batch of a sheet to a draw, without labels. Return the draw and the sheet's rows.
 
-    A batch is drawn from the rows that earlier batches did not draw, so its estimates need the
-    earlier batches. So batches must be added in the order in which they were drawn. Raises
+    A batch is drawn from the rows that earlier batches did not draw, so estimates from a batch need
+    the earlier batches. So batches must be added in the order in which they were drawn. Raises
     `CovcalError` if the sheet belongs to other data, or if it was drawn before a batch in the file.
     """
     batch, target = sheet.batch, file.require_target()

@@ -2,7 +2,7 @@
 
 Either a complete new file replaces the old file, or nothing changes. The new file stores the sha256
 of the file without labels. So calibrations and adapted files of the old file also belong to the new
-file. These labels are stored separately from the labels that ``evaluate`` reads
+file. The labels by people are stored separately from the labels that ``evaluate`` reads
 (`covcal_cli.labels.draws`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that
@@ -105,8 +105,8 @@ def label(
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
-        Accept rows without a label. Until their labels follow, the labelled rows are assumed to be
-        a random part of their batch.
+        Accept rows without a label. Until the missing labels follow, the labelled rows are assumed
+        to be a random part of their batch.
     resolve : str, optional
         The label to use if two sheets disagree, or a sheet and the file. ``first`` and ``last`` use
         the order of the arguments, with the file as the first. ``majority`` uses the most frequent

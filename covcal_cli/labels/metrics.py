@@ -17,9 +17,9 @@ not used, because it is a single number, and the offset a would undo it.
 The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. A random draw of n*
 labels would give the same variance V without a forecast. Here p is the mean of the fitted forecast,
 and V is the variance of the estimate, assuming that the forecast is right. With one to three
-errors, or one to three right rows, normal quantiles give a range that is too narrow. Then the end
-of the interval on that side comes from the Poisson distribution (Brown, Cai & DasGupta 2001,
-section 4.1.1). Without any error, the interval ends at 1.
+errors, or one to three right rows, normal quantiles give a range that is too narrow. So with few
+errors the upper end, and with few right rows the lower end, comes from the Poisson distribution
+(Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on the half
 *choose* of ``examples/research/benchmark`` (78 shifts).

@@ -83,7 +83,7 @@ def page(
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, without repetition.
     - `pictures`: the image of each row as a data URI. The URI is empty if the image could not be
-      read. It is None if the row has no image; then the page shows the row's cells.
+      read. For None instead of a URI, the page shows the row's cells.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
     - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
     """

@@ -274,7 +274,7 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
             cells,
-            # If the question is whether a prediction is right, the person must see it.
+            # If the question is whether a prediction is right, the person must see the prediction.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
             several={name: [""] * n for name in names},

@@ -2,9 +2,9 @@
 
 A spreadsheet may sort single columns, round numbers, or lose lines. So the cell in the column
 ``draw`` proves to which row a line belongs. This cell contains the line's position in the sheet,
-the stratum, the exact probability of the draw, and the confidence. It ends with a hash of these
-numbers, of the row's id, and of the facts about the draw. In the first line, the cell also contains
-the facts about the draw. The module `filled_sheet` reads sheets.
+the stratum, the exact probability of the draw, and the confidence. The cell ends with a hash of
+these numbers, of the row's id, and of the facts about the draw. In the first line, the cell also
+contains the facts about the draw. The module `filled_sheet` reads sheets.
 
 A sheet also shows the columns that extract kept. Columns that seem to be the classifier's answer
 are hidden by default, because people tend to agree with an answer that they see. A spreadsheet

@@ -3,7 +3,8 @@
 If the features file of the calibration exists unchanged, the estimators read its labelled source
 rows. If not, a summary in the reference data (`SourceSketch`) replaces these rows. The summary
 contains the log odds of the predicted class, separately for right and wrong rows, for the
-estimators ATC and DoC. It also contains the centre of each class, for the estimators by clustering.
+estimators ATC and DoC. The summary also contains the centre of each class, for the estimators by
+clustering.
 """
 
 import math

@@ -1,18 +1,18 @@
 """Read and write the history of a watch, and judge its periods in the order of time.
 
-The history is a file of JSON lines. Lines are added to it, and never changed. A run writes all its
-new lines at once, while the file is locked, and waits until these lines are on the disk. If a
-process is killed, earlier lines are unchanged. A line holds one period and its hash. A line that
+The history is a file of JSON lines. Lines are added to the file, and never changed. A run writes
+all its new lines at once, while the file is locked, and waits until these lines are on the disk. If
+a process is killed, earlier lines are unchanged. A line holds one period and its hash. A line that
 was cut off or changed is ignored with a warning. A file without any line of a period is refused,
 and not changed.
 
 A period that arrives late changes the verdicts of later periods. So periods are put in the order of
 time, and the new period and all later periods are judged again.
 
-At first, the alarm compares the rows with the calibration's rows. An alarm ends when the changed
-rows become the new reference. This happens if somebody accepts the changed rows
-(``--acknowledge``), or if the rows do not change again for a number of periods. Then a new
-"segment" of the history begins, and the alarm compares rows with the first periods of the segment.
+At first, the alarm compares the rows with the calibration's rows. Changed rows become the new
+reference, and the alarm ends, if somebody accepts these rows (``--acknowledge``), or if the rows do
+not change again for a number of periods. Then a new "segment" of the history begins, and the alarm
+compares rows with the first periods of the segment.
 The verdict always compares a period with the calibration.
 """
 

@@ -1,8 +1,8 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
 The labels of a period give an accuracy A and an effective size n*. The labels are as precise as n*
-labels of random rows. So they count as n* labels, and a share A of these labels is right. The
-counts are added over the periods of a "pool". The result is the gap (mean confidence minus
+labels of random rows. So the labels count as n* labels, and a share A of these n* labels is right.
+The counts are added over the periods of a "pool". The result is the gap (mean confidence minus
 accuracy), because the accuracy itself may change from period to period. You may look at the
 interval of the gap after every period: its error probability still holds
 (`maths.odds.anytime_interval`).

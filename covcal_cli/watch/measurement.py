@@ -495,11 +495,12 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the AUC from source to period, the AUC from target to period, and effective rows.
+    """Return how far a period is from the source and the target: two AUCs, and effective rows.
 
-    The AUC is that of the best classifier which separates the two domains. For normal domains with
-    equal covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). After
-    importance weighting, the effective share of the source rows is exp(-d2).
+    The AUC is that of the best classifier which separates the period's rows from a domain's rows.
+    For normal domains with equal covariance and squared Mahalanobis distance d2, the AUC is
+    Phi(sqrt(d2 / 2)). After importance weighting, the effective share of the source rows is
+    exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
@@ -530,7 +531,7 @@ def signals_of(
     confidence : ndarray of shape (n,)
         The calibrated confidence in the predicted classes.
     compared : ndarray of shape (n, p), optional
-        The coordinates of the rows. Without them, signals about coordinates are left out.
+        The coordinates of the rows. If it is None, signals about coordinates are left out.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}

@@ -1,6 +1,6 @@
 """The records of `covcal watch`: a period with its numbers and verdict, and the result of a run.
 
-The record of a period is one line of the history. Its numbers use no labels, except those that you
+The record of a period is one line of the history. The numbers of a period use only labels that you
 give by `covcal label`, by ``--labels`` or by ``--target-labels``.
 """
 

@@ -87,7 +87,7 @@ def accepted_in_period(
     """Measure the accepted rows of a period.
 
     - `sample`: a random sample of all rows of the period.
-    - `estimate`: the estimated accuracy of all rows. Without it, the expected error is not known.
+    - `estimate`: the estimated accuracy of all rows, or None; then the expected error is None too.
     - `labels`: the labelled rows of the file.
     """
     expected = None

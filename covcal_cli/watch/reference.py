@@ -1,9 +1,9 @@
 """The reference data of a calibration, which describe the distribution of its rows.
 
-The data contain quantiles, means and covariances, but no rows. They are in a file of less than 200
-kB beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal watch``
-makes this file from the features file of the calibration. Every record checks its lengths and
-ranges when the file is read.
+The data contain quantiles, means and covariances, but no rows. The data are in a file of less than
+200 kB beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal
+watch`` makes this file from the features file of the calibration. When the file is read, every
+record checks its lengths and ranges.
 """
 
 import base64
@@ -403,7 +403,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    # If two quantiles are equal, this divides by 0. Then values equal them, and are ranked below.
+    # Equal quantiles cause a division by 0; values that are equal to quantiles are ranked below.
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m

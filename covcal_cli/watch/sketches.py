@@ -206,9 +206,9 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 
 
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the most frequently predicted classes, ascending. Each of them gets a signal.
+    """Return the classes that get a signal: the most frequently predicted classes, ascending.
 
-    Of two classes, only one gets a signal, because the two margins differ only in their sign.
+    If there are two classes, one signal is enough, because the two margins differ only in sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
@@ -269,7 +269,7 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the largest number of rows to compare domains with. It is smaller for wide rows."""
+    """Return the number of rows with which domains are compared at most; fewer for wide rows."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 

@@ -1,7 +1,7 @@
 """Judge a period: whether its confidence is right, and whether its rows changed.
 
-These are two questions, because real rows change every week, and most changes leave the confidence
-right. The verdict says whether the confidence is right. It compares the interval of the gap (mean
+Real rows change every week, and most changes leave the confidence right. So there are two answers.
+The verdict says whether the confidence is right: it compares the interval of the gap (mean
 confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
 
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may

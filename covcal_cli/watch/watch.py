@@ -107,14 +107,14 @@ def watch(
         How files are cut into periods, and how the periods are judged.
     history : Path, optional
         A file of JSON lines. The alarm and the labels also use the periods in this file. New
-        periods are appended to it.
+        periods are appended to this file.
     networks : Path, optional
         The adapted file with the networks of an fl method, if this file has moved.
     labels : Path, optional
         A CSV with labels that arrived late, in the columns id and label.
     decide : Path, optional
-        A decide.json that was made with this calibration. Its promise is tested on the rows that it
-        accepts.
+        A decide.json that was made with this calibration. The promise of the decision is tested on
+        the rows that the decision accepts.
     costs : Path, optional
         A costs.json in the format of `covcal decide`. Every period then has the mean cost per row,
         supposing that every row is accepted.
