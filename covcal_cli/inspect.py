@@ -214,7 +214,6 @@ def _batches(draw: Draw) -> Lines:
 
 
 def _preprocessing(text: object) -> Lines:
-    """Return a line with the recorded settings of the preprocessing of images."""
     try:
         settings = parsed_json(str(text))
     except ValueError:
@@ -225,7 +224,6 @@ def _preprocessing(text: object) -> Lines:
 
 
 def _plain(value: Any) -> str:
-    """Return a setting as readable text."""
     if isinstance(value, dict):
         parts = (f"{name} {_plain(part)}" for name, part in value.items() if part not in (None, []))
         return f"({', '.join(parts)})"
@@ -273,7 +271,6 @@ def _exported(path: Path) -> dict[str, str]:
 
 
 def _of_archive(path: Path) -> dict[str, str]:
-    """Return the metadata of a torch.export archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/covcal.json"))
@@ -390,7 +387,6 @@ def _metrics_lines(path: Path) -> Lines:
 
 
 def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
-    """Return the outcome of a gate with its value and its limit."""
     if isinstance(gate, Change):
         gate_text = f"{gate.metric} worse by at most {gate.limit:g}: worse by {gate.worse_by:.4g}"
     else:
@@ -492,7 +488,6 @@ def _watch_lines(path: Path) -> Lines:
 
 
 def _period_lines(periods: Sequence[Period], change: str = "") -> Lines:
-    """Return the number of periods per verdict, and the answer for the last period."""
     counts = Counter(period.verdict for period in periods)
     calibrations = {period.calibration.sha256 for period in periods}
     several = f", with {len(calibrations)} calibrations" if len(calibrations) > 1 else ""

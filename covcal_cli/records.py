@@ -427,7 +427,6 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the container type of an annotation, and the types of its contents."""
     return get_origin(kind), get_args(kind)
 
 
@@ -447,7 +446,6 @@ def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
 
 
 def _keys(member: Field[Any]) -> list[str]:
-    """Return the keys that lead to the value of a field."""
     return str(member.metadata.get("at", member.name)).split(".")
 
 

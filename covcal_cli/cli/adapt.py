@@ -121,7 +121,6 @@ def _summary(report: "AdaptReport") -> str:
 
 
 def _range(values: Iterable[float], unit: str = " %") -> str:
-    """Return a range of values as text; equal values as one number."""
     texts = [f"{value:,.0f}" for value in sorted(values)]
     ends = texts[:1] if texts[0] == texts[-1] else [texts[0], texts[-1]]
     return f"{' to '.join(ends)}{unit}"

@@ -151,7 +151,6 @@ def apply(
 
 
 def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
-    """Return the warning that the most probable class is not always the label."""
     advice = "use the columns label and confidence, not the largest prob_NAME"
     if confidence_only:
         advice = "leave out --confidence-only to see the probabilities in prob_NAME"

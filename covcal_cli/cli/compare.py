@@ -109,12 +109,10 @@ def compare(
 def _rendered(comparison: "Comparison") -> str:
     from covcal_cli.cli import tables
     from covcal_cli.compare.tables import caption, caption_of_auto, grids, of_auto
-    from covcal_cli.report.tables import Table
 
-    parts = [tables.text(Table(grid.heads, grid.rows, grid.texts)) for grid in grids(comparison)]
+    parts = [tables.text(grid) for grid in grids(comparison)]
     parts.append(caption(comparison))
     auto = of_auto(comparison)
     if auto is not None:
-        table = tables.text(Table(auto.heads, auto.rows, auto.texts))
-        parts += [table, caption_of_auto(comparison)]
+        parts += [tables.text(auto), caption_of_auto(comparison)]
     return "\n\n".join(parts)

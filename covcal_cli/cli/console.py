@@ -204,7 +204,6 @@ def _spelled(error: UnicodeError) -> tuple[str, int]:
 
 
 def _coloured(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal and the user allows colours."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not plain
 

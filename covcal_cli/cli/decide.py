@@ -1,6 +1,5 @@
 """``covcal decide``: which target rows can be accepted, and how many of them are wrong."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,8 @@ from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.options import (
     Force,
     JudgedFile,
+    Labels,
+    LabelsName,
     NetworksOfFeatures,
     Quiet,
     Verbose,
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from covcal_cli.formats.decision import CurvePoint, Decision
 
 _FEW = 20  # if fewer rows of a group are accepted, the error of the group is mostly noise
-
-LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
 
 def decide(
@@ -76,12 +75,7 @@ def decide(
             "the future.",
         ),
     ] = False,
-    labels: Annotated[
-        LabelsName,
-        typer.Option(
-            help="Labels to use: marked (by covcal label), none, or auto (marked if there are any)."
-        ),
-    ] = LabelsName.auto,
+    labels: Labels = LabelsName.auto,
     by: Annotated[
         str | None,
         typer.Option(
@@ -225,7 +219,6 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
 
 
 def _is_of_use(decision: "Decision") -> bool:
-    """Return whether a decision accepts any row or makes sets."""
     return decision.threshold is not None or decision.sets is not None
 
 
@@ -323,7 +316,6 @@ def _offer(decision: "Decision", output: str) -> str:
 
 
 def _error(point: "CurvePoint", of: str = "") -> str:
-    """Return an expected error with its range."""
     return f"{_percent(point.error)} {of}({_percent(point.low)} to {_percent(point.high)})"
 
 

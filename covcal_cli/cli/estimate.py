@@ -1,7 +1,6 @@
 """``covcal estimate``: estimate the accuracy on the target, without labels or with a few."""
 
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +12,15 @@ from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     CostGate,
+    End,
     EndName,
     EstimatedMetrics,
     Force,
     InputFile,
     Junit,
+    Labels,
+    LabelsName,
+    LeastGate,
     MaxWeight,
     Networks,
     Quiet,
@@ -28,7 +31,6 @@ from covcal_cli.cli.options import (
     TexFormatName,
     Verbose,
     calibrations,
-    interval_end,
     output,
 )
 
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.report.metric_estimates import MetricLimit
     from covcal_cli.report.tables import Table
-
-LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
 
 
 def estimate(
@@ -62,30 +62,14 @@ def estimate(
     ] = None,
     costs: RowCosts = None,
     target_prior: TargetPrior = "source",
-    labels: Annotated[
-        LabelsName,
-        typer.Option(
-            help="Labels to use: marked (rows you labelled with covcal label), none, or "
-            "auto: marked rows if there are any."
-        ),
-    ] = LabelsName.auto,
+    labels: Labels = LabelsName.auto,
     max_weight: MaxWeight = 1000.0,
     seed: Seed = 0,
     networks: Networks = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
-    fail_below: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC[:CLASS]=LEAST",
-            help="Exit with 3 if an estimated metric is below a limit, such as accuracy=0.8 or "
-            "recall:fraud=0.7. May be repeated.",
-        ),
-    ] = None,
+    fail_below: LeastGate = None,
     fail_above: CostGate = None,
-    end: Annotated[
-        EndName | None,
-        interval_end("Default: low with --fail-below, high with --fail-above."),
-    ] = None,
+    end: End = None,
     junit: Junit = None,
     format: TexFormat = TexFormatName.table,
     force: Force = False,

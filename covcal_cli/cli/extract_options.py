@@ -499,7 +499,6 @@ def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
 
 
 def _fractions(text: str) -> tuple[float, float, float]:
-    """Read three shares that sum to 1."""
     shares = _numbers(text, "--fractions")
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
         raise typer.BadParameter("give three shares that sum to 1", param_hint="--fractions")

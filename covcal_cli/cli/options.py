@@ -38,11 +38,6 @@ def decision(text: str) -> Any:
     return typer.Option("--decide", metavar="DECIDE.JSON", help=text)
 
 
-def interval_end(default: str) -> Any:
-    """Return the option ``--end`` with the default of a command."""
-    return typer.Option(help=f"End of the interval that a gate compares with its limit. {default}")
-
-
 # Options that name input files.
 
 InputFile = Annotated[
@@ -138,6 +133,15 @@ TargetPrior = Annotated[
         help="Class frequencies on the target: source, uniform, a JSON file, or bbse (estimated).",
     ),
 ]
+LabelsName = StrEnum("LabelsName", ["auto", "marked", "none"])
+Labels = Annotated[
+    LabelsName,
+    typer.Option(
+        "--labels",
+        help="Labels to use: marked (rows you labelled with covcal label), none, or auto: "
+        "marked rows if there are any.",
+    ),
+]
 ExpectedAccuracy = Annotated[
     float | None,
     typer.Option(
@@ -184,7 +188,24 @@ CostGate = Annotated[
         help="Exit with 3 if the estimated cost is above this limit. Needs --cost.",
     ),
 ]
+LeastGate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-below",
+        metavar="METRIC[:CLASS]=LEAST",
+        help="Exit with 3 if a metric is below a limit, such as accuracy=0.8 or "
+        "recall:fraud=0.7. May be repeated.",
+    ),
+]
 EndName = StrEnum("EndName", ["low", "middle", "high"])
+End = Annotated[
+    EndName | None,
+    typer.Option(
+        "--end",
+        help="End of the interval that a gate compares with its limit. Default: low with "
+        "--fail-below, high with --fail-above.",
+    ),
+]
 Junit = Annotated[
     Path | None, typer.Option(help="Also write the results of the gates as a JUnit report (XML).")
 ]

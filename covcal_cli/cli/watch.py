@@ -13,10 +13,11 @@ from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.cli.options import (
     AllowOtherPreprocessing,
     CostGate,
-    EndName,
+    End,
     EstimatedMetrics,
     FormatName,
     Junit,
+    LeastGate,
     NetworksOfFeatures,
     Quiet,
     ResultFormat,
@@ -24,7 +25,6 @@ from covcal_cli.cli.options import (
     Verbose,
     calibration,
     decision,
-    interval_end,
     output,
 )
 
@@ -151,19 +151,9 @@ def watch(
             "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,
-    fail_below: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="METRIC[:CLASS]=LEAST",
-            help="Exit with 3 if a metric of a period is below a limit, such as recall:fraud=0.8. "
-            "May be repeated.",
-        ),
-    ] = None,
+    fail_below: LeastGate = None,
     fail_above: CostGate = None,
-    end: Annotated[
-        EndName | None,
-        interval_end("Default: low with --fail-below, high with --fail-above."),
-    ] = None,
+    end: End = None,
     junit: Junit = None,
     output: Annotated[
         Path | None,
@@ -363,7 +353,6 @@ def _gates(
     limits: "Sequence[MetricLimit]",
     end: str | None,
 ) -> "list[GateResult]":
-    """Return the result of each gate on each period."""
     from covcal_cli.report.metric_estimates import metric_gate
     from covcal_cli.watch.verdict import gate_results
 

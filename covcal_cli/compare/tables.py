@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -18,18 +17,9 @@ from covcal_cli.report.tables import Table, TeX, latex
 _WIDE = 8
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table of texts: the heads of its columns, and its rows of cells."""
-
-    heads: list[str]
-    rows: list[list[str]]
-    texts: tuple[int, ...] = (0,)  # indices of columns of text; all other columns are numbers
-
-
 def grids(
     comparison: Comparison, *, plus_minus: str = " ± ", bold: Callable[[str], str] = str
-) -> list[Grid]:
+) -> list[Table]:
     """Return the comparison as one table, or as two if there are many shifts.
 
     The table has a row for each method that ran, and a column for each shift. If there are several
@@ -43,14 +33,13 @@ def grids(
         return [shifts]
     overall = _over_shifts(comparison, bold)
     if len(comparison.shifts) > _WIDE:
-        heads, *rows = map(list, zip(shifts.heads, *shifts.rows, strict=True))
-        return [overall, Grid(["shift", *heads[1:]], rows)]
-    rows = [row + more[1:] for row, more in zip(shifts.rows, overall.rows, strict=True)]
-    return [Grid(shifts.heads + overall.heads[1:], rows)]
+        heads, *rows = map(list, zip(shifts.columns, *shifts.rows, strict=True))
+        return [overall, Table(["shift", *heads[1:]], rows)]
+    rows = [[*row, *more[1:]] for row, more in zip(shifts.rows, overall.rows, strict=True)]
+    return [Table([*shifts.columns, *overall.columns[1:]], rows)]
 
 
-def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str]) -> Grid:
-    """Return a table with a row for each method and a column for each shift."""
+def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str]) -> Table:
     columns = []
     for shift in comparison.shifts:
         ranks = comparison.ranks(shift)
@@ -58,10 +47,10 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
         texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
         columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
     rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
-    return Grid(["method", *comparison.shifts], rows)
+    return Table(["method", *comparison.shifts], rows)
 
 
-def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
+def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
     """Return a table with a row for each method, and its numbers over all shifts."""
     everywhere = comparison.everywhere
     sign = 1 if comparison.metric.better == "lower" else -1
@@ -79,7 +68,7 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Grid:
             ]
         harmed = [str(len(comparison.harmed(method, by))) for by in HARMS]
         rows.append([method, *cells, *harmed])
-    return Grid(["method", "mean", "worst", "rank", *harm_heads(comparison)], rows)
+    return Table(["method", "mean", "worst", "rank", *harm_heads(comparison)], rows)
 
 
 def harm_heads(comparison: Comparison) -> list[str]:
@@ -119,7 +108,7 @@ def _prefixes(comparison: Comparison) -> str:
     return f"{text} Could not run: {', '.join(left_out)}." if left_out else text
 
 
-def of_auto(comparison: Comparison) -> Grid | None:
+def of_auto(comparison: Comparison) -> Table | None:
     """Return a table of auto's choice on each shift, the estimated accuracy, and failed checks.
 
     None if auto did not run, or if no file allowed an estimate.
@@ -135,7 +124,7 @@ def of_auto(comparison: Comparison) -> Grid | None:
         method = counted(took, len(comparison.records[shift]))
         rows.append([shift, method, estimated, f"{100 * true:.1f}", failed or "none"])
     heads = ["shift", "auto chose", "estimated accuracy", "true", "failed checks"]
-    return Grid(heads, rows, (0, 1, 4)) if rows else None
+    return Table(heads, rows, (0, 1, 4)) if rows else None
 
 
 def caption_of_auto(comparison: Comparison) -> str:
@@ -190,14 +179,14 @@ def as_markdown(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def markdown(grid: Grid) -> str:
+def markdown(grid: Table) -> str:
     """Return one table as Markdown. Cells of numbers may contain markup, such as bold."""
-    rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.heads))]
+    rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.columns))]
     rows = [
         [_in_markdown(cell) if i in grid.texts else cell for i, cell in enumerate(row)]
         for row in grid.rows
     ]
-    lines = [map(_in_markdown, grid.heads), rules, *rows]
+    lines = [map(_in_markdown, grid.columns), rules, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -211,13 +200,13 @@ def as_tex(comparison: Comparison) -> str:
     return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
 
 
-def _tabular(grid: Grid) -> str:
+def _tabular(grid: Table) -> str:
     """Return one table as LaTeX. Cells of numbers already are LaTeX."""
     rows = [
         [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
         for row in grid.rows
     ]
-    return latex(Table(grid.heads, rows, grid.texts))
+    return latex(Table(grid.columns, rows, grid.texts))
 
 
 def as_csv(comparison: Comparison) -> str:

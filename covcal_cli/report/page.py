@@ -200,7 +200,6 @@ def page(content: ReportContent) -> str:
 
 
 def _labels(content: ReportContent) -> Iterable[str]:
-    """Yield a table of several labels, and a folded part with the details of each."""
     verdicts = {label: verdict(of_label) for label, of_label in content.labels.items()}
     advice = {label: result.headline for label, result in verdicts.items()}
     yield section("Labels", labels_table(content.labels, advice))
@@ -210,7 +209,6 @@ def _labels(content: ReportContent) -> Iterable[str]:
 
 
 def _details(content: ReportContent) -> Iterable[str]:
-    """Yield the sections below the verdict on a classifier."""
     yield "" if content.reading is None else f"<p>{safe(content.reading)}</p>"
     yield from _accepted(content)
     yield from _measured(content)

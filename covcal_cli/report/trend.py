@@ -241,7 +241,6 @@ def _counted(count: int, what: str) -> str:
 
 
 def _of_decision(period: Period) -> str:
-    """Return the answer about the watched decision as HTML; empty if no decision is watched."""
     if period.promise is None:
         return ""
     return f"<p>Accepted: {safe(period.accepted)}.</p><p>Promise {safe(period.promise_answer)}.</p>"
@@ -279,7 +278,6 @@ def _periods_table(trend: Timeline) -> str:
 
 
 def _promise(period: Period) -> str:
-    """Return the verdict on the promise of the decision, with the error of the accepted rows."""
     if period.promise is None:
         return "-"
     error = period.promise.error
@@ -327,7 +325,6 @@ def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
 
 
 def _metrics_section(trend: Timeline) -> str:
-    """Return the section on metrics, the latest period first; empty without metrics."""
     periods = trend.periods[: -_MOST_LISTED - 1 : -1]
     table = period_metrics(periods, MOST_CLASSES)
     kinds = safe(" ".join(kinds_of_metrics(periods)))
@@ -335,7 +332,6 @@ def _metrics_section(trend: Timeline) -> str:
 
 
 def _columns_section(period: Period) -> str:
-    """Return the section on kept columns; empty if no column was kept."""
     if not period.measured.columns:
         return ""
     return section(
@@ -361,7 +357,6 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
 
 
 def _segments_section(period: Period) -> str:
-    """Return the section on segments; empty if the period has no segments."""
     if not period.measured.segments:
         return ""
     return section("Segments of the last period", html(segment_table(period.measured.segments)))
@@ -526,7 +521,6 @@ class _Field:
                 yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
 
     def _gaps(self) -> Iterator[str]:
-        """Yield a grey column for each period without rows."""
         with_rows = {period.measured.period for period in self.trend.with_rows}
         for place, name in enumerate(self.trend.names):
             if name not in with_rows:
@@ -537,7 +531,6 @@ class _Field:
                 )
 
     def _hints(self) -> Iterator[str]:
-        """Yield the text that appears while the pointer is over a period."""
         width = self.trend.at(1)
         for period in self.trend.with_rows:
             yield (

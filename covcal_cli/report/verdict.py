@@ -497,5 +497,4 @@ def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
 
 
 def _sentence(text: str) -> str:
-    """Return a text with a capital letter at the start and a full stop at the end."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."

@@ -264,7 +264,6 @@ def _numbered(name: str, number: str) -> str:
 
 
 def _number(name: str) -> int:
-    """Return the number in the second name of a result; 0 if there is none."""
     text = re.search(r"\.([1-9][0-9]{0,17})(\.reference)?\.[A-Za-z0-9]+$", name, re.ASCII)
     return 0 if text is None else int(text[1])
 

@@ -8,7 +8,8 @@ from benchmark.labels import TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
-from covcal_cli.compare.tables import Grid, harm_heads
+from covcal_cli.compare.tables import harm_heads
+from covcal_cli.report.tables import Table
 
 # If the ECE of auto exceeds the ECE of the better baseline by more, auto should warn.
 TOLERANCE = 0.03
@@ -21,7 +22,7 @@ CAPTION = (
 )
 
 
-def by_kind(cases: Sequence[Case], results: Results) -> Grid:
+def by_kind(cases: Sequence[Case], results: Results) -> Table:
     """Return a table with a row per kind of shift, for pairs without a shift, and for all."""
     selections: list[tuple[str, list[str]]] = [
         (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
@@ -31,7 +32,7 @@ def by_kind(cases: Sequence[Case], results: Results) -> Grid:
     rows = [_row(kind, results.of(shifts)) for kind, shifts in selections if shifts]
     heads = ["kind of shift", "shifts", *BASELINES, AUTO, f"*{TRUE_ACCURACY}*", "ratio"]
     heads += [*harm_heads(results.comparison), "error", "contained", "width"]
-    return Grid([*heads, "warned within 3", "warned beyond 3"], rows)
+    return Table([*heads, "warned within 3", "warned beyond 3"], rows)
 
 
 def warned_share(comparison: Comparison, shifts: Sequence[str]) -> float | None:

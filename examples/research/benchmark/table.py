@@ -10,8 +10,9 @@ from benchmark.kinds import CAPTION, by_kind
 from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.compare import HARMS, Comparison, Coverage
-from covcal_cli.compare.tables import Grid, counted, harm_heads, markdown
+from covcal_cli.compare.tables import counted, harm_heads, markdown
 from covcal_cli.evaluate.metrics import METRICS
+from covcal_cli.report.tables import Table
 
 # Columns of the table of families: the baselines, the paper's method, cot and auto.
 _COLUMNS = ("none", "temp", "fl+iw+temp", "cot", AUTO)
@@ -111,7 +112,7 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
 
-def _methods(group: Group) -> Grid:
+def _methods(group: Group) -> Table:
     """Return a table with a row for each method, and a row for each ideal temperature."""
     comparison, rows = group.comparison, []
     best = comparison.best()
@@ -138,10 +139,10 @@ def _methods(group: Group) -> Grid:
         worst = ceilings.worst(method)
         mean, score = (_percent(v) for v in (ceilings.mean(method), ceilings.score(worst, method)))
         rows.append([f"*{method}*", mean, f"{score} ({worst})", *[""] * 5])
-    return Grid(["method", "mean", "worst", "rank", "regret", *harm_heads(comparison)], rows)
+    return Table(["method", "mean", "worst", "rank", "regret", *harm_heads(comparison)], rows)
 
 
-def _metrics(comparison: Comparison) -> Grid:
+def _metrics(comparison: Comparison) -> Table:
     """Return the mean of every metric over the shifts where it has a value."""
     rows = []
     for method in comparison.everywhere:
@@ -152,10 +153,10 @@ def _metrics(comparison: Comparison) -> Grid:
                 *(f"{comparison.mean(method, n):.4f}" if n in names else "" for n in METRICS),
             ]
         )
-    return Grid(["method", *METRICS], rows)
+    return Table(["method", *METRICS], rows)
 
 
-def _families(groups: Sequence[Group]) -> Grid:
+def _families(groups: Sequence[Group]) -> Table:
     """Return a table with a row for each family of shifts, and a last row for all shifts."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
@@ -177,7 +178,7 @@ def _families(groups: Sequence[Group]) -> Grid:
             ]
         )
     heads = ["family", *columns, "its best single", f"*{TRUE_ACCURACY}*", "regret"]
-    return Grid([*heads, *harm_heads(groups[-1].comparison)], rows)
+    return Table([*heads, *harm_heads(groups[-1].comparison)], rows)
 
 
 def _harm(group: Group) -> str:
@@ -227,7 +228,7 @@ def _harm(group: Group) -> str:
         )
     heads = ["harmed shift", "points", "auto chose", "accuracy estimated / true, %"]
     heads += ["failed check", "failed checks of seed 0: value (threshold)", "warnings of seed 0"]
-    return f"{text}\n\n{markdown(Grid(heads, rows, (0, 2, 4, 5, 6)))}"
+    return f"{text}\n\n{markdown(Table(heads, rows, (0, 2, 4, 5, 6)))}"
 
 
 def _estimated(comparison: Comparison, shift: str) -> str:
@@ -237,7 +238,7 @@ def _estimated(comparison: Comparison, shift: str) -> str:
     )
 
 
-def _intervals(groups: Sequence[Group]) -> Grid:
+def _intervals(groups: Sequence[Group]) -> Table:
     rows = []
     for group in groups:
         of_read_rows = group.comparison.coverage(group.results.accuracy)
@@ -254,14 +255,14 @@ def _intervals(groups: Sequence[Group]) -> Grid:
             )
     heads = ["family", "error, rows it reads", "contained", "error, test rows"]
     heads += ["contained, test rows", "width", "missed in most seeds"]
-    return Grid(heads, rows, (0, 6))
+    return Table(heads, rows, (0, 6))
 
 
 def _error_and_share(coverage: Coverage) -> list[str]:
     return [f"{100 * coverage.error:.1f}", f"{coverage.held:.0%}"]
 
 
-def _shifts(group: Group) -> Grid:
+def _shifts(group: Group) -> Table:
     comparison, rows = group.comparison, []
     for shift, entries in comparison.shifts.items():
         alone = comparison.of([shift])
@@ -280,4 +281,4 @@ def _shifts(group: Group) -> Grid:
             ]
         )
     heads = ["shift", "none", "temp", f"{AUTO} (chose)", "best single", ORACLE]
-    return Grid([*heads, "estimated accuracy", "true"], rows)
+    return Table([*heads, "estimated accuracy", "true"], rows)

@@ -290,7 +290,7 @@ def test_the_table_of_kinds_separates_needed_warnings_from_idle_ones() -> None:
         for shift, (kind, _) in kinds.items()
     ]
     grid = by_kind(made, Results("without-adapt", comparison, truths))
-    rows = {row[0]: dict(zip(grid.heads, row, strict=True)) for row in grid.rows}
+    rows = {row[0]: dict(zip(grid.columns, row, strict=True)) for row in grid.rows}
     assert list(rows) == ["streams", "mild", "without a shift", "all"]
     streams = rows["streams"]
     assert (streams["shifts"], streams["none"], streams["auto"]) == ("3", "5.00", "5.60")

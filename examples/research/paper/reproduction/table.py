@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.compare.compare import Comparison, Entry
 from covcal_cli.compare.runs import Record
-from covcal_cli.compare.tables import Grid, counted
+from covcal_cli.compare.tables import counted
 from covcal_cli.compare.tables import markdown as drawn
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
+from covcal_cli.report.tables import Table
 from reproduction.features import Extracted
 from reproduction.shifts import METHODS, PAPER, PAPER_SECONDS, Published
 
@@ -45,7 +46,7 @@ def markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Grid:
+def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Table:
     methods = [name for name in METHODS if name in found.methods]
     trained = "auto" in found.methods
     rows = []
@@ -60,7 +61,7 @@ def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Grid:
             published = [_theirs(PAPER[shift][method]) for method in methods]
             rows.append([f"{shift}, paper", *published, *[""] * trained, ""])
     heads = ["shift", *methods, *(["auto took"] if trained else []), "beside the paper's"]
-    return Grid(heads, rows, (0, len(heads) - 1))
+    return Table(heads, rows, (0, len(heads) - 1))
 
 
 def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
@@ -123,7 +124,7 @@ def _overlap(records: Sequence[Record], method: str) -> str:
     return _spread(statistics.fmean(shares), statistics.stdev(shares) if len(shares) > 1 else None)
 
 
-def _times(found: Comparison) -> Grid:
+def _times(found: Comparison) -> Table:
     fits = METHODS[1:]
     rows = []
     for name, records in found.records.items():
@@ -140,4 +141,4 @@ def _times(found: Comparison) -> Grid:
         paper = "{} + {} = {}".format(*printed) if printed else ""
         rows.append([name, *cells, *(f"{seconds:.2f}" for seconds in times), paper])
     heads = ["shift", *_STAGES.values(), *(f"T of {name}" for name in fits), "paper"]
-    return Grid(heads, rows)
+    return Table(heads, rows)
