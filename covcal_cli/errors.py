@@ -98,7 +98,7 @@ class LimitExceededError(Exception):
 
 
 class StoppedError(Exception):
-    """Ctrl-C came after results were saved. The message names them; the exit code is 130."""
+    """Ctrl-C came after results were saved. The message names the results; exit code 130."""
 
 
 def shown(value: object, limit: int = 60) -> str:

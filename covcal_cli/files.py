@@ -31,8 +31,8 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # endings of names that promise another format than HDF5
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
-# The largest plausible ratio of an array's size in memory to its size in the file. Deflate
-# compresses zeros by a factor of 1030, and real data by about 20.
+# The largest plausible ratio of an array's size in memory to its size in the file.
+# Deflate compresses zeros by a factor of 1030, and real data by about 20.
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # an array with fewer bytes in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
@@ -73,7 +73,7 @@ def require_hdf5_name(path: Path) -> None:
 class _Writing:
     """An output that is being written, and the lock on its hidden sibling."""
 
-    path: Path  # where the output will be
+    path: Path  # the path of the output
     partial: Path
     # The descriptor of the open sibling. None on Windows, where an open file cannot be renamed.
     lock: int | None

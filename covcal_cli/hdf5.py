@@ -121,17 +121,17 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's form of a NumPy type. Making it takes longer than comparing it."""
+    """Return HDF5's form of a NumPy type. It is cached, because making it takes long."""
     return h5py.h5t.py_create(dtype)
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether all values along the last axis are zeros or empty texts, at any place."""
+    """Return whether any slice along the last axis has only zeros or only empty texts."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    # Only rows that end in a zero can be all zeros. There are few of them, so this is fast.
+    # Only rows that end in a zero can be all zeros. There are few such rows, so this is fast.
     if values.dtype.kind == "S" and values.ndim == 1:
         # Bytes are compared faster than texts. The first byte of an empty text is zero.
         empty = rows[np.ascontiguousarray(values).view(np.uint8)[:: values.itemsize] == 0]
@@ -229,7 +229,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                # Only texts and single numbers, because covcal writes no other root attributes.
+                # Read only texts and single numbers: covcal writes no other root attributes.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
             place = within(self.attrs)
             with _readable(path, place):

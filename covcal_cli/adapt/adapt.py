@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads
-_SEPARATED_ESS = 0.05  # with a smaller share of effective rows, the domains are separated
+_SEPARATED_ESS = 0.05  # a smaller share of effective rows means that psi separates the domains
 DEFAULTS = AdaptSettings()
 
 
@@ -39,7 +39,7 @@ class AdaptReport:
     n_inputs: int  # number of inputs of psi: principal components or features
     counts: Mapping[str, int]  # numbers of rows; see `TrainingRows.counts`
     members: "tuple[MemberReport, ...]"
-    # mean over domains of the discriminator's squared error on phi of validation rows
+    # squared error of the discriminator on phi, on validation rows, mean of both domains
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]
@@ -143,10 +143,9 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch, and let it use this many threads inside the block."""
+    """Load torch, and set its number of threads inside the block."""
     if threads > 1 and "torch" not in sys.modules:
-        # By default, a waiting thread keeps its core busy, which can slow training by a factor of
-        # 10 to 100 on a busy machine.
+        # By default, waiting threads keep their core busy, which is very slow on a busy machine.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 

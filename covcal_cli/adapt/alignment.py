@@ -3,8 +3,8 @@
 The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
 trained to help the head and, by a gradient reversal layer, to mislead D-bar. At every check, a new
 linear classifier of the domains (a "probe") measures how well psi still separates the domains.
-D-bar cannot measure this: it may fail although a new discriminator separates the domains with 99 %
-accuracy (MATHEMATICS, section 5).
+D-bar cannot measure this: D-bar may fail although a new discriminator separates the domains with
+99 % accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 PROBE_ROWS = 3000  # the largest number of rows of a domain to which a probe is fitted
-_PURPOSE = 1  # `member_generators` gets this number, which no other part of the training uses
+_PURPOSE = 1  # the purpose for `member_generators`
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200  # the first step at which a probe may end the training
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -44,8 +44,7 @@ class MemberTrace:
 
     steps: int  # the training step at which the member's networks were stored
     stop_reason: str
-    # For every check: ``step``, the mean losses ``forecaster`` and ``discriminator`` since the last
-    # check, and the numbers that decide whether training stops.
+    # per check: ``step``, mean losses since the last check, numbers that may end the training
     losses: list[dict[str, float]]
 
 
@@ -95,7 +94,7 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        `source_rows` and `target_rows` are numbers of training rows, (M, batch) int64.
+        `source_rows` and `target_rows` are indexes of training rows, (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
@@ -117,11 +116,10 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # the number of successive checks, up to the last, at which each member's domains overlapped
+        # for each member, the number of the latest checks in a row with enough overlap
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are also trained, because this costs nothing, but their
-            # stored networks do not change.
+            # Members that have stopped are trained too, which costs nothing, but not stored again.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -135,8 +133,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Keep the networks of the check before. At the first check, store the current
-                    # networks.
+                    # Keep the networks of the check before, or store those of the first check.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -269,7 +266,7 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Fit a logistic regression to `source`, (n, p), and `target`, (m, p), with equal weights.
 
-    Return a function from rows, (r, p), to the logits of "came from the source", (r,).
+    Return a function that computes the logits of "came from the source", (r,), of rows, (r, p).
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
@@ -290,5 +287,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the mean over domains of the share of logits on the right side of 0."""
+    """Return the share of logits on the right side of 0, as the mean of both domains."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

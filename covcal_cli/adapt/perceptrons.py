@@ -21,7 +21,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return a seeded generator on the CPU for each member. Each `purpose` has its own numbers."""
+    """Return a seeded generator on the CPU for each member. Each `purpose` has other seeds."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -68,7 +68,7 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights. `widths` are the number of inputs, then the outputs of each layer.
+        """Draw initial weights. `widths` are the number of inputs, and of outputs of each layer.
 
         With `xavier`, weights are Xavier-normal and biases are 0, as in the discriminator of the
         paper. Without `xavier`, weights and biases are uniform between -1 / sqrt(inputs) and

@@ -1,6 +1,6 @@
 """The options of ``covcal adapt``, and all numbers of its two presets.
 
-``examples/research/choose_adapt_settings.py`` chose the preset ``default``, without any shift of
+``examples/research/choose_adapt_settings.py`` chose the preset ``default``, and used no shift with
 MNIST. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
 deviation (sd) over single members. All numbers are means over five families with eight shifts:
 synthetic data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
@@ -22,9 +22,9 @@ With one hidden layer, psi has the form of the paper. This recipe is the best on
 Office-Caltech10, and nearly the best on the other families except reviews. On reviews, the ECE is
 lower without alignment (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp).
 
-Afterwards, nine shifts (eight of them new) were run with 1, 3 and 5 members. With alignment,
-fl+temp had an ECE of 7.15, 6.96 and 6.76 %, and fl+iw+temp 8.31, 7.48 and 7.03 %. Without
-alignment, fl+temp had 9.00, 8.03 and 7.38 %, and fl+iw+temp 10.46, 9.24 and 8.72 %.
+Afterwards, eight new shifts and SVHN to USPS were run with 1, 3 and 5 members. The ECE of fl+temp
+was 7.15, 6.96 and 6.76 %, and without alignment 9.00, 8.03 and 7.38 %. The ECE of fl+iw+temp was
+8.31, 7.48 and 7.03 %, and without alignment 10.46, 9.24 and 8.72 %.
 """
 
 from dataclasses import dataclass, replace
@@ -44,12 +44,12 @@ class Schedule:
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
-    weight_decay: float  # decoupled for AdamW, an L2 penalty for SGD
+    weight_decay: float  # decoupled weight decay for AdamW, L2 penalty for SGD
     batch: int  # number of rows of each domain in a step
     steps: int | None = None  # largest number of steps; None if `epochs` is given
     epochs: int | None = None  # largest number of epochs; None if `steps` is given
-    check_every: int | None = None  # steps between two checks whether to stop; None: an epoch
-    warm_up: int = 0  # number of first steps, in which the learning rate rises linearly
+    check_every: int | None = None  # number of steps between checks whether to stop; None: an epoch
+    warm_up: int = 0  # number of steps at the start in which the learning rate rises linearly
     halve_every: int | None = None  # number of epochs after which the learning rate is halved
 
     def steps_per_epoch(self, n_rows: int) -> int:
@@ -102,7 +102,7 @@ class Settings:
     forecaster_weight: float  # weight of the forecaster's loss; D-bar's loss has weight 1
     discriminator_speed: float  # learning rate of D-bar, divided by the learning rate of psi
     # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1.
-    # With None, the coefficient is always 1.
+    # Without a horizon, the coefficient is always 1.
     reversal_horizon: int | None
     penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
     # decay of the running averages of psi and the head, which are stored; 0 for no averages
@@ -180,8 +180,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper says 0.2, but its code divides the sum over the rows of both domains by the
-        # number of rows of one domain. So its mean is twice as large as ours.
+        # The paper's 0.2 is a sum over both domains, divided by the number of rows of one domain.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),
@@ -195,7 +194,7 @@ class AdaptSettings:
 
     preset: str = "default"  # "default" or "paper"
     members: int | None = None  # number of forecasters; None for the preset's number
-    weight_decay: float | None = None  # only with the preset paper; None for the paper's 5e-4
+    weight_decay: float | None = None  # weight decay of the preset paper; None for 5e-4
     seed: int = 0  # seed of all random numbers
     device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device
     threads: int = 1  # on a busy machine, two threads can be far slower than one

@@ -53,7 +53,7 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # largest number of rows of a domain to train a discriminator; limits memory
+MAX_ROWS = 50_000  # a discriminator is trained on at most this number of rows of each domain
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes for `member_generators`; the alignment has purpose 1
 _REPORT_PRECISION = 6
 _BLOCK_VALUES = 1 << 22  # largest number of a member's logits in a block
@@ -65,26 +65,21 @@ class MemberReport:
     """A report on the training of one member, and on its quality."""
 
     steps: int  # the training step at which the member's networks were stored
-    # "overlap" (enough effective rows), "discriminator won" (the rule of the paper), or "schedule
-    # ended"
+    # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended"
     stop_reason: str
     forecaster_loss: float  # mean training loss since the check before
     discriminator_loss: float  # mean training loss since the check before
-    # accuracy of a new linear probe on validation rows, mean of both domains; 0.5 if the probe
-    # cannot separate the domains
+    # accuracy of a new linear probe on validation rows, mean of both domains; 0.5 is chance
     probe_accuracy: float
-    # share of effective rows, and mean, of the importance weights of source validation rows, which
-    # come from the final discriminator on psi
+    # share of effective rows among source validation rows, by the discriminator on psi
     ess_share: float
-    mean_weight: float
-    # squared error of this discriminator on validation rows, mean of both domains; 0.25 is chance
+    mean_weight: float  # mean importance weight of source validation rows
+    # squared error of the discriminator on psi, on validation rows of both domains; 0.25 is chance
     domain_error: float
-    # Importance-weighted Brier score of the aligned forecaster on labelled source validation rows,
-    # without and with a control variate. Lower is better. This score needs no target label.
+    # importance-weighted Brier score on labelled source validation rows; lower is better
     weighted_brier: float
-    weighted_brier_control: float
-    # share of target validation rows for which the aligned forecaster and the classifier predict
-    # the same class
+    weighted_brier_control: float  # `weighted_brier` with a control variate
+    # share of target validation rows that the forecaster and the classifier predict alike
     target_agreement: float
 
 
@@ -185,8 +180,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check, and compute errors on validation rows. Stop if the errors of all
-    # members have not become smaller for `patience` checks.
+    # Train until the next check, and compute errors on validation rows.
+    # Stop if no member's error has become smaller for `patience` checks.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -341,8 +336,7 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Rename the seed and the content hash of the features file. In the adapted file, `seed` is the
-    # seed of the training.
+    # Rename the seed of the extraction, because `seed` is the seed of the training.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

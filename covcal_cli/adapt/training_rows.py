@@ -86,7 +86,7 @@ class Projection:
 
     mean: Tensor  # (d,)
     components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected
-    scale: float  # makes the mean variance of the projected features 1
+    scale: float  # the divisor with which projected features have a mean variance of 1
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the projected features, (n, k) float32, of features, (n, d)."""
@@ -230,7 +230,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.T @ covariance @ basis)
     vectors = (basis @ rotation).flip(1)[:, :count]
-    # An eigenvector may have either sign. Make its largest entry positive.
+    # An eigenvector may have either sign, so make its largest entry positive.
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 

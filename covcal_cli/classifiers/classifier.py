@@ -39,7 +39,7 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """A decision how the outputs of a classifier, (m, K), are read: as logits or probabilities.
+    """A record of how the outputs of a classifier, (m, K), are read: as logits or probabilities.
 
     A single number z per row is stored as the pair 0 and z.
     """
@@ -69,14 +69,14 @@ class Outputs:
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # In float64, because half precision cannot hold the limits.
+            # Compare in float64, because half precision cannot hold the limits.
             lows, highs = (values.astype(np.float64) for values in extremes(outputs))
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers as the model gives them: without the 0 before a single number z."""
+        """Return the numbers that the model gives: a single number z without the 0 before it."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -135,9 +135,10 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Decide as an earlier extraction, which found `tail`; without a tail, `outputs` decide.
+        """Read the outputs as an earlier extraction with this `tail`, if that is possible.
 
-        `outputs` are the outputs for random inputs. They must agree with the earlier extraction.
+        `outputs` are the outputs for random inputs. They decide if there is no tail. They are read
+        as probabilities only if they are probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -213,7 +214,7 @@ class Classifier(Protocol):
 
     name: str
     n_classes: int  # K
-    n_features: int | None  # d; None without features, or before the first batch
+    n_features: int | None  # number of features d; None without features, or before a batch
     features_tensor: str | None
     logits_tensor: str
     proof: Proof  # the largest errors of the check on all batches so far

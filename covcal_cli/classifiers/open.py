@@ -18,7 +18,7 @@ def open_classifier(
     providers: Sequence[str] = (),
     trusted: bool = False,
 ) -> OpenedClassifier:
-    """Open a classifier; the name of its file says of which kind it is.
+    """Open a classifier. The name of its file decides the kind.
 
     - `model`: an ONNX file, a torch file, or ``module:function`` that returns a torch module.
     - `weights`: a file of weights to load into the module that ``module:function`` returns.

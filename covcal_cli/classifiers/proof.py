@@ -28,8 +28,8 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# The largest error that rounding causes, divided by the largest number in the batch. In half
-# precision a number has eleven bits, and sums of hundreds of products are less exact.
+# The largest error that rounding causes, divided by the largest number in the batch.
+# A number in half precision has eleven bits, and sums of hundreds of products are less exact.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 ONE_NUMBER = (
     "the model gives one number z per row: it is read as the logit of the second of two classes "
@@ -49,7 +49,7 @@ def tolerance(dtype: np.dtype[np.generic]) -> float:
 
 
 def rounding(logits: Floats) -> float:
-    """Return how much rounding to float32 can change the largest logit of a class, not masked."""
+    """Return how much rounding to float32 can change the largest logit, without masked classes."""
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
@@ -101,12 +101,12 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error of the last layer, and the largest logit, on all batches so far.
 
-    Both numbers are stored, because merged shards need the largest error and the largest logit of
-    all shards to compute their ratio.
+    Both numbers are stored, because the ratio for merged shards needs the largest error and the
+    largest logit of all shards.
     """
 
-    # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
-    # the number of rows that are multiplied at once.
+    # The largest |phi W^T + b - logits|, with three significant digits.
+    # More digits would depend on the number of rows that are multiplied at once.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # the largest |logit|, without masked classes
     remarks: tuple[str, ...] = ()  # notes about single batches
@@ -137,8 +137,7 @@ class Proof:
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
         if not worst <= limit * largest + step:
-            # Small logits may be the difference of a large product and a large bias, which are
-            # rounded.
+            # Small logits may be a difference of large numbers, which are rounded.
             offsets = bias[~masked(logits).all(axis=0)]
             scale = max(largest, float(np.abs(offsets).max(initial=0)))
             if not worst <= limit * scale + step:
@@ -156,8 +155,8 @@ def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error of the model's output if it is the `tail` of the logits, (m, K).
 
-    The output has shape (m, K). It has shape (m, 1) if it is class numbers (`ARGMAX`), or if it is
-    one number z or its sigmoid, and the logits come from `two_logits`.
+    The output has shape (m, K), or (m, 1) for class numbers (`ARGMAX`). It also has shape (m, 1)
+    for one number z or its sigmoid, if the logits come from `two_logits`.
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
@@ -177,7 +176,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
     """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1).
 
-    The softmax of 0 and z is 1 minus the sigmoid of z, and the sigmoid of z.
+    The softmax of these logits is the pair of 1 - sigmoid(z) and sigmoid(z).
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
@@ -194,7 +193,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return how far the logits of the output's classes are below the highest, relatively."""
+    """Return the largest relative difference of a predicted class's logit from the highest."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -90,8 +90,8 @@ def export(
     ------
     CovcalError
         If the calibration was made with another model or other networks, if its classes seem
-        exchanged, or if the new model does not agree with the original and with NumPy. Then no
-        file is written.
+        exchanged, or if the new model does not agree with the original and with NumPy. No file is
+        written in these cases.
     """
     # Check the names before any file is read.
     kind = kind_of(model)
@@ -125,7 +125,7 @@ def export(
         accuracy = of_label.source_accuracy
         if accuracy is not None and accuracy.class_order is not None and not force:
             raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # Open the model with its own library. It must be the model that was calibrated.
+    # Open the model with its own library. The model must be the model that was calibrated.
     if kind is TORCH:
         from covcal_cli.export.torch import TorchExporter
 

@@ -1,4 +1,4 @@
-"""The calibrated forecaster to build in, the protocols of an export, and the stored tensors."""
+"""The forecaster that export builds into a model, and the names and rows that export reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,8 +86,8 @@ class Agreement:
     """The differences between an exported model, the original and NumPy."""
 
     rows: int  # number of random inputs
-    stored_rows: int  # number of `StoredRows`; 0 if there were none
-    output_error: float  # change of the original outputs, divided by the largest value
+    stored_rows: int  # number of `StoredRows` that were checked
+    output_error: float  # largest change of the original outputs, relative to their largest value
     probability_error: float  # largest difference from NumPy's probabilities
     label_is_not_top: int = 0  # number of stored rows whose label is not the most probable class
 
@@ -109,8 +109,8 @@ class Original(Protocol):
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
-    model_outputs: Float32s  # the outputs for the random inputs, before they are read
-    settled: Outputs  # turns these outputs into logits
+    model_outputs: Float32s  # the outputs for the random inputs
+    settled: Outputs  # turns `model_outputs` into logits
 
 
 OriginalT = TypeVar("OriginalT", bound=Original)

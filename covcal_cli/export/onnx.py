@@ -124,8 +124,8 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-# The calibrated forecaster as ONNX nodes, in float32. The same mathematics is in
-# ``maths/networks.py`` (projection, psi, head) and ``maths/softmax.py`` (the rest).
+# The calibrated forecaster as ONNX nodes, in float32.
+# ``maths/networks.py`` (projection, psi, head) and ``maths/softmax.py`` have the same mathematics.
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
@@ -254,8 +254,7 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self.settled.are_logged,
-            # ONNX Runtime may fuse a quantised model in another way, which can change values by one
-            # step.
+            # ONNX Runtime may fuse a quantised model differently, which changes values by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
@@ -267,8 +266,7 @@ class OnnxOriginal:
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # Cast at the end: ONNX Runtime removes a cast right after a float16 operator, and phi
-            # would then have more digits than in the extraction.
+            # Cast at the end, because ONNX Runtime removes a cast right after a float16 operator.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)

@@ -33,13 +33,13 @@ from covcal_cli.maths.softmax import ForecasterName
 
 METADATA = "covcal.json"  # the file inside the ``.pt2`` with the metadata
 _CLOSE = 1e-5
-# metadata of nodes that contain paths of this machine, and are removed
+# metadata of nodes with paths of this machine, which are removed
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
 
-# Finding phi and the logits among the values of a traced program. The checked classifier gives
-# their values for random inputs, and the node of the graph with the same values is the right node.
+# Finding phi and the logits among the values of a traced program.
+# The right node has the values that the checked classifier gives for the same random inputs.
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,8 @@ def _one_attempt(where: str) -> Iterator[None]:
         ) from error
 
 
-# The calibrated forecaster as a module, in float32. The same mathematics is in
-# ``maths/networks.py`` and ``maths/softmax.py``.
+# The calibrated forecaster as a module, in float32.
+# ``maths/networks.py`` and ``maths/softmax.py`` have the same mathematics.
 
 
 class TorchForecaster(nn.Module):

@@ -123,7 +123,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
 
 
 def no_number(where: str) -> CovcalError:
-    """Return the error that no random input gives finite outputs."""
+    """Return the error for a model that gives no finite outputs for any random input."""
     return CovcalError(
         f"{where} gives NaN or infinity on every random input, so the merged model cannot be "
         "checked: use covcal apply"

@@ -63,12 +63,12 @@ class Candidate:
     method: str
     temperature: Positive  # T_f of this method
     target_confidence: Share | None  # mean confidence on target training and validation rows
-    estimated_accuracy: Share | None  # on the target; the same for all methods
+    estimated_accuracy: Share | None  # on the target; equal for all methods
     expected_ece: Share | None  # absolute difference of target_confidence and estimated_accuracy
     chosen: bool
     why: str  # in a few words, why auto chose this method or did not choose it
-    # The ECE is at least `expected_ece` if the estimate is right. None if T was matched to the
-    # estimate, because `expected_ece` is then about 0 even if the ECE is large.
+    # The ECE is at least `expected_ece` if the estimate is right.
+    # None if T was matched to the estimate, because `expected_ece` is then about 0.
     least_ece: Share | None = None
     matched: bool = False  # whether T makes target_confidence equal to estimated_accuracy
     aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend
@@ -108,8 +108,8 @@ class Calibration(Document):
     method_used: str  # the method that was used; `reason` says why, in one sentence
     reason: str
     forecaster: Forecasters  # names the logits that are scaled
-    # T_f. The probabilities are softmax(z / T_f + b + a 1[k = f]), where the classifier predicts
-    # class f. For most methods, the offsets a and b are 0.
+    # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
+    # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
     # T_a of the aligned logits, for a blend
     aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
@@ -143,8 +143,8 @@ class Calibration(Document):
     source_accuracy: SourceAccuracy | None = None  # None without labelled source rows
     # the columns of a table, in the order in which the model reads them
     feature_columns: tuple[str, ...] = ()
-    # How the model was read: the function that turns logits into the output, the preprocessing of
-    # images, and the names of the tensors of phi and of the logits. Unknown values have no key.
+    # How the model was read: tail, preprocessing of images, tensors of phi and of the logits.
+    # Unknown values have no key.
     reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # hash of the networks of `adapt`; None if they are not used
     inputs: tuple[Input, ...]

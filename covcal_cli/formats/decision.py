@@ -51,7 +51,7 @@ class CostPoint:
     """The share of accepted rows with the lowest cost, and this cost."""
 
     share: Share
-    cost: float  # mean cost per row: wrong accepted rows cost, and rows that a person reviews
+    cost: float  # mean cost of a row, from wrong accepted rows and from reviewed rows
     low: float  # the lowest mean cost within the range of the estimated accuracy
     high: float  # the highest mean cost within the range of the estimated accuracy
     review: float  # the mean cost if a person reviews every row
@@ -62,8 +62,7 @@ class LabelUse:
     """The labels with which a promise was tested."""
 
     drawn: Number  # number of rows that `pick` drew for a decision, in all batches
-    # number of labelled rows with a score above the accepted threshold, or, if no threshold was
-    # accepted, above the first threshold that was tested
+    # number of labelled rows above the accepted threshold, or else above the first tested threshold
     labels: Count
     wrong: Count  # number of these rows that are wrong; rows without a label count as wrong
     # the largest number of wrong rows with which the test passes; -1 if the test cannot pass

@@ -32,7 +32,7 @@ APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` w
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # attribute: the columns of a table in the order in which the model reads them, as JSON
 FEATURE_COLUMNS = "feature_columns"
-# attribute: the shares of the source's splits, if they differ from the shares of the target's
+# attribute: the shares of the splits of the source, if the target has other shares
 SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # attribute: the names of the labels as a JSON list, if rows can have several
 OPTIONS = "options"  # attribute: the options of extract, as a JSON list
@@ -46,8 +46,8 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # the attributes that say how the model was read; the value of ``preprocessing`` is JSON
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The value of the attribute ``tail`` if the logits were made from one confidence per row
-# (`covcal_cli.data.confidences`). All classes except the label then have equal logits.
+# The attribute ``tail`` of files with one confidence per row (`covcal_cli.data.confidences`).
+# In such files, all classes except the label have equal logits.
 ONE_CONFIDENCE = "confidence"
 # The classes of a file with one confidence per row, which forecasts whether the row is right.
 # With 20 classes, the confidence of the most probable class can be as low as 0.05.
@@ -269,8 +269,7 @@ class Domain:
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # If a value is not finite, the sum is not finite. A sum of finite values may overflow, so
-        # the values are then checked one by one.
+        # If the sum is finite, all values are finite. Otherwise the values are checked one by one.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
@@ -372,7 +371,7 @@ class FeatureFile:
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether a row's confidence forecasts only whether the row is right."""
+        """Whether the file has no classes, and a confidence forecasts that the row is right."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:

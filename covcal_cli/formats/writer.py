@@ -107,7 +107,7 @@ class HDF5Writer:
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file. Checksums are compared, and computed again."""
+        """Copy a dataset of another file. HDF5 compares its checksums, and computes new ones."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         if not shape or 0 in shape:
             self.write(name, dataset[()])

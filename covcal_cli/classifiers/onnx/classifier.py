@@ -2,10 +2,10 @@
 
 How it works:
 
-1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. Its tensors become outputs of
-   a copy of the model in memory.
-2. A `Reading` computes phi and the scores from these tensors. Its `Tail` says how the model's
-   output follows from the scores.
+1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head
+   become outputs of a copy of the model in memory.
+2. A `Reading` computes phi and the scores from these tensors. The `Tail` of the reading says how
+   the model's output follows from the scores.
 3. Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
    and the output must follow from the scores. One batch is not enough, because on a few rows a
    clipped output can look like plain logits.
@@ -63,7 +63,7 @@ def open_onnx(
 
 
 class OriginalModel:
-    """The unchanged model. The output of the copy is compared with its output."""
+    """The unchanged model, whose output is compared with the output of the copy."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -73,14 +73,14 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative error of the output in `values`, compared with this model."""
+        """Return the relative difference of the output in `values` from this model's output."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Refuse a model if the output in `values` has a relative error above `limit`."""
+        """Refuse a model if the output in `values` differs by more than `limit`, relatively."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -164,7 +164,7 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch)
 
     def _declared(self, head: Head) -> Reading:
-        """Return how phi and the logits are read, as far as the graph shows it."""
+        """Return how phi and the logits are read, by the facts that the graph shows."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
@@ -199,8 +199,7 @@ class OpenedOnnx:
         if not valid_rows(logits).all():
             # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
             return OnnxClassifier(reading, notes)
-        # Check that the scores are a linear function of phi, that the output follows from the
-        # scores, and that reading inner tensors does not change the output.
+        # Check the last layer, the tail, and that reading inner tensors changes no output.
         limit = reading.rounding(values, features)
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
@@ -237,7 +236,7 @@ class OpenedOnnx:
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # Else also run the unchanged model without fused operators, and say so in a note.
+        # Otherwise, run the unchanged model without fused operators too, and say so in a note.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -274,7 +273,7 @@ class OnnxClassifier:
         self,
         reading: Reading,
         notes: tuple[str, ...],
-        # The last three are None if no batch was checked.
+        # The last three arguments are None if no batch was checked.
         so_far: Proof | None = None,
         compared: _Comparison | None = None,
         labels: OwnLabels | None = None,
@@ -316,7 +315,7 @@ class OnnxClassifier:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
-        # A copy, because the original would keep ONNX Runtime's memory in use.
+        # Copy phi, because the original would keep ONNX Runtime's memory in use.
         phi = None if features is None else features.astype(np.float32)
         return phi, self.outputs.to_float32(logits)
 

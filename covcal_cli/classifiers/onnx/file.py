@@ -35,7 +35,7 @@ _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # By default, tensor cores round float32 to ten bits, too few for the check of the last layer.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # the only way to switch tensor cores off in TensorRT
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # switches tensor cores off in TensorRT
 _LOG_FATAL_ONLY = 4  # ONNX Runtime also raises its errors, so logging them would repeat them
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
@@ -100,7 +100,7 @@ class OnnxFile:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model without reading its weights; {} for other files."""
+    """Return the metadata of an ONNX model without reading its weights; empty for other files."""
     try:
         model = onnx.load_model(path, load_external_data=False)
     except Exception:  # protobuf's DecodeError; its package has no type stubs
@@ -251,9 +251,9 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files. ONNX Runtime reads these files from one folder. In a download
-# cache, every file is a link into another folder. Then ONNX Runtime gets this other folder, and the
-# model in memory gets the names that the files have there.
+# Weights of a model in other files, which ONNX Runtime reads from one folder.
+# In a download cache, these files are links, so ONNX Runtime gets the folder of their destinations.
+# The model in memory then gets the names that the files have in this folder.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:

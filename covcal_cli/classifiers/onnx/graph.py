@@ -1,4 +1,4 @@
-"""Look up in an ONNX graph which nodes compute and read a tensor, and what is constant."""
+"""Look up in an ONNX graph which nodes compute and read a tensor, and which are constant."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # an operator whose second and third outputs only say how to read its first output
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# Operators of `_TAKE_MISSING` treat NaN as a missing value. Operators of `_HAND_ON` return it.
+# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` return NaN.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
@@ -46,8 +46,7 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # Tensors that do not depend on any input: stored tensors, results of Constant nodes, and
-        # tensors computed only from constant tensors, such as transposed weights.
+        # tensors that do not depend on any input, such as stored or transposed weights
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
@@ -77,7 +76,7 @@ class OnnxGraph:
         return visited
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that read the values of `tensor`, and whose result is in `within`."""
+        """Return the nodes that read the values of `tensor` and compute a tensor in `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node
@@ -137,7 +136,7 @@ class OnnxGraph:
     def part_before(
         self, tensors: Iterable[str], cut: Iterable[str] = ()
     ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        """Return the nodes and initialisers that compute `tensors`, given the tensors of `cut`."""
+        """Return the nodes and initialisers that compute `tensors` from the tensors of `cut`."""
         indices: set[int] = set()
         visited = set(cut)
         pending = list(tensors)
@@ -231,7 +230,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
 def require_declared_width(
     graph: OnnxGraph, inputs: tuple[ModelInput, ...], tensor: str, width: int
 ) -> None:
-    """Refuse a model whose last layer needs more or fewer columns than its input declares."""
+    """Refuse a model whose input declares more or fewer columns than the last layer needs."""
     value = next((value for value in inputs if value.name == tensor), None)
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return

@@ -45,15 +45,14 @@ INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
 _SHOWN = 8  # the largest number of tensors that a message lists
-# The first operators of a softmax, log-softmax, sigmoid or argmax. Any other operator after a
-# linear layer belongs to the network.
+# Operators that begin a softmax, log-softmax, sigmoid or argmax. Others belong to the network.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-_EXACT = 1e-6  # coefficients that differ less from a simple fraction are replaced by the fraction
+_EXACT = 1e-6  # a coefficient this close to a simple fraction is replaced by the fraction
 _LARGEST_DENOMINATOR = 64
 
 
@@ -79,8 +78,8 @@ def choose_head(
 ) -> Head:
     """Return the head of an output, with the features that ``--phi`` chooses.
 
-    If `phi` is given and `layer` is false, no linear layer is looked for: the logits are the input
-    of the last softmax, or the output itself.
+    If `phi` is given and `layer` is false, the logits are the input of the last softmax, or the
+    output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -105,8 +104,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # If another operator follows the layer, or the output has another number of classes, the layer
-    # belongs to the inside of the network.
+    # The layer is inside the network if an unknown operator or other classes follow it.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -130,8 +128,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # The output holds more or fewer numbers than the logits. It can only be right if a row has
-    # several tokens, so that its first axis is not the rows.
+    # An output of another size can only be right if a row has several tokens.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -203,7 +200,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head; if the model has several outputs, the head of `output`."""
+    """Find the head of `output`, or of the only output that may hold the classes."""
     # Find the last layers before each output, without outputs from inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
@@ -310,10 +307,10 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads, such as their mean. The part of the
-# graph after the heads is run on random scores. Least squares finds the coefficients; the residual
-# shows whether the result is a weighted sum at all. Then phi is the features of all heads side by
-# side, and W is their weights side by side, multiplied by the coefficients.
+# Classifiers whose logits are a weighted sum of several heads, such as the mean of the heads.
+# The part of the graph after the heads is run on random scores.
+# Least squares finds the coefficients, and the residual shows whether the result is such a sum.
+# The features of all heads side by side are phi. Their weights times the coefficients are W.
 
 
 def sum_of_heads(
@@ -388,7 +385,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Return one coefficient per head and one constant per class; None if `value` is no sum."""
+    """Return one coefficient per head and one constant per class; None if they do not fit."""
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)

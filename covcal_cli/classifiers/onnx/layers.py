@@ -39,7 +39,7 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read from a copy of the model, and the nodes to add to the copy to compute it."""
+    """A tensor to read from a copy of the model, with the nodes that compute it in the copy."""
 
     tensor: str
     nodes: tuple[onnx.NodeProto, ...] = ()  # empty if the model itself computes the tensor
@@ -87,8 +87,7 @@ class Linear:
 
     layer: str  # operator and name, such as "Gemm fc2"
     features: TensorRead  # phi
-    # The tensor with the result. None if the operator also applies an activation, because the
-    # result is then not in the graph.
+    # the tensor with the result; None if the operator also applies an activation
     output: str | None
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias
@@ -98,7 +97,7 @@ class Linear:
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return the operator of a node, and its name or the name of its output."""
+    """Return the operator and the name of a node; without a name, the name of its output."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -226,9 +225,8 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers of quantised numbers. phi and the weights are read as the floats that their integers
-# stand for. So phi W^T + b differs from the stored result by at most one step of the result's
-# scale, because only the result is rounded.
+# Linear layers of quantised numbers. phi and W are read as the floats that the integers mean.
+# So phi W^T + b differs from the stored result by at most one step of the result's scale.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
@@ -238,7 +236,7 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer of quantised numbers, with the shapes of the operator's weights and bias."""
+    """Return a layer of quantised numbers, whose weights and bias keep the operator's shapes."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
@@ -365,7 +363,7 @@ class Position:
     bias: Float64s  # b, shape (K,)
     step: float = 0.0  # the largest rounding error of the tensor if it is stored as integers
     quantised: Quantisation | None = None  # how to read the tensor if it holds integers
-    pending: str | None = None  # a scale by which a later node must multiply
+    pending: str | None = None  # a scale by which a later node must multiply the tensor
     follower: str | None = None  # the operator that reads the tensor and is not linear
     is_flat: bool = False  # whether the second axis is the classes, and not tokens
 
@@ -398,7 +396,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return the largest rounding error of the output from tensors after `start` with integers.
+    """Return the largest rounding error that tensors of integers after `start` cause in the output.
 
     Each of these tensors adds two steps of its scale, because a quantised softmax is computed from
     a rounded table.
@@ -461,7 +459,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear. No known network ends so.
+    # c - z would change the sign of W, and c / z is not linear. No known network ends with either.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # A factor that is not constant can only be the scale of a quantised input.
@@ -480,7 +478,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply by the pending scale, or by the product of the pending scale and a constant."""
+    """Multiply by a scale that depends on the model's input, perhaps times a constant."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

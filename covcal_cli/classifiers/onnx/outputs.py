@@ -57,8 +57,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # An output of one number per row is probably a loss if another output has several scores
-        # per row. Outputs of the lowest rank are used.
+        # Beside an output with several scores per row, an output of one number is probably a loss.
+        # Outputs of the lowest rank are used.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -131,8 +131,8 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
     """Return the sizes of a row of an output that are not 1; a free size counts as 0.
 
-    The first axis is the rows. In an output of shape [1, N, K], the second axis is the rows if N
-    equals the number of rows of the model's input: both are free, or both are one number above 1.
+    The first axis is the rows. In an output of shape [1, N, K], the second axis is the rows if N is
+    not 1 and equals the first axis of the model's input.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -151,8 +151,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The comparison of the labels that a model gives with its most probable classes. They can differ: a
-# support vector machine finds its label by votes, and its probabilities in another way.
+# The comparison of the labels that a model gives with its most probable classes.
+# For example, a support vector machine finds its label by votes, and may predict another class.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -162,7 +162,7 @@ _NOTE = (
 
 
 class OwnLabels:
-    """An output with the model's own labels, which are compared until one label differs.
+    """The output with the labels that a model gives, which are compared until a label differs.
 
     `names` are the class names in the model's operators, in the order of the logits. `others` are
     the names of outputs with probabilities.

@@ -1,7 +1,7 @@
 """Read phi and the scores from a run of an ONNX model.
 
-A `Reading` computes phi and the scores from the tensors of the head. Its `Tail` says how the
-model's output follows from the scores.
+A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of a reading says
+how the model's output follows from the scores.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 
 Token = int | str
-_FEW = 16  # number of rows by which tokens are compared
+_FEW = 16  # number of rows on which tokens are compared
 _MEAN = "mean"
 
 
@@ -32,7 +32,8 @@ def features_of(
 ) -> Floats:
     """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...).
 
-    `where` is the model, for errors. `token` is the result of `token_of` for the first batch.
+    `where` is the name of the model, for errors. `token` is the result of `token_of` for the first
+    batch.
     """
     token = token_of(head, arrays, scores) if token is None else token
     phi = None
@@ -191,7 +192,7 @@ class Tail:
         printed = values[output.tensor]
         largest = float(np.abs(printed).max(initial=0)) or 1.0
         logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
-        # A softmax changes by as much as rounding changes its largest logit.
+        # Rounding of a large logit changes the softmax by about the same number.
         step = self.head.tail_step + proof.rounding(logits)
         allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
         return proof.tail_error(kind, logits, rows) <= allowed
@@ -236,7 +237,7 @@ class Reading:
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # d; None without features, or before the first batch shows d
+    width: int | None = None  # number of features d; None if not known
     token: Token | None = None  # see `token_of`
 
     @property

@@ -335,8 +335,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # The model may limit large logits or extreme probabilities, which random rows do not show. So
-    # prefer the output itself if features do not depend on the head.
+    # Random rows do not show whether the model limits large logits or extreme probabilities.
+    # So prefer the output itself if features do not depend on the head.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)

@@ -304,7 +304,7 @@ def _rows(
 
 
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, and return notes. Refuse other names or shapes.
+    """Load a file of weights into a module, and return notes. Names and shapes must be equal.
 
     The file is a ``.safetensors`` file, or a file that ``torch.save`` wrote from a state_dict or a
     dict that contains a state_dict. `where` is the function that made the module, for messages.

@@ -60,7 +60,7 @@ class Fit:
 class HeadLayer:
     """A linear layer of a head, which can be found again in other runs."""
 
-    name: str  # this field and the next two fields are those of `LayerCall`
+    name: str  # `name`, `op` and `key` are the fields of `LayerCall`
     op: str
     key: tuple[object, ...]
     turn: int  # the number of the layer's call in a run, counted back from the last call (-1)
@@ -134,7 +134,7 @@ class Head:
 class Answer:
     """The output of a model without a last linear layer, used as logits.
 
-    After all rows, `covcal_cli.classifiers.classifier.Outputs` decides whether it is probabilities.
+    `covcal_cli.classifiers.classifier.Outputs` decides whether the output is probabilities.
     """
 
     is_single: bool  # whether the output is one number per row, for two classes
@@ -401,9 +401,9 @@ def _affine_maps(
             values = values - values.mean(axis=axis, keepdims=True)
         return values
 
-    # One factor per layer, first without offsets, then with an offset per class. Subtracting the
-    # mean over the rows removes offsets. Subtracting the mean over the classes removes the unknown
-    # constant of each row.
+    # One factor per layer, first without offsets, then with an offset per class.
+    # Subtracting the mean over the rows removes offsets.
+    # Subtracting the mean over the classes removes the unknown constant of each row.
     classes = (1,) if up_to_a_constant else ()
     for axes in (classes, (*classes, 0)):
         columns = np.stack([centred(result, axes).ravel() for result in results], axis=1)

@@ -1,4 +1,4 @@
-"""Find the shapes of a torch module's inputs, by its attributes, its first layer, and trying.
+"""Find the shapes of a torch module's inputs by its attributes, by its first layer, or by trials.
 
 A shape is used if the module runs on random rows of this shape. A note names the shape.
 """
@@ -219,7 +219,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return the same as `_first_layer` for a frozen TorchScript program, which has no modules."""
+    """Return the result of `_first_layer` for a frozen TorchScript program, without modules."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

@@ -135,7 +135,7 @@ def quiet(level: int) -> Iterator[None]:
 def cause(error: BaseException) -> str:
     """Return the class and the message of an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The last line has the message of a TorchScript error. The first line has it otherwise.
+    # The message is the last line of a TorchScript error, and the first line of other errors.
     scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
     text = lines[-1 if scripted else 0] if lines else ""
     if len(text) > _SHOWN:

@@ -36,15 +36,14 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # the name of the operator
-    # the path of the layer in the module, or the name of the operator if the weights of the layer
-    # are not parameters of the module
+    # path of the layer, or operator if the weights are not parameters of the module
     name: str
     key: tuple[object, ...]  # identifies the layer; all calls of a layer have the same key
     features: Tensor  # the input of the layer, which later operators may change
     weight: Tensor  # shape (K, d)
     bias: Tensor | None  # shape (K,)
     result: Tensor  # the result of the layer, which later operators may change
-    plain: bool  # whether results depend on one vector; false for convolutions of large kernels
+    plain: bool  # whether each result depends on one vector of features; false for large kernels
 
     @property
     def is_convolution(self) -> bool:
@@ -148,9 +147,8 @@ def address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-# Recording a run. The operators are recorded while they run, so a program may have branches, loops
-# and functions without modules. A value is identified by its memory block. So a view of a tensor,
-# or a tensor that was changed in place, counts as the same value.
+# Recording a run. Operators are recorded while they run, so a program may have branches and loops.
+# A value is identified by its memory block, so views and changed tensors count as the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -195,7 +193,7 @@ class Step:
 
 
 class Trace:
-    """A record of every operator that runs in ``with trace.recording():``, without the numbers.
+    """A record of every operator that runs in ``with trace.recording():``, without tensors.
 
     `inputs` are the inputs of the program; values that do not depend on inputs are constant.
     `names` is a result of `parameter_names`.
@@ -219,8 +217,8 @@ class Trace:
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # Number the values that the operator writes. A result is a new value if the operator did
-        # not read the memory block of the result.
+        # Number the values that the operator writes.
+        # A result is a new value if its memory block was not read.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -243,7 +241,7 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the first layers on the way back from `output`, and the operators between.
+        """Return the first layers on the way back from `output`, and the operators after them.
 
         Layers and operators are in the order in which they ran.
         """
