@@ -63,7 +63,8 @@ class LabelledFit:
             self.prior = problem.accuracy
         self.by_labels = accuracy_by_labels(file, draw, level=LEVEL, seed=seed)
         self._scaling, self._accuracy = posterior(self._frame, self.logits, draw, self.prior)
-        self._guards = agreement_with_labels(self.prior, self.by_labels)
+        unlabelled = draw.population - len(draw)
+        self._guards = agreement_with_labels(self.prior, self.by_labels, unlabelled)
 
     @property
     def accuracy(self) -> Estimate:
@@ -185,8 +186,13 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
     return Groups(groups.names, groups.numbers(rows))
 
 
-def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[Guard, ...]:
-    """Check whether the estimate without labels lies in the interval from the labels."""
+def agreement_with_labels(
+    prior: Estimate | None, by_labels: Estimate, unlabelled: int
+) -> tuple[Guard, ...]:
+    """Check whether the estimate without labels lies in the interval from the labels.
+
+    If the check fails and rows are `unlabelled`, the message says to label more.
+    """
     if prior is None:
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
@@ -195,7 +201,9 @@ def agreement_with_labels(prior: Estimate | None, by_labels: Estimate) -> tuple[
         f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
         f"the interval of the labels, {low:.1%} to {high:.1%}"
     )
-    text += "" if passed else ". The estimate gets less weight: label more rows"
+    if not passed:
+        text += ". The estimate gets less weight"
+        text += ": label more rows" if unlabelled else ", because all rows have labels"
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
 

@@ -34,6 +34,8 @@ _ELEMENTS = {
 # The XML attribute that counts the elements of a name.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
+# Formats that are printed, but not written by -o, by the suffix of their files.
+_PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -65,6 +67,13 @@ class GatedOutput:
         if self.prints_json and self.format not in ("table", "json"):
             raise typer.BadParameter(
                 "-o - always prints JSON: leave out --format", param_hint="--format"
+            )
+        if self.document is not None and self.document.suffix.lower() in _PRINTED:
+            kind = _PRINTED[self.document.suffix.lower()]
+            raise typer.BadParameter(
+                f"writes JSON: give a name that ends in .json. For {kind}, write the printed table "
+                f"to the file: --format {kind} > {self.document}",
+                param_hint="-o",
             )
         if self.junit is not None and not self.has_gates:
             raise typer.BadParameter(f"needs {self.gate_options}", param_hint="--junit")

@@ -83,7 +83,11 @@ LEAST_LABELS = 5
 # The effective number of rows of a metric is at most this many times its number of labels.
 # Without this limit, wrong probabilities could make an interval too narrow.
 _MOST_GAIN = 4
-_KIND = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
+_SAMPLED = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
+_COUNTED = (
+    "All rows have labels, so the metrics of these rows have no range. The range of the accuracy "
+    "is about later rows."
+)
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
@@ -259,6 +263,7 @@ def metrics_by_labels(
     predictions = logits.argmax(axis=1)
     mass = np.repeat([draw.population / m, 0.0], [m, n])
     design = draw.variances * n / max(n - 1, 1)
+    kind = _SAMPLED if design.any() else _COUNTED
 
     def spreads_of(inside: Booleans) -> Spreads:
         """Return a function that estimates the metrics of a class on the rows `inside`."""
@@ -312,7 +317,7 @@ def metrics_by_labels(
         rows, drawn_inside = float(mass[inside].sum()), inside[m:]
         labels = int(drawn_inside.sum())
         if labels < LEAST_LABELS or rows < 1:
-            return cost_estimate(None, labels, _KIND)
+            return cost_estimate(None, labels, kind)
         drawn_costs = of_row[draw.labels, np.arange(m, m + n)]
         parts = expected * mass
         parts[m:] = draw.weights * (drawn_costs - expected[m:])
@@ -320,11 +325,11 @@ def metrics_by_labels(
         moments = first * drawn_inside, second * drawn_inside
         share = LabelSpread(float(parts[inside].sum()) / rows, labels, design, *moments).interval
         ends = (largest * share.value, largest * share.low, largest * share.high)
-        return cost_estimate(Interval(*ends), labels, _KIND)
+        return cost_estimate(Interval(*ends), labels, kind)
 
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     everywhere = np.ones(m + n, dtype=np.bool_)
-    yield from selected(wanted, classes, whole, n, spreads_of(everywhere), _KIND)
+    yield from selected(wanted, classes, whole, n, spreads_of(everywhere), kind)
     if costs is not None:
         yield cost_of(everywhere, costs)
     if groups is None:
@@ -338,7 +343,7 @@ def metrics_by_labels(
             "precision"
         ]
         interval = None if spread is None else spread.interval
-        for entry in selected(wanted, classes, interval, int(rows), spreads_of(inside), _KIND):
+        for entry in selected(wanted, classes, interval, int(rows), spreads_of(inside), kind):
             yield replace(entry, group=name)
         if costs is not None:
             yield replace(cost_of(inside, costs), group=name)

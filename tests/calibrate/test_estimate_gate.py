@@ -74,6 +74,8 @@ def test_an_error_is_no_green_report(tmp_path: Path) -> None:
         ("--by", "site"),
         ("--junit", "x.xml"),
         ("--end", "high"),
+        ("-o", "estimate.md"),
+        ("-o", "estimate.TEX"),
         ("--fail-above", "cost=2"),
         ("--fail-below", "cost=2"),
         ("--cost", "costs.json", "--fail-above", "accuracy=0.5"),

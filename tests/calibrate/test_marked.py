@@ -141,10 +141,16 @@ def test_estimate_puts_them_first(path: Path, unmarked: Path) -> None:
 
 
 @pytest.mark.parametrize(("without", "failed"), [(0.6, []), (0.8, ["agreement with labels"])])
-def test_labels_that_contradict_the_estimate_are_named(without: float, failed: list[str]) -> None:
+@pytest.mark.parametrize("unlabelled", [0, 5])
+def test_labels_that_contradict_the_estimate_are_named(
+    without: float, failed: list[str], unlabelled: int
+) -> None:
     prior, by_labels = (Estimate("", at, at - 0.1, at + 0.1, "") for at in (without, 0.65))
-    checks = agreement_with_labels(prior, by_labels)
+    checks = agreement_with_labels(prior, by_labels, unlabelled)
     assert [check.name for check in checks if not check.passed] == failed
+    # More labels are asked for only if there are rows without a label.
+    asks = ["label more rows" in check.sentence for check in checks]
+    assert asks == [bool(failed) and unlabelled > 0]
 
 
 def test_labels_that_are_not_there_are_asked_for(unmarked: Path) -> None:

@@ -56,6 +56,7 @@ def test_with_every_label_the_numbers_are_exact(world: tuple[Float64s, Labels]) 
             entry = found[metric, label]
             assert entry.value == pytest.approx(value, abs=1e-9)
             assert entry.low == entry.high == entry.value
+            assert "no range" in entry.interval
         assert found[metric, None].value == pytest.approx(np.mean(values))
     assert found["accuracy", None].value == 0.7
 
