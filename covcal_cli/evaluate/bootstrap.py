@@ -23,7 +23,7 @@ noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all
   calibrated forecaster is raised to this median.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
-test may err with half of the error probability, so both together have the stated level:
+test may err with half of the error probability, so the two tests together have the stated level:
 
 - The first test draws labels with the confidences as probabilities (the consistency resampling of
   Broecker & Smith 2007). The test rejects if the observed ECE is larger than nearly all ECEs of
@@ -266,7 +266,7 @@ def ece_interval(
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # The interval contains all hypotheses of both kinds that are not rejected.
+    # The interval contains every hypothesis, `concentrated` or `even`, that is not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
         unit = direction / float(part(direction) @ shares)  # the hypothesis whose true ECE is 1

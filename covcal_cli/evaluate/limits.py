@@ -9,8 +9,8 @@ All gates of a command share one error probability (Bonferroni): each of m gates
 level 1 - (1 - level) / m. So if nothing is wrong, a command with many gates fails as rarely as a
 command with a single gate.
 
-`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. If both
-were measured on the same rows, the change of a metric is a paired difference, which has less noise.
+`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. If the
+rows are still the same, the change of a metric is a paired difference, which has less noise.
 The earlier temperature is applied to the current rows. If this does not give the earlier metrics,
 the rows differ, and the interval is computed for two independent samples.
 """
@@ -284,8 +284,9 @@ class Baseline:
     def name_of(self, name: str, names: Sequence[str]) -> str:
         """Return the name that the baseline has for a calibration of the evaluation.
 
-        Usually both have the same name. If both have only one calibration, the names may differ,
-        because the method may have changed. `names` are all calibrations of the evaluation.
+        Usually the names are equal. If the baseline and the evaluation have only one calibration,
+        the names may differ, because the method may have changed. `names` are all calibrations of
+        the evaluation.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -316,8 +317,8 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are the metrics of the earlier calibration `name` on the current rows. If they
-        equal the metrics in the baseline, the rows are assumed to be the same.
+        `metrics` are the metrics of the earlier calibration `name` on the current rows. The rows
+        are assumed to be the same if these metrics equal the metrics in the baseline.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(

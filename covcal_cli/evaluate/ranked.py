@@ -208,7 +208,7 @@ class _Runs:
     """
 
     ends: Float64s  # (runs + 1,), number of rows before the first run, and up to each run's end
-    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows among these rows
+    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows among the rows that `ends` counts
     last: Integers  # (runs,), the last row of each run, counted from the first run's first row
 
     @cached_property
@@ -291,7 +291,7 @@ def smooth_ece(rows: RankedRows) -> float:
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # The smooth ECE falls as the bandwidth grows. Halving the range finds where both are equal.
+    # The smooth ECE falls as the bandwidth grows, so halving the range finds the bandwidth.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2

@@ -252,8 +252,8 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
     `parts` has the file and its draw, or such a pair for each of several labels. The copy also
-    stores the sha256 of the file without a draw. So calibrations and adapted files of the file also
-    belong to the copy.
+    stores the sha256 of the file without a draw. So the calibrations and the adapted files of the
+    original file also belong to the copy.
     """
     file, _ = parts[0]
     attributes = {

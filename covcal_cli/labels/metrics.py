@@ -10,7 +10,7 @@ which the drawn row i stands:
 
 Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
 the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
-and the slope b are fitted to the same labels with the same weights. The offset is shrunk towards 0
+and the slope b are fitted to the labels with the weights w_i. The offset is shrunk towards 0
 and the slope towards 1, so a useless score does no harm. The estimated accuracy without labels is
 not used, because it is a single number, and the offset a would undo it.
 

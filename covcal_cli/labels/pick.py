@@ -123,9 +123,9 @@ class PickReport:
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
-    half_width: float  # with the labels of this batch, if the scores are about right
-    half_width_of_all: float  # with the labels of all batches, if the scores are about right
-    # With the labels of all batches, if scores are useless and half of the rows are right.
+    half_width: float  # half width with the labels of this batch, if scores are about right
+    half_width_of_all: float  # half width with the labels of all batches, if scores are about right
+    # Half width with the labels of all batches, if scores are useless and half of the rows right.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
 
@@ -427,7 +427,7 @@ class _Frame:
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
     """Return the variance of the estimated number of right rows, if the scores are right.
 
-    This is sum (1 / pi - 1) s (1 - s) over these rows (Isaki & Fuller 1982). The order of the rows
+    This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of rows
     reduces the variance further; this is not counted.
     """
     # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from labels.

@@ -106,7 +106,7 @@ def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) ->
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:
-    """Fit a temperature to labelled source validation rows. Without such rows, return 1."""
+    """Fit a temperature to labelled source validation rows, or return 1 if there are none."""
     if source is None:
         return 1.0
     rows = source.drawn(_MOST_FITTED, seed, "validation")

@@ -1,7 +1,8 @@
 """Estimate the accuracy of a period, with the calibration's source rows or with a summary of them.
 
 If the features file of the calibration exists unchanged, the estimators read its labelled source
-rows. If not, a summary in the reference data (`SourceSketch`) replaces these rows. The summary
+rows. If the file is missing or has changed, a summary of its rows in the reference data
+(`SourceSketch`) is used. The summary
 contains the log odds of the predicted class, separately for right and wrong rows, for the
 estimators ATC and DoC. The summary also contains the centre of each class, for the estimators by
 clustering.

@@ -249,7 +249,7 @@ def measurements_of(
             entry = before
         else:
             entry = _of_period(source, digest, target, cut, scaled, standard)
-        if len(entry.rows_sha256) > 1:  # the other rows of the period are in other files
+        if len(entry.rows_sha256) > 1:  # the period comes from several files
             yield Measurement(entry, state)
             continue
         of_rows = None if labels is None else labels.of(cut.rows)

@@ -236,7 +236,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows
     shares: Packed  # (K,), the share of each class
     strays: float  # share of rows that clustering moves out of the cluster of their predicted class
-    held_strays: float  # share of such rows if clustering has fixed class shares
+    held_strays: float  # like `strays`, but for clustering with fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -257,8 +257,8 @@ class ClassPlaces:
 
     classes: tuple[int, ...]  # (m,), the classes that are predicted for enough rows
     counts: tuple[int, ...]  # (m,), the number of rows for which each class is predicted
-    means: Packed  # (m, K), mean of each logit, after the mean of its row is subtracted
-    spreads: Packed  # (m, K), standard deviation of each logit, after the same subtraction
+    means: Packed  # (m, K), mean of each logit minus the mean of its row
+    spreads: Packed  # (m, K), standard deviation of each logit minus the mean of its row
 
     def __post_init__(self) -> None:
         shape = self.means.shape

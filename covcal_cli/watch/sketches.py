@@ -6,9 +6,9 @@ dozen rows, this mean rank is nearly normally distributed.
 
 For signals from the classifier's outputs, the reference rows are the target's training and
 validation rows. The density ratio and the aligned logits were fitted to the target's training rows,
-and later rows are not training rows. So the reference of these signals is only the target's
-validation rows. The source's training rows are never used, because the classifier was trained on
-them.
+and later rows are not training rows. So for these two signals, the reference rows are only the
+target's validation rows. The source's training rows are never used, because the classifier was
+trained on them.
 """
 
 from collections.abc import Sequence
@@ -190,7 +190,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # The same number of rows of both domains, because a larger domain would determine the axes.
+    # Use the same number of rows of each domain: a larger domain would determine the axes.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)

@@ -90,7 +90,7 @@ def alarm(
         The number c above 1 that R must reach.
     joint : ndarray of shape (p, p) float64, optional
         A matrix that makes the last p signals uncorrelated, after each signal is divided by its
-        standard deviation. These signals are tested together, for a change in any direction.
+        standard deviation. The p signals are tested together, for a change in any direction.
     """
     periods = len(rows)
     counts = np.vstack([np.zeros(rows.shape[1]), rows.cumsum(axis=0)])
@@ -257,7 +257,7 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the number of rows and the mean of each signal in each period, both (t, S)."""
+    """Return the number of rows and the mean of each signal in each period, shape (t, S) each."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
