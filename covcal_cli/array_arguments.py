@@ -72,8 +72,8 @@ def logits_of(values: Any, name: str) -> Float64s:
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
         raise ArgumentError(
-            f"{name}: row {bad[0]} is not finite: give finite numbers. If a probability is 0, give "
-            "np.log(np.maximum(probabilities, 1e-38))"
+            f"{name}: row {bad[0]} has NaN or infinity: give finite numbers. If a probability is "
+            "0, give np.log(np.maximum(probabilities, 1e-38))"
         )
     _require_logits(rows, name)
     return both
@@ -106,6 +106,20 @@ def _require_logits(rows: Float64s, name: str) -> None:
         )
 
 
+def columns_of(values: Any) -> list[Any] | None:
+    """Return the column names of a data frame or an Arrow table; None for other values."""
+    names = getattr(values, "column_names", None)  # of an Arrow table
+    columns = names if isinstance(names, list) else getattr(values, "columns", None)
+    return None if columns is None else list(columns)
+
+
+def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | None:
+    """Return the columns as classes if all labels are among them, else None."""
+    if not columns or not set(np.unique(labels).tolist()) <= set(columns):
+        return None
+    return np.array(columns)
+
+
 def labels_of(values: Any, name: str, n: int) -> AnyArray:
     """Return the labels of n rows, which are class names or class numbers."""
     labels = array_of(values, name)
@@ -118,7 +132,10 @@ def labels_of(values: Any, name: str, n: int) -> AnyArray:
     if labels.dtype.kind == "f":
         damaged = np.flatnonzero(~np.isfinite(labels))
         if len(damaged):
-            raise ArgumentError(f"{name}: row {damaged[0]} is {labels[damaged[0]]}")
+            raise ArgumentError(
+                f"{name}: row {damaged[0]} is {labels[damaged[0]]}: give its class, or leave the "
+                "row out"
+            )
         if (labels == np.rint(labels)).all():
             labels = labels.astype(np.int64)
     return labels

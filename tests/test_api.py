@@ -378,7 +378,10 @@ class TestCalibrator:
             ({"source_logits": np.zeros((5, 3, 2))}, "source_logits must have shape"),
             ({"source_logits": np.zeros((0, 3))}, "source_logits must have shape"),
             ({"target_logits": np.zeros((9, 5))}, "have 3 classes but target_logits have 5"),
-            ({"target_logits": np.full((9, 3), np.nan)}, "target_logits: row 0 is not finite"),
+            (
+                {"target_logits": np.full((9, 3), np.nan)},
+                "target_logits: row 0 has NaN or infinity",
+            ),
             ({"target_logits": np.full((9, 3), 1 / 3)}, "target_logits: every row sums to 1"),
             ({"source_labels": np.zeros(7, dtype=int)}, r"source_labels must have shape \(600,\)"),
             (
@@ -561,6 +564,18 @@ class TestDataFrames:
         assert fitted.temperature_ == plain.temperature_
         assert fitted.classes_.tolist() == fitted.feature_names_in_.tolist() == list(self.NAMES)
         assert fitted.n_features_in_ == 3
+        shares = Frame(softmax(source, axis=1), list(self.NAMES))
+        assert covcal.ece(shares, named) == covcal.ece(shares.values, labels)
+
+    def test_the_columns_of_an_arrow_table_are_read(self) -> None:
+        """Such a table names its columns in another attribute than a data frame."""
+        pyarrow = pytest.importorskip("pyarrow")
+        source, labels, _ = arrays(k=3)
+        table = pyarrow.table(dict(zip(self.NAMES, source.T, strict=True)))
+        fitted = covcal.Calibrator("temp").fit(table, np.array(self.NAMES)[labels])
+        assert fitted.classes_.tolist() == list(self.NAMES)
+        with pytest.raises(ValueError, match="same order"):
+            fitted.predict(table.select(["odd", "neg", "pos"]))
 
     def test_reordered_columns_are_refused(self) -> None:
         """In the target and in later rows, with scikit-learn's words."""
@@ -598,6 +613,9 @@ class TestScikitLearn:
     def test_the_estimator_checks_that_apply(self, name: str) -> None:
         """Checks that pass features instead of logits do not apply."""
         getattr(estimator_checks, name)("Calibrator", covcal.Calibrator("temp"))
+        if name != "check_estimator_repr":
+            wrapped = covcal.calibrated(LogisticRegression(), method="temp")
+            getattr(estimator_checks, name)("CalibratedClassifier", wrapped)
 
     def test_cross_validation_and_search(self) -> None:
         """Both clone, fit and score the calibrator; the target rows are a parameter of fit."""
@@ -611,9 +629,26 @@ class TestScikitLearn:
         assert search.best_params_["loss"] in ("brier", "nll")
         assert is_classifier(covcal.Calibrator())
 
+    def test_parameters_of_both_parts_are_searched(self) -> None:
+        """A search reaches the parameters of the classifier and of the calibrator."""
+        X, y = load_digits(return_X_y=True)
+        grid = {"estimator__C": [1e-6, 1.0], "calibrator__loss": ["nll"]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped = covcal.calibrated(LogisticRegression(), method="temp", allow_limit=True)
+            search = GridSearchCV(wrapped, grid, cv=2).fit(X[:600] / 16, y[:600])
+        assert search.best_params_ == {"estimator__C": 1.0, "calibrator__loss": "nll"}
+        assert search.best_estimator_.calibrator_.loss == "nll"
+        assert search.best_estimator_.n_features_in_ == 64
+        with pytest.raises(ValueError, match="there is no C: set estimator"):
+            wrapped.set_params(C=1)
+
     def test_a_calibrator_that_is_not_fitted_says_so(self) -> None:
         with pytest.raises(NotFittedError, match="call fit first"):
             covcal.Calibrator().predict(np.zeros((2, 3)))
+        for method in ("predict", "predict_proba"):
+            with pytest.raises(NotFittedError, match="call fit first"):
+                getattr(covcal.calibrated(LogisticRegression()), method)(np.zeros((2, 3)))
 
     def test_a_classifier_is_wrapped(self) -> None:
         """A fitted classifier stays; an unfitted one is trained on a part of the rows."""
@@ -768,6 +803,7 @@ class TestMetrics:
                 "row 0 is 2, which is not one of the classes 0, 1",
             ),
             (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must have shape \(4,\)"),
+            (np.array([0.5, 70.0]), np.zeros(2, int), "between 0 and 1: row 1 has 70"),
         ],
     )
     def test_what_is_no_probability_or_label(

@@ -22,6 +22,8 @@ from numpy.typing import ArrayLike
 from covcal_cli.array_arguments import (
     array_of,
     class_numbers,
+    classes_among,
+    columns_of,
     form_of,
     labels_of,
     logits_of,
@@ -155,7 +157,7 @@ class Calibrator:
             this error is also a ValueError. If there are too few rows, the prior cannot be read, or
             T is at the limit of its range.
         """
-        columns = _columns(source_logits)
+        columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")
         target = source[:0] if target_logits is None else logits_of(target_logits, "target_logits")
         if source.shape[1] != target.shape[1]:
@@ -380,15 +382,9 @@ class NotFittedYetError(ValueError, AttributeError):
     """A calibrator was used before `fit`."""
 
 
-def _columns(values: Any) -> list[Any] | None:
-    """Return the columns of a data frame; None for other values."""
-    columns = getattr(values, "columns", None)
-    return None if columns is None else list(columns)
-
-
 def _require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
     """Refuse a data frame with other columns than expected, as scikit-learn does."""
-    columns = _columns(values)
+    columns = columns_of(values)
     if values is None or expected is None or columns is None or columns == expected:
         return
     lines = [f"The feature names should match those of {where}."]
@@ -406,16 +402,16 @@ def _labels(
     values: ArrayLike,
     shape: tuple[int, ...],
     classes: ArrayLike | None,
-    columns: Sequence[Any] | None,
+    columns: list[Any] | None,
 ) -> tuple[Labels, AnyArray]:
     """Return the class number of every row, and the classes in the order of the logits."""
     n, k = shape
     labels = labels_of(values, "source_labels", n)
     class_array = None if classes is None else array_of(classes, "classes")
     names = None if class_array is None else labels_of(class_array, "classes", class_array.size)
-    if names is None and columns and set(np.unique(labels).tolist()) <= set(columns):
-        names = np.array(columns)
-    elif names is None and labels.dtype.kind in "iub":
+    if names is None:
+        names = classes_among(columns, labels)
+    if names is None and labels.dtype.kind in "iub":
         names = np.arange(k)
     elif names is None:
         names = np.unique(labels)
@@ -510,10 +506,12 @@ class CalibratedClassifier:
 
     def predict_proba(self, X: Any) -> Float64s:
         """Return calibrated probabilities, shape (n, K)."""
+        self._require_fitted()
         return self.calibrator_.predict_proba(self._logits(X))
 
     def predict(self, X: Any) -> AnyArray:
         """Return the classes that the classifier predicts, shape (n,)."""
+        self._require_fitted()
         return np.asarray(self.estimator_.predict(X))
 
     def score(self, X: Any, y: ArrayLike) -> float:
@@ -522,17 +520,45 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; scikit-learn's ``clone`` needs them."""
-        del deep
-        return {"estimator": self.estimator, "calibrator": self.calibrator}
+        """Return the parameters; with `deep` also the inner ones, such as ``estimator__C``."""
+        parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
+        inner = {
+            f"{name}__{key}": value
+            for name, part in parameters.items()
+            if deep and hasattr(part, "get_params")
+            for key, value in part.get_params().items()
+        }
+        return parameters | inner
 
     def set_params(self, **values: Any) -> Self:
-        """Change parameters."""
-        for name, value in values.items():
-            if name not in ("estimator", "calibrator"):
-                raise ArgumentError(f"there is no {name}: set estimator or calibrator")
-            setattr(self, name, value)
+        """Change parameters. ``calibrator__method`` is the parameter `method` of `calibrator`."""
+        parts = ("estimator", "calibrator")
+        for name, value in sorted(values.items()):  # a part comes before its own parameters
+            part, _, inner = name.partition("__")
+            if part not in parts or (inner and not hasattr(getattr(self, part), "set_params")):
+                raise ArgumentError(
+                    f"there is no {name}: set estimator, calibrator, or a parameter of one of "
+                    "them, such as calibrator__method"
+                )
+            if inner:
+                getattr(self, part).set_params(**{inner: value})
+            else:
+                setattr(self, part, value)
         return self
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of features that the classifier was trained on. Missing before `fit`."""
+        return int(self.estimator_.n_features_in_)
+
+    @property
+    def feature_names_in_(self) -> AnyArray:
+        """The names of these features. Missing if the classifier has none."""
+        return np.asarray(self.estimator_.feature_names_in_)
+
+    def _require_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise _not_fitted("this classifier is not calibrated yet: call fit first")
 
     def __sklearn_is_fitted__(self) -> bool:
         """Return whether `fit` was called."""

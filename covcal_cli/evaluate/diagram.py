@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.array_arguments import class_numbers, labels_of, numbers_of
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.array_arguments import (
+    class_numbers,
+    classes_among,
+    columns_of,
+    labels_of,
+    numbers_of,
+)
+from covcal_cli.arrays import AnyArray, Float64s, Labels
 from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.evaluate.bins import (
     GroupBins,
@@ -189,7 +195,8 @@ def ece(
     bins : int
         Number of bins of equal width. An edge belongs to the bin below this edge.
     classes : array, shape (K,), optional
-        The classes in the order of the columns.
+        The classes in the order of the columns. Default: the columns of a data frame if the labels
+        are among them, else 0 to K-1.
 
     Raises
     ------
@@ -237,6 +244,11 @@ def _checked(
     """Return probabilities (n, K) and class numbers (n,)."""
     rows = numbers_of(probabilities, "probabilities")
     if rows.ndim == 1:
+        if len(rows) and not (rows.min() >= 0 and rows.max() <= 1):
+            row = int(np.flatnonzero(~((rows >= 0) & (rows <= 1)))[0])
+            raise ArgumentError(
+                f"probabilities must lie between 0 and 1: row {row} has {rows[row]:.6g}"
+            )
         rows = np.stack([1 - rows, rows], axis=1)
     if rows.ndim != 2 or len(rows) == 0:
         raise ArgumentError(f"probabilities must have shape (n, K), not {rows.shape}")
@@ -251,7 +263,11 @@ def _checked(
             f"probabilities must lie between 0 and 1 and sum to 1 in every row: row {off[0]} has "
             f"{off[1]:.6g}"
         )
-    names = np.arange(rows.shape[1])
+    of_rows = labels_of(labels, "labels", len(rows))
     if classes is not None:
-        names = labels_of(classes, "classes", rows.shape[1])
-    return rows, class_numbers(labels_of(labels, "labels", len(rows)), names, "labels")
+        names: AnyArray | None = labels_of(classes, "classes", rows.shape[1])
+    else:
+        names = classes_among(columns_of(probabilities), of_rows)
+    if names is None:
+        names = np.arange(rows.shape[1])
+    return rows, class_numbers(of_rows, names, "labels")
