@@ -264,7 +264,9 @@ def _exported(path: Path) -> dict[str, str]:
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
-        metadata = _of_onnx(path)
+        from covcal_cli.classifiers.onnx.file import metadata_of
+
+        metadata = metadata_of(path)
     else:
         return {}
     return {name: value for name, value in metadata.items() if name.startswith(_PREFIX)}
@@ -278,13 +280,6 @@ def _of_archive(path: Path) -> dict[str, str]:
     except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
         return {}
     return {str(name): str(value) for name, value in content.items()}
-
-
-def _of_onnx(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model. Weights in other files are not read."""
-    from covcal_cli.classifiers.onnx.file import metadata_of
-
-    return metadata_of(path)
 
 
 def _model_lines(metadata: Mapping[str, str]) -> Lines:

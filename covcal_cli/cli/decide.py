@@ -63,8 +63,8 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9; with --set, none: then only the mean "
-            "coverage over repeated draws of labelled rows is promised.",
+            help="Certainty of a promise. Default: 0.9. With --set there is no default: without "
+            "this option, only the mean coverage over repeated draws is promised.",
         ),
     ] = None,
     these_rows: Annotated[

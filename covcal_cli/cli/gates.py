@@ -114,9 +114,9 @@ class GatedOutput:
     def errors_in_report(self) -> Iterator[None]:
         """If the block raises a `CovcalError`, write the error into the JUnit report.
 
-        Without this, an earlier report of success would remain. A file that exists is replaced only
-        if `force` is set and the file starts like a JUnit report of covcal. Any other file might be
-        an input, because an error may come before covcal knows its inputs.
+        So an earlier report of success does not remain. A file that exists is replaced only if
+        `force` is set and the file starts like a JUnit report of covcal. Any other file might be an
+        input, because an error may come before covcal knows its inputs.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text

@@ -152,7 +152,7 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return the mean over shifts of how much worse a method is than the shift's best method.
+        """Return the regret of a method: the mean over shifts of its loss minus the lowest loss.
 
         Without labels, nobody knows which method is the best on a shift.
         """

@@ -276,7 +276,7 @@ def _is_made_of(output: Path, attributes: Mapping[str, object]) -> bool:
 def _measured(
     key: str, path: Path, seed: int, settings: CompareSettings, watch: "Stopwatch"
 ) -> Record:
-    """Fit all methods on a file, and measure all methods on the file's labelled test rows."""
+    """Fit all methods on a file, and measure them on its labelled test rows."""
     fitted, refused = {}, {}
     watch.start()
     for name in settings.fitted:

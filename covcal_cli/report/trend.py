@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time, as a page or as an SVG picture.
 
 Positions are in percent of the width, but texts keep their size. So the same drawing fits phones,
-wide screens and the picture. Marks never differ only in colour.
+wide screens and the picture. Marks also differ in shape, not only in colour.
 """
 
 import math
@@ -45,13 +45,9 @@ _TONES: dict[Verdict, str] = {
 }
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1f2933; --faint: #52606d; --page: #fff; --box: #f5f7fa;
-  --rule: #d9dee4; --confidence: #005f9e; --estimate: #007a5e; --alarm: #b3261e; --new: #6b3fa0; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e7eb; --faint: #9aa5b1; --page: #14181d;
-  --box: #1f252c; --rule: #37414c; --confidence: #6db9f2; --estimate: #4fd1a5; --alarm: #ff8f84;
-  --new: #c3a6ff; } }
-body { color: var(--ink); background: var(--page); } .origin { color: var(--faint); }
-.verdict { background: var(--box); } th, td { border-color: var(--rule); }
+:root { --confidence: #005f9e; --estimate: #007a5e; --alarm: #b3261e; --new: #6b3fa0; }
+@media screen and (prefers-color-scheme: dark) { :root { --confidence: #6db9f2; --estimate: #4fd1a5;
+  --alarm: #ff8f84; --new: #c3a6ff; } }
 figure.trend { max-width: none; margin: .5rem 0 1rem; }
 .plot { display: flex; } .plot svg { flex: none; overflow: visible; }
 .plot .field { flex: 1; min-width: 0; }
@@ -221,7 +217,8 @@ def picture(trend: Timeline) -> str:
     for drawing in drawings:
         parts.append(drawing.nested(y))
         y += drawing.height + 8
-    colours = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", _STYLE[: _STYLE.index("@media")]))
+    # The first colour of each name is the colour on a light background.
+    colours = dict(reversed(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", STYLE + _STYLE)))
     style = _STYLE[_STYLE.index("figure.trend") : _STYLE.rindex("@media")]
     style = re.sub(r"var\((--[a-z]+)\)", lambda match: colours[match[1]], style)
     lines = [

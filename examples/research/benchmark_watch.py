@@ -254,7 +254,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--years", type=int, default=200, help="years without drift, for each size")
+    parser.add_argument(
+        "--years",
+        type=int,
+        default=200,
+        help="simulated years without drift, for each number of rows a week",
+    )
     parser.add_argument("--runs", type=int, default=20, help="runs for each drift and size")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
     asked = parser.parse_args()

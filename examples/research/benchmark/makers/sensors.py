@@ -24,7 +24,7 @@ from benchmark.makers.classifiers import (
 from benchmark.makers.packages import folder_of
 from benchmark.makers.unsure import FOREST
 
-_WINDOW = 100  # samples of the watch: two seconds
+_WINDOW = 100  # number of samples in a window of the watch (two seconds)
 _SMALLEST_SCALE = 1e-6
 
 

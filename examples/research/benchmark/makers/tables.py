@@ -43,7 +43,7 @@ class Table:
     classes: int = 0  # number of the source's most frequent labels to keep; 0: all
     rows: int = 3000  # the most rows drawn from a domain
     shares: tuple[float, ...] = ()  # share of each class's target rows that remains
-    prepare: Callable[[Any], Any] | None = None  # adds columns to the table
+    prepare: Callable[[Any], Any] | None = None  # a function that adds columns to the table
 
 
 def table_shift(family: str, name: str, table: Table) -> Shift:

@@ -1,4 +1,4 @@
-"""Classifiers that are too unsure: forests, neighbours, smoothed labels, strong regularisation."""
+"""Train classifiers that are too unsure: forests, neighbours, smoothed labels, ridge."""
 
 import warnings
 from collections.abc import Callable
