@@ -19,7 +19,7 @@ AnyArray = NDArray[Any]  # any type: inputs and outputs of a model, or data
 Inputs = Mapping[str, AnyArray]  # inputs of a model, shape (m, ...), by input name
 
 UNKNOWN_LABEL = -1  # the class number of a row without a label
-# The smallest float32 with full precision. It replaces a probability of 0 in a logarithm.
+# the smallest float32 with full precision, which replaces a probability of 0 in a logarithm
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 

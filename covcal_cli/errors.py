@@ -3,7 +3,7 @@
 The arguments of public functions and of settings must have the types of their annotations:
 `checked` checks the arguments of a function, and `checked_settings` those of a class of settings.
 A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. If
-a function has no path among its arguments, every `CovcalError` in it becomes an `ArgumentError`.
+no argument of a function is a path, its `CovcalError`s become `ArgumentError`s.
 """
 
 import errno
@@ -66,7 +66,7 @@ class CovcalError(Exception):
     """An error that the user can fix: bad input, a missing file, an existing output.
 
     The message is one line that names the file, the problem and the remedy. The command line prints
-    it and exits with code 1. The library raises it before it changes any existing file.
+    the message and exits with code 1. The library raises the error before it changes any file.
     """
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def in_percent(share: float) -> str:
 
 def interval(low: float, high: float) -> str:
     """Return an interval of shares in percent as text, with decimals if the interval is narrow."""
-    # Without decimals, rounding could move a narrow interval away from the value inside it.
+    # Without decimals, rounding could move a value out of its narrow interval.
     digits = 1 if high - low < 0.02 else 0
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 

@@ -176,7 +176,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
 
 
 def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
-    """Give a file another name; if `stays`, it also keeps its old name."""
+    """Give a file another name. With `stays`, the file also keeps its old name."""
     if stays:
         try:
             old.hardlink_to(path)
@@ -239,7 +239,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         else:  # by descriptor, because another process may have removed the name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    # Before the lock, another process may have removed this file as the rest of a killed run.
+    # Before the lock, another process may have taken the file for a leftover and removed it.
     if not writing.is_at(partial):
         writing.end()
         return None
@@ -247,7 +247,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove a sibling that a killed run left. Raises `CovcalError` if it is in use."""
+    """Remove a sibling that a killed run left, or raise `CovcalError` if a process uses it."""
     # Anybody may have created the sibling: do not follow a link, and do not wait for a pipe.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:

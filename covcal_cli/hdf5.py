@@ -1,9 +1,9 @@
 """Read HDF5 files that may come from anybody, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files (links, external storage, virtual datasets). If such a file is
-missing, HDF5 reads zeros without an error. A file can also name arrays that were never written, or
-arrays that would need far more memory than the file has bytes. `File` refuses these files when it
-opens them.
+An HDF5 file can refer to other files (links, external storage, virtual datasets). If another file
+is missing, HDF5 reads zeros without an error. A file can also name arrays that were never written,
+or arrays that would need far more memory than the file has bytes. `File` refuses to open files with
+such references or arrays.
 
 A chunk is a part of an array that is stored in one piece. If chunks have checksums (fletcher32),
 HDF5 compares the checksums whenever it reads. This module also refuses a file with checksums if a
@@ -121,7 +121,7 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's form of a NumPy type. It is cached, because making it takes long."""
+    """Return HDF5's form of a NumPy type, which is cached because making it takes long."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -258,7 +258,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the root attributes with these names that are texts or single numbers, by name.
+    """Return the root attributes called `names` if they are texts or single numbers, by name.
 
     The rest of the file is not checked.
     """
@@ -411,7 +411,7 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Remember where a chunk is. Return True if it is damaged, which ends the iteration."""
+        """Store the place of a chunk, and return True if the chunk is damaged, to end the loop."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)

@@ -1,4 +1,4 @@
-"""Reports on the progress of long work. The library makes them, and the command line shows them."""
+"""Reports on the progress of long work, from the library to the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -285,6 +285,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged. Their gradient is multiplied by ``-coefficient``."""
+    """Return `values` unchanged, and multiply the gradient of `values` by ``-coefficient``."""
     apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate `apply`
     return apply(values, coefficient)

@@ -22,9 +22,9 @@ With one hidden layer, psi has the form of the paper. This recipe is the best on
 Office-Caltech10, and nearly the best on the other families except reviews. On reviews, the ECE is
 lower without alignment (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp).
 
-Afterwards, eight new shifts and SVHN to USPS were run with 1, 3 and 5 members. The ECE of fl+temp
-was 7.15, 6.96 and 6.76 %, and without alignment 9.00, 8.03 and 7.38 %. The ECE of fl+iw+temp was
-8.31, 7.48 and 7.03 %, and without alignment 10.46, 9.24 and 8.72 %.
+Afterwards, eight new shifts and SVHN to USPS were run. With 1, 3 and 5 members, the ECE of fl+temp
+was 7.15, 6.96 and 6.76 %, and without alignment 9.00, 8.03 and 7.38 %. With 1, 3 and 5 members, the
+ECE of fl+iw+temp was 8.31, 7.48 and 7.03 %, and without alignment 10.46, 9.24 and 8.72 %.
 """
 
 from dataclasses import dataclass, replace
@@ -92,7 +92,7 @@ class Settings:
 
     preset: str
     members: int  # number of members: each has its own feature map, head, discriminator and seed
-    components: int | None  # number of principal components of phi that psi reads; None: all of phi
+    components: int | None  # number of principal components that psi reads; None: psi reads phi
     psi_widths: tuple[int, ...]  # widths of psi's layers
     psi_output_relu: bool  # whether a ReLU also follows the last layer of psi
     discriminator_hidden: int  # width of the hidden layer of D-bar
@@ -155,7 +155,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 
     The paper sets the widths for each data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
     (discriminator) for its SVHN network; 1000, with batches of 32, for ResNet-50 with 2048
-    features. Here the number of features chooses one of these three settings.
+    features. covcal chooses one of the three settings by the number of features.
     """
     if n_features < 256:
         width, hidden, batch = 84, 84, 200

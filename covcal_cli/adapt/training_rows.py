@@ -22,7 +22,7 @@ MAX_ROWS = 200_000  # from a larger split of a domain, this number of random row
 _BLOCK = 8192  # number of rows whose features are in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-# A function that yields features, (n, d) float32 on the CPU. Each pass over the rows calls it.
+# A function that yields features, (n, d) float32 on the CPU, and is called for each pass.
 Blocks = Callable[[], Iterator[Tensor]]
 
 

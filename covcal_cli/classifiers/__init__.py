@@ -45,7 +45,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # The reader of ONNX gets every other file, because its error says what kind of file it is.
+    # The reader of ONNX gets every other file, because its error names the kind of the file.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

@@ -1,7 +1,7 @@
 """The protocols of a classifier, and the step that turns its outputs into logits.
 
 If a model has no visible softmax or sigmoid at its end, its outputs may be logits or probabilities.
-One batch is not enough to decide. So these outputs are stored unchanged, until
+One batch is not enough to decide. So outputs that may be probabilities are stored unchanged, until
 `covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
 """
 
@@ -137,8 +137,8 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs as an earlier extraction with this `tail`, if that is possible.
 
-        `outputs` are the outputs for random inputs. They decide if there is no tail. They are read
-        as probabilities only if they are probabilities.
+        `outputs` are the outputs for random inputs, which decide if `tail` is None. Outputs are
+        read as probabilities only if `outputs` are probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -166,7 +166,7 @@ class Outputs:
 def without_offset(bias: Float64s) -> Float64s:
     """Return a bias, (K,), after subtracting a large offset that its elements share.
 
-    The offset does not change the softmax. `Outputs.to_float32` also subtracts it from the logits.
+    The offset does not change the softmax. `Outputs.to_float32` subtracts the offset from logits.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
@@ -238,7 +238,7 @@ class Classifier(Protocol):
     def tail(self) -> str | None:
         """The function that turns the logits into the model's output; None if nothing was checked.
 
-        It is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
+        The function is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
         """
         ...
 
@@ -256,7 +256,7 @@ class Classifier(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error with which it was checked."""
+        """Return one line about the last layer and the largest error of its check."""
         ...
 
 

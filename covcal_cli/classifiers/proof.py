@@ -101,8 +101,8 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error of the last layer, and the largest logit, on all batches so far.
 
-    Both numbers are stored, because the ratio for merged shards needs the largest error and the
-    largest logit of all shards.
+    The error and the logit are stored separately, because the ratio for merged shards is the
+    largest error divided by the largest logit of all shards.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits.
@@ -155,8 +155,8 @@ def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error of the model's output if it is the `tail` of the logits, (m, K).
 
-    The output has shape (m, K), or (m, 1) for class numbers (`ARGMAX`). It also has shape (m, 1)
-    for one number z or its sigmoid, if the logits come from `two_logits`.
+    The output has shape (m, K), or (m, 1) for class numbers (`ARGMAX`). If the logits come from
+    `two_logits`, an output z or sigmoid(z) also has shape (m, 1).
     """
     z = logits.astype(np.float64)
     if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
@@ -176,7 +176,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
     """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1).
 
-    The softmax of these logits is the pair of 1 - sigmoid(z) and sigmoid(z).
+    The softmax of 0 and z is the pair of 1 - sigmoid(z) and sigmoid(z).
     """
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 

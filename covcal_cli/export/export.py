@@ -90,8 +90,8 @@ def export(
     ------
     CovcalError
         If the calibration was made with another model or other networks, if its classes seem
-        exchanged, or if the new model does not agree with the original and with NumPy. No file is
-        written in these cases.
+        exchanged, or if the new model does not agree with the original and with NumPy. After an
+        error, no file is written.
     """
     # Check the names before any file is read.
     kind = kind_of(model)

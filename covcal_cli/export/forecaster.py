@@ -74,7 +74,7 @@ class Merge:
     """A calibrated forecaster to build in, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # None if the file with these rows is missing or has changed
+    stored: StoredRows | None  # None if the calibration's file is missing or has changed
     metadata: Mapping[str, str]
     output: Path
     force: bool  # whether to replace existing files

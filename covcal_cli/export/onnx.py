@@ -176,8 +176,8 @@ def add_label_probabilities(
 ) -> str:
     """Add the probabilities of several labels, [N, L], each with its own scaling.
 
-    The logits 0 and z of a label give the sigmoid of z / T + b_1 - b_0 + s a, where s is 1 if
-    z > 0, else -1.
+    For the logits 0 and z of a label, the probability is the sigmoid of z / T + b_1 - b_0 + s a.
+    The sign s is 1 if z > 0, else -1.
     """
     temperatures = [scaling.temperature for scaling in scalings]
     shifts = [0.0 if s.offsets is None else s.offsets[1] - s.offsets[0] for s in scalings]

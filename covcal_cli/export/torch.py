@@ -123,7 +123,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the functions of `VIEWS`, with results, that give at most `width` numbers per row."""
+    """Yield name and result of the functions in `VIEWS` that give at most `width` columns."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:

@@ -174,8 +174,8 @@ def _difference(before: Any, after: Any) -> float:
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether each label, int64 (n,), is the class with the original's largest logit.
 
-    Outputs of the original with a number per class must also have their largest number there. Rows
-    with NaN or infinity are not compared.
+    In an output of the original with a number per class, the number of this class must also be the
+    largest. Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:

@@ -153,8 +153,8 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """The mean target confidence before and after calibration.
 
-        The rows are those for which the accuracy was estimated; without an estimate, they are the
-        target validation rows.
+        The mean is over the rows for which the accuracy was estimated, or, without an estimate,
+        over the target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")

@@ -64,7 +64,7 @@ class LabelUse:
     drawn: Number  # number of rows that `pick` drew for a decision, in all batches
     # number of labelled rows above the accepted threshold, or else above the first tested threshold
     labels: Count
-    wrong: Count  # number of these rows that are wrong; rows without a label count as wrong
+    wrong: Count  # number of wrong rows above this threshold, including rows without a label
     # the largest number of wrong rows with which the test passes; -1 if the test cannot pass
     allowed: int
     batches: Number
@@ -113,7 +113,7 @@ class Decision(Document):
     labels_needed: Count
     # the share of rows that a promise with `labels_needed` labels would probably accept
     promised_share: Share
-    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares, up to all rows
+    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares of accepted rows
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the files of data and calibration

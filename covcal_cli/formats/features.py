@@ -371,7 +371,7 @@ class FeatureFile:
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the file has no classes, and a confidence forecasts that the row is right."""
+        """Whether the file has only confidences that a row is right, and no classes."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
@@ -394,7 +394,7 @@ class FeatureFile:
         return self._sha256
 
     def require_source(self) -> SourceDomain:
-        """Return the source. Raises `TooFewRowsError` if there is none."""
+        """Return the source. Raises `TooFewRowsError` if the file has no source rows."""
         if self.source is None:
             raise TooFewRowsError(
                 f"{self.path} has no source rows: extract them together with the target, or add "
@@ -403,7 +403,7 @@ class FeatureFile:
         return self.source
 
     def require_target(self) -> Domain:
-        """Return the target. Raises `TooFewRowsError` if there is none."""
+        """Return the target. Raises `TooFewRowsError` if the file has no target rows."""
         if self.target is None:
             raise TooFewRowsError(
                 f"{self.path} has no target rows: extract them together with the source, or add "

@@ -151,7 +151,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse a file that has changed since the calibration, or that was made from such a file."""
+    """Refuse a file if it or the file from which it was made has changed since the calibration."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -206,8 +206,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files to compare an adapted file with; none for other files.
 
-    These are the features file that the adapted file names and, if the adapted file is called
-    adapted.h5, features.h5 beside it.
+    The adapted file names one of the features files. If the adapted file is called adapted.h5,
+    features.h5 beside it is another.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []

@@ -1,4 +1,4 @@
-"""Write covcal's HDF5 files, block by block. The module `features` reads these files.
+"""Write covcal's HDF5 files, block by block. The module `features` reads the files.
 
 Equal blocks give equal bytes, because there are no time stamps and no compression, and HDF5's
 default version is used. Datasets consist of chunks of about half a MiB, each with a checksum

@@ -4,8 +4,8 @@ How it works:
 
 1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head
    become outputs of a copy of the model in memory.
-2. A `Reading` computes phi and the scores from these tensors. The `Tail` of the reading says how
-   the model's output follows from the scores.
+2. A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of the reading
+   says how the model's output follows from the scores.
 3. Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
    and the output must follow from the scores. One batch is not enough, because on a few rows a
    clipped output can look like plain logits.
@@ -97,7 +97,7 @@ class OriginalModel:
     ) -> None:
         """Refuse a model that gives different outputs in two runs on the same rows.
 
-        Dropout can cause this: ONNX Runtime does not remove it if inner tensors are read.
+        Dropout makes outputs differ, and stays in the model if inner tensors are read.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -151,7 +151,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None) -> "OnnxClassifier":
-        """Return the classifier, checked on a first batch; without a batch, it is not checked."""
+        """Return the classifier after a check on a first batch, or unchecked without a batch."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:
@@ -348,7 +348,7 @@ class OnnxClassifier:
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error with which it was checked."""
+        """Return one line about the last layer and the largest error of its check."""
         head = self.reading.head
         phi = f"phi {self.n_features or '?'}" if head.features else "no phi"
         if head.features and not head.layer:

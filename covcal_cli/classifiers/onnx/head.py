@@ -3,8 +3,8 @@
 `find_head` works in three steps:
 
 1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   If this finds a single layer, it is the head, and its input is phi. If it finds several layers,
-   they are the head together, but only if the logits are a weighted sum of their results.
+   A single such layer is the head, and its input is phi. Several such layers are the head together
+   if the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
    tensor on this way is the logits.
 3. The rest of the graph is called the tail. The tail is recognised by its values
@@ -45,7 +45,7 @@ INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
 _SHOWN = 8  # the largest number of tensors that a message lists
-# Operators that begin a softmax, log-softmax, sigmoid or argmax. Others belong to the network.
+# Operators that begin a softmax, log-softmax, sigmoid or argmax, and are not inside the network.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
@@ -133,7 +133,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head with features of --phi, if the logits are a linear function of them.
+    """Add W and b to a head, if the logits are a linear function of the features of --phi.
 
     `row` is the shape of a row of the tensor with the features.
     """
@@ -309,8 +309,8 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 
 # Classifiers whose logits are a weighted sum of several heads, such as the mean of the heads.
 # The part of the graph after the heads is run on random scores.
-# Least squares finds the coefficients, and the residual shows whether the result is such a sum.
-# The features of all heads side by side are phi. Their weights times the coefficients are W.
+# Least squares finds the coefficients, and the residual shows whether there is a weighted sum.
+# The features of all heads side by side are phi. The weights times the coefficients are W.
 
 
 def sum_of_heads(
@@ -347,7 +347,7 @@ def sum_of_heads(
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # Add the weights of heads that read the same phi. Put the weights of other heads side by side.
+    # If all heads read the same phi, add their weights, else put their weights side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:

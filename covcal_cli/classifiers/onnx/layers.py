@@ -4,8 +4,8 @@
 
 `walk_forward` follows the result of a layer while it is a linear function of phi, plus a constant.
 So it passes an added constant, a constant factor, a batch normalisation, a reshape, the choice of
-one token or of some classes, a mean over positions, and a change of the number format. It changes W
-and b accordingly. If W or b becomes wrong, the check by numbers refuses the model.
+one token or of some classes, a mean over positions, and a change of the number format. W and b
+change with every step. If W or b becomes wrong, the check by numbers refuses the model.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class TensorRead:
 
     tensor: str
     nodes: tuple[onnx.NodeProto, ...] = ()  # empty if the model itself computes the tensor
-    source: str = ""  # the tensor of the model that these nodes read
+    source: str = ""  # the tensor of the model that `nodes` read
 
     @property
     def name(self) -> str:
@@ -309,7 +309,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor` after quantisation, as a layer that quantises its own input uses it."""
+    """Return `tensor` after the quantisation by a layer that quantises its own input."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -398,8 +398,8 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
     """Return the largest rounding error that tensors of integers after `start` cause in the output.
 
-    Each of these tensors adds two steps of its scale, because a quantised softmax is computed from
-    a rounded table.
+    Each tensor of integers adds two steps of its scale, because a quantised softmax is computed
+    from a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0

@@ -47,7 +47,7 @@ class ClassOutput:
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     """Return the outputs that may be the scores of the classes; labels only if no output has any.
 
-    Raises `CovcalError` if there is no such output, or if the user must choose.
+    Raises `CovcalError` if no output can hold the classes, or if the user must choose an output.
     """
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:

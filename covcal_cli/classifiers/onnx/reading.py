@@ -244,7 +244,7 @@ class Reading:
     def tensors(self) -> list[str]:
         """The names of all tensors to read in a run."""
         head = self.head
-        # The shape of this tensor shows the width of phi if the model does not declare it.
+        # If the model does not declare the width of phi, the shape of the first tensor shows it.
         to_measure = [head.features[0].name] if head.features and self.width is None else []
         to_read = [value.tensor for value in (*head.features, head.logits)]
         to_compare = [value.tensor for value in self.tail.outputs]

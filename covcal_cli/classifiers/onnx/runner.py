@@ -1,7 +1,7 @@
 """Run a whole ONNX model on batches of data, or a part of its graph on chosen numbers.
 
-`affine_map` runs a part of the graph to find W and b. It uses no data, so W and b do not depend on
-the first rows.
+`affine_map` runs a part of the graph to find W and b. Because `affine_map` uses no data, W and b do
+not depend on the first rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -178,7 +178,7 @@ class Part:
         raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
-        """Return the values of the targets for these values of the `cut` tensors."""
+        """Return the values of the targets for `values` of the `cut` tensors."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }

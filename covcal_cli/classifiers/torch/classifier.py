@@ -271,7 +271,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None) -> "TorchClassifier":
-        """Return the classifier, checked on a first batch; without a batch, it is not checked."""
+        """Return the classifier after a check on a first batch, or unchecked without a batch."""
         if batch is None:
             return TorchClassifier(self._reading)
         try:
@@ -420,7 +420,7 @@ class TorchClassifier:
         return bias.astype(np.float32)
 
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error with which it was checked."""
+        """Return one line about the last layer and the largest error of its check."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
         parts = [f"{self.logits_tensor}: {phi}{self.n_classes} classes"]
         if self.features_tensor and self.weight is None:

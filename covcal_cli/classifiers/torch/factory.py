@@ -62,7 +62,7 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
-    """Return the object that `reference` names. If it is missing, list the module's functions."""
+    """Return the object that `reference` names, or list the functions if the object is missing."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",

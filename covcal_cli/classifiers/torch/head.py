@@ -1,7 +1,7 @@
 """Find the last linear layers of a torch program, and how its output follows from them.
 
 The trace of a `RandomRun` shows from which layers an output comes. Least squares then finds the
-steps between these layers and the output: a factor (temperature, cosine scale), a factor per class
+steps between the layers and the output: a factor (temperature, cosine scale), a factor per class
 (batch norm), an added constant, or a weighted sum of several layers (averaged heads). The last step
 is the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` consists of one or
 several `HeadLayer`, W and b, and the `Fit` of these steps. If no layer gives the logits, an
@@ -64,7 +64,7 @@ class HeadLayer:
     op: str
     key: tuple[object, ...]
     turn: int  # the number of the layer's call in a run, counted back from the last call (-1)
-    position: int | None  # the pixel or token that is used; None for the mean over all of them
+    position: int | None  # the pixel or token that is used; None for the mean over all positions
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
         """Return the call of this layer in a run; None if the run has too few calls."""
@@ -201,7 +201,7 @@ def find_head(run: RandomRun) -> Head:
 
 
 def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
-    """Return the head of these layers; None if the output does not follow from them."""
+    """Return the head with these layers; None if the output does not follow from the layers."""
     if not layers or not all(layer.plain for layer in layers):
         return None
     # Find the same calls in the second run.

@@ -143,7 +143,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory block, which all views of the tensor share."""
+    """Return the address of a tensor's memory block, which the views of the tensor share."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -422,7 +422,7 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     """Return the reader of ``--phi``, which is ``input``, NAME, NAME.output or NAME.input.
 
     `calls` are the calls of linear layers in a run. In a program from a file, features can be read
-    only at these layers.
+    only at linear layers.
     """
     if phi == "input":
         return Tap(program.where, phi)
