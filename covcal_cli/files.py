@@ -36,7 +36,7 @@ _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # an array with fewer bytes in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_MOMENT = 3_000_000_000  # nanoseconds; file systems store times more precisely than this
+_MOMENT = 3_000_000_000  # 3 s in nanoseconds, longer than the steps of the times of files
 _DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files by device, inode, size and times
 
 

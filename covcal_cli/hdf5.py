@@ -2,8 +2,8 @@
 
 An HDF5 file can refer to other files (links, external storage, virtual datasets). If another file
 is missing, HDF5 reads zeros without an error. A file can also name arrays that were never written,
-or arrays that would need far more memory than the file has bytes. `File` refuses to open files with
-such references or arrays.
+or arrays that would need far more memory than the file has bytes. `File` refuses to open such a
+file.
 
 A chunk is a part of an array that is stored in one piece. If chunks have checksums (fletcher32),
 HDF5 compares the checksums whenever it reads. This module also refuses a file with checksums if a
@@ -131,7 +131,7 @@ def _has_zeros(values: AnyArray) -> bool:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    # Only rows that end in a zero can be all zeros. There are few such rows, so this is fast.
+    # Only rows that end in a zero can be all zeros, and few rows end in a zero.
     if values.dtype.kind == "S" and values.ndim == 1:
         # Bytes are compared faster than texts. The first byte of an empty text is zero.
         empty = rows[np.ascontiguousarray(values).view(np.uint8)[:: values.itemsize] == 0]

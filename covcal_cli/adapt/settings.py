@@ -18,8 +18,8 @@ plain AdamW on raw features         10.00  1.99       12.95  3.96
 two layers, no reversal             13.03  1.40       14.18  2.06
 ================================  =======  ====  ==========  ====
 
-With one hidden layer, psi has the form of the paper. This recipe is the best on corruptions and
-Office-Caltech10, and nearly the best on the other families except reviews. On reviews, the ECE is
+With one hidden layer, psi has the form of the paper. One hidden layer is the best on corruptions
+and Office-Caltech10, and nearly the best on other families except reviews. On reviews, the ECE is
 lower without alignment (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp).
 
 Afterwards, eight new shifts and SVHN to USPS were run. With 1, 3 and 5 members, the ECE of fl+temp
@@ -107,9 +107,9 @@ class Settings:
     penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
     # decay of the running averages of psi and the head, which are stored; 0 for no averages
     averaging: float
-    # Stop if a new probe finds this share of effective rows at two successive checks.
+    # the share of effective rows by a new probe at which training stops, after two checks in a row
     stop_ess: float | None
-    # Stop if the mean squared error of D-bar on training rows falls below this number.
+    # the mean squared error of D-bar on training rows below which training stops
     stop_discriminator_error: float | None
     schedule: Schedule  # the training of psi, the head and D-bar
     discriminator: DiscriminatorSettings  # the later training of discriminators on phi and on psi

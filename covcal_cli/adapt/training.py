@@ -53,7 +53,7 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # a discriminator is trained on at most this number of rows of each domain
+MAX_ROWS = 50_000  # largest number of rows of a domain on which a discriminator is trained
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes for `member_generators`; the alignment has purpose 1
 _REPORT_PRECISION = 6
 _BLOCK_VALUES = 1 << 22  # largest number of a member's logits in a block
@@ -159,7 +159,7 @@ def train_discriminators(
     """Train a discriminator for each member on psi of the rows, or on the rows if psi is None.
 
     Return the weights with the smallest squared error on validation rows for each member, and these
-    errors, (M,). An error is the mean of both domains; 0.25 is chance.
+    errors, (M,). The errors are means of both domains; the error of chance is 0.25.
     """
     members = len(generators)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# Git LFS leaves a small text that begins like this in place of a file that was not downloaded.
+# the beginning of the small text that Git LFS leaves in place of a file that was not downloaded
 LFS_POINTER = b"version https://git-lfs"
 
 

@@ -24,7 +24,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest value of votes, percentages, or scores of 8 or 16 bits
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # an offset of this size in all logits costs half of float32's digits
+_FAR = 1 << 12  # an offset of all logits that costs half of float32's digits
 # the two ways to read outputs that may be logits or probabilities
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
@@ -62,7 +62,7 @@ class Outputs:
     def to_float32(self, outputs: AnyArray) -> Float32s:
         """Return outputs as float32, after subtracting a large offset that a row's outputs share.
 
-        Without this step, float32 would lose digits. Rows that may be probabilities are unchanged.
+        A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
         """
         # The logits of several labels have no common offset. Numbers of 32 bits lose no digits.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
@@ -135,7 +135,7 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs as an earlier extraction with this `tail`, if that is possible.
+        """Read the outputs as an earlier extraction that found `tail`, if the outputs allow it.
 
         `outputs` are the outputs for random inputs, which decide if `tail` is None. Outputs are
         read as probabilities only if `outputs` are probabilities.

@@ -4,7 +4,7 @@ Three checks:
 
 1. phi W^T + b gives the logits (`Proof`).
 2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
-   highest logit (`tail_error`). This function of the logits is called the tail.
+   highest logit (`tail_error`). The function from the logits to the output is called the tail.
 3. Reading phi and the logits does not change the output of the model (`relative_error`).
 """
 
@@ -66,9 +66,10 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
     If the shapes differ, the first result is infinite. Equal infinities count as equal.
-    A logit of -3.4e38 masks a class. Divided by this number, the errors of all other logits would
-    be about 0. So the error of a mask is divided by the mask itself: 1 % of the mask counts like
-    1 % of the largest other value. If a mask is -inf, it must be -inf in both arrays.
+    A logit of -3.4e38 masks a class. If the mask counted as the largest logit, the relative errors
+    of all other logits would be about 0. So the error of a mask is divided by the mask itself, and
+    1 % of the mask counts like 1 % of the largest other value. A mask of -inf must be -inf in both
+    arrays.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0

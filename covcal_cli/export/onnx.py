@@ -36,9 +36,9 @@ from covcal_cli.maths.softmax import Scaling, valid_rows
 _LEAST_OPSET = 7  # the first version of the operators with broadcasting
 # in files with an older IR version, stored tensors are also inputs
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
-_AXES_ARE_INPUT_FROM = 18  # in this and later versions, axes are an input and not an attribute
+_AXES_ARE_INPUT_FROM = 18  # the first version in which axes are an input and not an attribute
 _NEW_OPSET = 13  # the version for a model without standard operators
-_PAGE = 4096  # bytes; weights must begin at a multiple of this number to be mapped into memory
+_PAGE = 4096  # bytes; weights can be mapped into memory if they begin at a multiple of 4096
 # the inputs of the forecaster if it runs without the classifier
 _FEATURES, _LOGITS = "features", "logits"
 

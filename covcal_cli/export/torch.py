@@ -83,8 +83,8 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes whose values side by side are `expected`, (n, width).
 
-    Usually this is one node. A model with several heads has a node per head. The result is empty if
-    no node has some of the columns.
+    Usually the result is one node. A model with several heads has a node per head. The result is
+    empty if no node has some of the columns.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]

@@ -115,7 +115,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # Integers may be token ids or a mask. The values 0 and 1 are valid for both.
+        # Integers may be token ids or a mask. The values 0 and 1 are valid for ids and masks.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
             values[..., 0] = 1  # so a mask leaves at least one token

@@ -53,7 +53,7 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
 _LARGEST_OFFSET = 100.0  # with larger log odds, a float32 probability is 0 or 1
-_LEAST_TEMPERATURE = 1e-100  # with T below this, or above its inverse, scaled logits would overflow
+_LEAST_TEMPERATURE = 1e-100  # with T below 1e-100 or above 1e100, scaled logits would overflow
 
 
 @dataclass(frozen=True)

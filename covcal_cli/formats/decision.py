@@ -64,7 +64,8 @@ class LabelUse:
     drawn: Number  # number of rows that `pick` drew for a decision, in all batches
     # number of labelled rows above the accepted threshold, or else above the first tested threshold
     labels: Count
-    wrong: Count  # number of wrong rows above this threshold, including rows without a label
+    # number of wrong rows above the threshold of `labels`; rows without a label count as wrong
+    wrong: Count
     # the largest number of wrong rows with which the test passes; -1 if the test cannot pass
     allowed: int
     batches: Number

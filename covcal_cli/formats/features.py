@@ -47,7 +47,7 @@ UNMARKED_SHA256 = "unmarked_sha256"
 # the attributes that say how the model was read; the value of ``preprocessing`` is JSON
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The attribute ``tail`` of files with one confidence per row (`covcal_cli.data.confidences`).
-# In such files, all classes except the label have equal logits.
+# In files with one confidence per row, all classes except the label have equal logits.
 ONE_CONFIDENCE = "confidence"
 # The classes of a file with one confidence per row, which forecasts whether the row is right.
 # With 20 classes, the confidence of the most probable class can be as low as 0.05.
@@ -537,7 +537,7 @@ def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
-    """Return labels of a domain. Only `SourceDomain` and `target_labels` may call this."""
+    """Return labels of a domain. Only `SourceDomain` and `target_labels` may read labels."""
     labels = _taken(domain._group["labels"], rows, axis=0)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):

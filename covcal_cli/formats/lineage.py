@@ -1,7 +1,7 @@
 """Which file was made from which, and whether files still belong together.
 
-If the user names no file, a command takes a file of the current folder. This file must still belong
-to the files beside it. Otherwise a command could mix a new extraction with the results of an
+If the user names no file, a command takes a file of the current folder, which must still belong to
+the files beside it. Otherwise a command could mix a new extraction with the results of an
 earlier extraction. A file that the user names is always used; a note says if it does not belong to
 the other files.
 
@@ -206,8 +206,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files to compare an adapted file with; none for other files.
 
-    The adapted file names one of the features files. If the adapted file is called adapted.h5,
-    features.h5 beside it is another.
+    The adapted file names a features file. If the adapted file is called adapted.h5, features.h5
+    beside it is also a features file to compare with.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []

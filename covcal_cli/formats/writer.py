@@ -3,7 +3,7 @@
 Equal blocks give equal bytes, because there are no time stamps and no compression, and HDF5's
 default version is used. Datasets consist of chunks of about half a MiB, each with a checksum
 (fletcher32) that HDF5 compares whenever it reads the chunk. The root attribute ``complete`` is
-written last, and covcal refuses a file without this attribute.
+written last, and covcal refuses a file without ``complete``.
 """
 
 import io

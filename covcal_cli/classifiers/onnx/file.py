@@ -253,7 +253,7 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 
 # Weights of a model in other files, which ONNX Runtime reads from one folder.
 # In a download cache, these files are links, so ONNX Runtime gets the folder of their destinations.
-# The model in memory then gets the names that the files have in this folder.
+# The model in memory then gets the names of the destinations.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
@@ -320,8 +320,8 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model and its weights in other files.
 
-    If the model has weights in other files, this is the sha256 of a list of hashes: first the hash
-    of the model's file, then the hashes of the other files, sorted by name.
+    If the model has weights in other files, the result is the sha256 of a list of hashes: first the
+    hash of the model's file, then the hashes of the other files, sorted by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:

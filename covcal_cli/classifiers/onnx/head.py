@@ -3,8 +3,8 @@
 `find_head` works in three steps:
 
 1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   A single such layer is the head, and its input is phi. Several such layers are the head together
-   if the logits are a weighted sum of their results.
+   A single layer with constant weights is the head, and its input is phi. Several layers are the
+   head together if the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
    tensor on this way is the logits.
 3. The rest of the graph is called the tail. The tail is recognised by its values
@@ -52,7 +52,7 @@ _TAIL_STARTS = {
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-_EXACT = 1e-6  # a coefficient this close to a simple fraction is replaced by the fraction
+_EXACT = 1e-6  # largest difference at which a coefficient is replaced by a simple fraction
 _LARGEST_DENOMINATOR = 64
 
 
@@ -342,7 +342,7 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Combine b, the step and W of the heads in the same way.
+    # Compute b, the step and W of the weighted sum.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]

@@ -211,7 +211,7 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    This operator applies softmax or sigmoid itself, so the logits must be computed from phi. If two
+    The operator applies softmax or sigmoid itself, so the logits must be computed from phi. If two
     classes have the scores -z and z, the sigmoids of the scores are the softmax of half the scores.
     """
     attributes = attributes_of(node)
@@ -250,7 +250,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
-    # The other three operators store their result as integers with a scale.
+    # QGemm, QLinearMatMul and QLinearConv store their result as integers with a scale.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
     result, bias = Quantisation(names[6], names[7]), names[8]
     if kind == "QGemm":
@@ -448,7 +448,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # A single class would be one number per row, which is read in another way.
+    # A choice of one class would give one number per row, which has two logits.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])

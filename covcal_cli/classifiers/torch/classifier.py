@@ -4,7 +4,7 @@ TorchScript, torch.export programs and modules from a function are read in the s
 
 1. `OpenedTorch` runs the program on random rows to find out whether the logits come from a last
    linear layer (a `Head`) or are the output itself (an `Answer`).
-2. A `ProgramReader` runs the program on data, and records the calls of this layer.
+2. A `ProgramReader` runs the program on data, and records the calls of the last linear layer.
 3. A `Reading` checks every batch of data (``classifiers/proof.py``), and has the names and notes
    for the user.
 """

@@ -30,7 +30,7 @@ _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
 _ENOUGH_ROWS = 3  # fewer rows cannot prove a constant
 _BFLOAT16 = 4e-2  # the relative error that rounding to bfloat16, with its eight bits, can cause
-_SUM = 1e-3  # the sum of a row of probabilities may differ from 1 by this number
+_SUM = 1e-3  # largest difference from 1 that the sum of a row of probabilities may have
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
     """Return the head with these layers; None if the output does not follow from the layers."""
     if not layers or not all(layer.plain for layer in layers):
         return None
-    # Find the same calls in the second run.
+    # Find the calls of the last layers in the second run.
     turns = [run.trace.turn(layer) for layer in layers]
     calls = [
         call

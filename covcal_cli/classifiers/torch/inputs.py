@@ -1,6 +1,7 @@
 """Find the shapes of a torch module's inputs by its attributes, by its first layer, or by trials.
 
-A shape is used if the module runs on random rows of this shape. A note names the shape.
+A shape is used if the module runs on random rows of this shape. A note names the shape that is
+used.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# Usual sizes of images, in the order in which they are tried. The module must declare other sizes.
+# Usual sizes of images, in the order in which they are tried. A module must declare unusual sizes.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals

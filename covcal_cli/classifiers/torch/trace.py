@@ -337,7 +337,7 @@ _SHOWN = 8
 
 
 class Tap:
-    """A reader of the features of ``--phi``. This class itself reads the input of the program."""
+    """A reader of the features of ``--phi``. The class `Tap` itself reads the program's input."""
 
     keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers to record
     note = ""  # says that the features are averaged, if they are
