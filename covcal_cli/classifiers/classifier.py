@@ -200,11 +200,12 @@ class OpenedClassifier(Protocol):
     logits_tensor: str  # name of the tensor with the logits
     notes: tuple[str, ...]  # notes for the user
 
-    def prove(self, batch: Inputs | None) -> "Classifier":
+    def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
         """Return the classifier, after checking on a first batch that phi and the logits are right.
 
-        Without a batch, or if some logits are not numbers, nothing is checked. Raises `CovcalError`
-        if the batch does not fit the model, or if the check fails.
+        The unchanged model runs only on the first `few` rows, or on the whole batch if `few` is
+        None. Without a batch, or if some logits are not numbers, nothing is checked. Raises
+        `CovcalError` if the batch does not fit the model, or if the check fails.
         """
         ...
 
@@ -219,7 +220,8 @@ class Classifier(Protocol):
     logits_tensor: str
     proof: Proof  # the largest errors of the check on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
-    first_outputs: Float32s | None  # the outputs of the first batch, if it was checked
+    # phi and the outputs of the first batch, if it was checked; the caller removes them
+    first_results: tuple[Float32s | None, Float32s] | None
 
     @property
     def weight(self) -> Float32s | None:

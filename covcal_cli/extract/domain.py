@@ -349,36 +349,44 @@ def _storable(values: AnyArray) -> AnyArray:
 
 
 def prove(
-    opened: OpenedClassifier, inputs: Inputs | None, size: int
+    opened: OpenedClassifier, inputs: Inputs | None, size: int, few: int | None = None
 ) -> tuple["BatchRunner", Results | None]:
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` has up to `size` rows; it is None if no row can be read. Also returns phi(x) and
-    outputs of these rows, if they are numbers and a later run would give the same.
+    `inputs` has up to `size` rows; it is None if no row can be read. Runs of the model are compared
+    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of the first
+    rows, if they are numbers and a later run would give the same.
     """
-    classifier = opened.prove(None if inputs is None else _filled(inputs, size))
+    classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
     if inputs is None:
         return runner, None
-    results = _, logits = runner.run(inputs)
-    if not valid_rows(logits).all():
+    n = len(next(iter(inputs.values())))
+    features, logits = classifier.first_results or runner.run(inputs)
+    classifier.first_results = None  # they take memory
+    results = None if features is None else features[:n], logits[:n]
+    if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` will report which row it is
-    first = classifier.first_outputs
-    again = runner.run(inputs)[1] if first is None else first[: len(logits)]
-    moved, largest = difference(again, logits)
+    # Few rows may be rounded differently than a whole batch, so only a whole batch shows influence.
+    sizes = [size] if few is None or few == size else [few, size]
+    if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
+        return runner, results
+    moved, largest = difference(runner.run(inputs)[1], results[1])
     if moved > _NOISE * largest:
         raise CovcalError(
             f"{classifier.name} gives different outputs for the same rows (relative difference "
             f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
             "random operators, dropout or noise layers"
         )
-    # If it is batched with copies of itself, the first row must get the same logits as with other
-    # rows.
-    repeated = {name: np.repeat(values[:1], size, axis=0) for name, values in inputs.items()}
-    _, same = runner.run(repeated)
+    return BatchRunner(classifier, size, alone=True), None
+
+
+def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, copies: int) -> bool:
+    """Return whether the first row gets other logits in a batch of copies of itself."""
+    repeated = {name: np.repeat(values[:1], copies, axis=0) for name, values in inputs.items()}
+    _, same = classifier.run(repeated)
     moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
-    alone = moved > _NOISE * largest
-    return BatchRunner(classifier, size, alone=alone), None if alone else results
+    return moved > _NOISE * difference(logits, logits)[1]
 
 
 class BatchRunner:

@@ -42,7 +42,7 @@ from covcal_cli.data.rows import (
     hashed_split,
 )
 from covcal_cli.errors import CovcalError, shown
-from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
+from covcal_cli.extract.domain import BatchRunner, DomainExtraction, Results, prove
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
@@ -64,6 +64,9 @@ _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
 # rows of numbers are small, and each batch has a fixed cost
 _MOST_ROWS_OF_NUMBERS = 2048
+# Runs of the model are compared on so many rows. (Whole batches would take more time than all
+# other checks together.)
+_COMPARED_ROWS = 16
 _LARGEST_BATCH = 4 << 30  # bytes of a batch of images, of which three are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
@@ -289,7 +292,9 @@ def prepare(
         )
     # Check the last linear layer on the first rows that can be read.
     are_independent = settings.multilabel and settings.outputs is None
-    runner = _proved(opened, domains, size, classes, are_independent=are_independent)
+    # a model that needs the batch size that the user gave might fail with fewer rows
+    few = size if settings.batch else min(size, _COMPARED_ROWS)
+    runner = _proved(opened, domains, size, few, classes, are_independent=are_independent)
     runner.classifier.outputs.are_independent |= are_independent
     return ExtractPlan(
         settings=settings,
@@ -316,6 +321,7 @@ def _proved(
     opened: OpenedClassifier,
     domains: Mapping[str, DomainExtraction],
     size: int,
+    few: int,
     classes: ClassMap,
     *,
     are_independent: bool,
@@ -332,7 +338,7 @@ def _proved(
             first = next(batches, None)
             if first is None or not len(first.rows):
                 continue
-            runner, results = prove(opened, first.inputs, size)
+            runner, results = prove(opened, first.inputs, size, few)
             # outputs of independent labels are converted in another way from now on
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
@@ -588,15 +594,15 @@ class TableClassifier:
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        self.first_outputs: Float32s | None = None
+        self.first_results: Results | None = None
         # With two classes, the confidence in one of them gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE
 
-    def prove(self, batch: Inputs | None) -> "TableClassifier":
+    def prove(self, batch: Inputs | None, few: int | None = None) -> "TableClassifier":
         """Return itself, because a table has no layer to check."""
-        del batch
+        del batch, few
         return self
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:

@@ -253,10 +253,10 @@ class TestBatches:
         sizes: list[int] = []
 
         class Watched:
-            def prove(self, batch: Any) -> Any:
+            def prove(self, batch: Any, few: int | None = None) -> Any:
                 sizes.append(len(batch["x"]))
-                self.proved = opened.prove(batch)
-                self.first_outputs = self.proved.first_outputs
+                self.proved = opened.prove(batch, few)
+                self.first_results = self.proved.first_results
                 return self
 
             def run(self, batch: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, Float64s, Inputs, ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
 from covcal_cli.classifiers import REMEDY, proof
 from covcal_cli.classifiers.classifier import Outputs, require_width, without_offset
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
@@ -150,18 +150,18 @@ class OpenedOnnx:
         self.features_tensor = _features_tensor(self._reading.head)
         self.logits_tensor = self._reading.head.logits.name
 
-    def prove(self, batch: Inputs | None) -> "OnnxClassifier":
+    def prove(self, batch: Inputs | None, few: int | None = None) -> "OnnxClassifier":
         """Return the classifier after a check on a first batch, or unchecked without a batch."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:
-            return self._proved(self._reading, batch)
+            return self._proved(self._reading, batch, few)
         except UnknownTailError:
             if self._phi is None:
                 raise
         # With features that the user chose, the logits need not come from a linear layer.
         head = choose_head(self._graph, self._output, self._phi, layer=False)
-        return self._proved(self._declared(head), batch)
+        return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
         """Return how phi and the logits are read, by the facts that the graph shows."""
@@ -188,7 +188,7 @@ class OpenedOnnx:
         is_logit = reading.tail.is_single and not reading.tail.is_bare
         return names, (*notes, *([proof.ONE_NUMBER] if is_logit else []))
 
-    def _proved(self, reading: Reading, batch: Inputs) -> "OnnxClassifier":
+    def _proved(self, reading: Reading, batch: Inputs, few: int | None) -> "OnnxClassifier":
         names, notes = self._names(reading)
         others = [output.name for output in reading.head.outputs]
         labels = OwnLabels(self._graph, names, others)
@@ -204,28 +204,39 @@ class OpenedOnnx:
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
         reading = replace(reading, tail=tail)
-        compared = self._compared(reading, batch, values, limit)
+        compared = self._compared(reading, batch, values, limit, few)
         notes = (*notes, *compared.notes, *tail.notes)
         if compared.runner is reading.runner:
             so_far.remarks += labels.note(values, logits)
             classifier = OnnxClassifier(reading, notes, so_far, compared, labels)
-            classifier.first_outputs = classifier.outputs.to_float32(logits)
+            classifier.first_results = classifier.results(features, tail.logits(scores))
             return classifier
         # Read the first batch again, so that all rows are read in the same way.
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
-        _, classifier.first_outputs = classifier.run(batch)
+        classifier.first_results = classifier.run(batch)
         return classifier
 
     def _compared(
-        self, reading: Reading, batch: Inputs, values: Mapping[str, AnyArray], limit: float
+        self,
+        reading: Reading,
+        batch: Inputs,
+        values: Mapping[str, AnyArray],
+        limit: float,
+        few: int | None,
     ) -> _Comparison:
         """Return a runner that reads inner tensors without changing the output of the model.
 
         ONNX Runtime may not fuse operators around a tensor that is read, and then rounds
-        differently.
+        differently. If the first `few` rows show no change, the others are not compared.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
+        # rounding to integers changes few rows, and a fixed batch is filled up
+        if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
+            first = {name: array[:few] for name, array in batch.items()}
+            error = original.difference(first, runner.run(reading.tensors, first))
+            if error <= limit:
+                return _Comparison(original, runner, error)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
@@ -295,7 +306,7 @@ class OnnxClassifier:
         # A quantised model is compared with the unchanged model on every batch.
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
-        self.first_outputs: Float32s | None = None
+        self.first_results: tuple[Float32s | None, Float32s] | None = None
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
@@ -315,6 +326,12 @@ class OnnxClassifier:
                 has_features = features is not None
                 self._original.require_same(batch, values, limit, has_features=has_features)
             self.proof.remarks += labels.note(values, logits)
+        return self.results(features, logits)
+
+    def results(
+        self, features: Floats | None, logits: AnyArray
+    ) -> tuple[Float32s | None, Float32s]:
+        """Return phi(x) and the outputs of a batch, as `run` returns them."""
         # Copy phi, because the original would keep ONNX Runtime's memory in use.
         phi = None if features is None else features.astype(np.float32)
         return phi, self.outputs.to_float32(logits)

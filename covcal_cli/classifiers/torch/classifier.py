@@ -270,18 +270,19 @@ class OpenedTorch:
         self.features_tensor = reading.features_tensor
         self.logits_tensor = reading.logits_tensor
 
-    def prove(self, batch: Inputs | None) -> "TorchClassifier":
+    def prove(self, batch: Inputs | None, few: int | None = None) -> "TorchClassifier":
         """Return the classifier after a check on a first batch, or unchecked without a batch."""
         if batch is None:
             return TorchClassifier(self._reading)
+        few = None if self.fixed_batch else few
         try:
-            return _proved(self._reading, batch)
+            return _proved(self._reading, batch, few)
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
         # With features that the user chose, the logits need not come from a linear layer.
         output = self._reading.reader.output(self._program.rows)
-        return _proved(self._read_from(Answer.of(output, self._program.where)), batch)
+        return _proved(self._read_from(Answer.of(output, self._program.where)), batch, few)
 
     def _read_from(self, source: Head | Answer) -> Reading:
         """Return how to read the program if the logits come from `source`."""
@@ -347,17 +348,21 @@ def _width(values: Values) -> int | None:
     return None if values.features is None else values.features.shape[1]
 
 
-def _proved(reading: Reading, batch: Inputs) -> "TorchClassifier":
+def _proved(reading: Reading, batch: Inputs, few: int | None) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, so_far = reading.reader.read(rows), Proof()
     # Rows of another size than the random rows can have another number of features.
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
-    error = reading.exposure_error(rows, values)
+    if few is None:
+        error = reading.exposure_error(rows, values)
+    else:
+        first = [array[:few] for array in rows]
+        error = reading.exposure_error(first, reading.reader.read(first))
     reading.prove(so_far, values)
     classifier = TorchClassifier(reading, so_far, error)
-    classifier.first_outputs = classifier.outputs.to_float32(values.logits)
+    classifier.first_results = classifier.results(values)
     return classifier
 
 
@@ -382,7 +387,7 @@ class TorchClassifier:
         self.proof, self.exposure_error = so_far or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
         self._reading = reading
-        self.first_outputs: Float32s | None = None
+        self.first_results: tuple[Float32s | None, Float32s] | None = None
 
     def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the outputs; see `Classifier.run`."""
@@ -392,6 +397,10 @@ class TorchClassifier:
         # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
+        return self.results(values)
+
+    def results(self, values: Values) -> tuple[Float32s | None, Float32s]:
+        """Return phi(x) and the outputs of a batch, as `run` returns them."""
         features = None if values.features is None else values.features.astype(np.float32)
         return features, self.outputs.to_float32(values.logits)
 
