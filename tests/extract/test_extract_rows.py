@@ -217,7 +217,10 @@ class TestBatches:
         rng = np.random.default_rng(1)
         return (rng.normal(size=(n, 16)) * (1 + np.arange(n)[:, None])).astype(np.float32)
 
-    def test_rows_that_influence_each_other_are_run_alone(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("few", [None, 4])
+    def test_rows_that_influence_each_other_are_run_alone(
+        self, few: int | None, tmp_path: Path
+    ) -> None:
         """Under dynamic quantisation a row's logits depend on the range of the batch."""
         opened = open_classifier(dynamic_quantised(tmp_path))
         x = self.rows(40)
@@ -225,7 +228,7 @@ class TestBatches:
         together, alone = classifier.run({"x": x})[1], classifier.run({"x": x[:1]})[1]
         assert np.abs(together[0] - alone[0]).max() > 1e-3
         assert BatchRunner(classifier, 16).note is None
-        runner, _ = prove(opened, {"x": x[:16]}, 16)
+        runner, _ = prove(opened, {"x": x[:16]}, 16, few)
         assert runner.note is not None
         assert "each row runs alone" in runner.note
         _, found = runner.run({"x": x[:10]})
@@ -265,10 +268,14 @@ class TestBatches:
 
         watched: Any = Watched()
         x = np.random.default_rng(0).random((21, 1, SIDE, SIDE), dtype=np.float32)
-        runner, _ = prove(watched, {"x": x[:5]}, 16)
+        runner, first = prove(watched, {"x": x[:5]}, 16, 4)
         assert runner.note is None
+        assert sizes == [16, 4]  # the checked batch, and copies of its first row
+        for checked, again in zip(first or (), runner.run({"x": x[:5]}), strict=True):
+            assert checked is not None
+            np.testing.assert_array_equal(checked, again)
         features, logits = runner.run({"x": x[16:]})
-        assert set(sizes) == {16}
+        assert sizes[2:] == [16, 16]
         assert features is not None
         np.testing.assert_array_equal(features, x[16:].reshape(5, -1))
         np.testing.assert_allclose(
