@@ -7,9 +7,9 @@ are standardised: each class's logit gets mean 0 and standard deviation 1. Then 
 still together, near the source rows of that class. If a row does not end in the cluster of its
 predicted class, the prediction counts as wrong.
 
-Other class frequencies also change the mean of a logit. Standardising removes this change too,
-although it is real. So both estimators (with free and with fixed class shares) are wrong if the
-class frequencies changed.
+Other class frequencies also change the mean of a logit. Standardising removes this change too, but
+it is no effect of the shift. So both estimators (with free and with fixed class shares) are wrong
+if the class frequencies changed.
 """
 
 import math
@@ -27,27 +27,27 @@ from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 _BOTH = CLUSTERING, FIXED_CLUSTERING
-MOST_ROWS = 5000  # the most rows of a domain that are clustered
-_STEPS = 10  # the most steps of the clustering
-# A centre has length 1. If it moves less than this, the move is only 32-bit rounding. If a
-# cluster's powers change less than this, relative to the sum of the cluster's points, the change is
-# rounding too.
+MOST_ROWS = 5000  # the largest number of rows of a domain that are clustered
+_STEPS = 10  # the largest number of steps of the clustering
+# A centre has length 1. If a centre moves less than this, the move is only 32-bit rounding. The
+# same is true if a cluster's powers change less than this times the length of the sum of its
+# points.
 _ROUNDING = 1e-7
-# Two centres coincide if their squared distance is smaller. They share a cluster, because only
-# rounding could decide which of them is nearer to a row.
+# Two centres coincide if their squared distance is smaller than this. Such centres share a cluster,
+# because only rounding could decide which of them is nearer to a row.
 _COINCIDING = 1e-6
-_MOST_OFFSET = 80.0  # with this offset, the exponential still fits in a float32
-# number of Sinkhorn steps in each clustering step; they move the shares of the clusters towards the
-# fixed shares
+_MOST_OFFSET = 80.0  # the exponential of this offset still fits in a float32
+# The number of Sinkhorn steps in each clustering step. Sinkhorn steps move the shares of the
+# clusters towards the fixed shares.
 _NUDGES = 5
-# If the cosine to one centre exceeds the cosines to the K - 1 other centres by this much, a point
-# belongs mostly to that cluster. Before the softmax, the cosines are multiplied by log K divided by
-# this number.
+# A point belongs mostly to a cluster if its cosine to the cluster's centre exceeds its cosines to
+# the K - 1 other centres by this much. So the cosines are multiplied by log K divided by this
+# number before the softmax.
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # with fewer source rows, the place of a class is not known
 # the smallest spread of a logit within a class, as a share of the spread of all logits
 _LEAST_SPREAD = 1e-3
-_LARGEST_MOVE = 1e6  # replaces infinity, which JSON does not have
+_LARGEST_MOVE = 1e6  # replaces infinity, because JSON has no infinity
 ASSUMPTION = (
     "with each domain's logits standardised, the rows of a class stay together, nearest to the "
     "source rows of that class"
@@ -79,9 +79,9 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     clustered separately in each domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee
     et al. 2005). The clustering starts from the mean directions of the source's classes. At the
     end, a row counts as wrong if the nearest centre is not the centre of its predicted class. Some
-    right source rows count as wrong too. So the estimate is A_v minus the rise of this share from
-    source to target. At most 5000 rows of a domain are read. With two classes, only two directions
-    exist, so there is nothing to cluster.
+    right source rows count as wrong too. So the estimate is A_v minus the rise of the share of such
+    rows from source to target. At most 5000 rows of a domain are read. With two classes, only two
+    directions exist, so there is nothing to cluster.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -130,8 +130,8 @@ def strays(
     """Return 1 for each point of a domain, (n, K), that ends outside the cluster of its label.
 
     Clustering starts from `centres`, the centres of the source's classes. In the first result,
-    clusters may have any share of the rows. In the second, the shares are moved towards `shares`,
-    shape (K,).
+    clusters may have any share of the rows. In the second result, the shares of the clusters are
+    moved towards `shares`, shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
     shared = np.arange(len(shares))
@@ -148,10 +148,10 @@ def strays(
 
 @dataclass(frozen=True)
 class Places:
-    """For each predicted class: mean and spread of all logits of its rows."""
+    """For each predicted class, the mean and the spread of all logits of its rows."""
 
     classes: Labels  # (m,), the classes that are predicted for enough rows, ascending
-    counts: Labels  # (m,), number of their rows
+    counts: Labels  # (m,), number of rows of each class
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
     rows: int  # number of all rows, also of rows of other classes
@@ -173,8 +173,8 @@ def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
     The result is the root mean square over the target's rows and logits, without the part that
-    sampling explains. Classes with fewer than 5 source rows are left out. If most target rows are
-    of such classes, the distance is not known, and the largest possible one is returned.
+    sampling explains. Classes with fewer than 5 source rows are left out. If most target rows have
+    such a predicted class, the distance is not known, and `_LARGEST_MOVE` is returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -216,11 +216,12 @@ def _clustered(
     """Return the class of each point's nearest centre after clustering, shape (n,).
 
     `cosines`, shape (n, m), are between the points and the first centres; they are overwritten.
-    With about as many classes as rows, most clusters soon keep their rows. So each step computes
-    only the centres whose rows changed, and the cosines to the centres that moved.
+    If there are about as many classes as rows, most clusters keep their rows after a few steps. So
+    each step computes only the centres of clusters whose rows changed, and the cosines to the
+    centres that moved.
     """
     directions = centres.directions.copy()
-    # The length of each cluster's sum of points, and how far that sum lies from the direction used.
+    # The length of each cluster's sum of points, and its distance from the direction that is used.
     lengths, apart = np.zeros((2, len(directions)))
     # The powers of this step, and the powers from which each centre was computed.
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
@@ -252,19 +253,19 @@ def _clustered(
 
 
 def _places(chosen: Booleans) -> Labels | slice:
-    """Return the places of the chosen columns; a slice, which copies nothing, if all are chosen."""
+    """Return the places of chosen columns; for all columns, a slice, which copies nothing."""
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """Return a factor for each cluster, (m,), that moves its share of the rows towards `shares`.
 
-    The factors come from a few Sinkhorn steps on `powers`, (n, m), which begin at 1. More steps
-    would reach `shares` exactly. Then no class could be rarer than on the source.
+    The factors begin at 1, and a few Sinkhorn steps on `powers`, (n, m), change them. With more
+    steps the clusters would have exactly `shares`. Then no class could be rarer than on the source.
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
-        # n times the share of each cluster so far
+        # n times the share of each cluster with the factors so far
         members = factors * (powers.T @ (1 / (powers @ factors)))
         offsets += np.log(len(powers) * shares / members)
         factors = np.exp(np.minimum(offsets, _MOST_OFFSET)).astype(np.float32)

@@ -1,7 +1,7 @@
 """Estimate the target accuracy from the confidence and the prediction of each row.
 
-ATC counts the rows whose confidence is high. DoC, agreement and predicted classes begin with the
-source accuracy, and subtract a change between the domains. Mean confidence assumes that the
+ATC counts the rows with a high confidence. Three estimators (DoC, agreement, predicted classes)
+subtract a change between the domains from the source accuracy. Mean confidence assumes that the
 temperature of the source is right on the target.
 """
 
@@ -50,7 +50,7 @@ def doc(inputs: EstimatorInputs) -> Estimate:
 def mean_confidence(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the mean target confidence at T_s.
 
-    This is right if T_s calibrates the classifier on the target too.
+    The estimate is right if T_s calibrates the classifier on the target too.
     """
     values = inputs.target_confidence
     return from_variance(
@@ -63,10 +63,10 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
     Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
     classifiers err independently and their ensemble is calibrated, they agree as often as each is
-    right. Here the second classifiers are the members of the aligned forecaster (trained by covcal
-    adapt). The members use the classifier's features and make some of the same errors, so they
-    agree with the classifier too often. But they agree too often on both domains. So the estimate
-    is A_v + (agreement on the target - agreement on the source).
+    right. Here the second classifiers are the members of the aligned forecaster, which covcal adapt
+    trains. The members use the classifier's features and make some of the same errors, so they
+    agree with the classifier too often, on both domains. So the estimate is A_v + (agreement on the
+    target - agreement on the source).
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -90,9 +90,9 @@ def predicted_classes(
 
     Suppose that the true classes are as frequent as on the source, but the predicted classes are
     not. Then more predictions must be wrong than on the source. The estimate is A_v - (d - d_0).
-    Here d is half the sum of the differences of the predicted classes' frequencies, and d_0 is what
-    sampling noise alone would give. By default, the frequencies `source` and `target`, (K,), are
-    those of `inputs`.
+    Here d is half the sum of the differences of the predicted classes' frequencies, and d_0 is the
+    value of d by sampling noise alone. `source` and `target`, (K,), are the frequencies; by
+    default, they are computed from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -110,20 +110,20 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
     The threshold t is chosen so that the number of source validation rows below it is the number of
     the classifier's errors on these rows. The estimate is the share of target rows that are not
-    below t. Rows are compared by the log odds of their confidence at T_s. These have the same order
-    as the confidences, but differ even where confidences are rounded to 1. (The published code fits
-    a temperature, but does not use it. For two classes this makes no difference, because T_s does
-    not change the order of rows.)
+    below t. Rows are compared by the log odds of their confidence at T_s. Log odds have the order
+    of the confidences, but still differ if confidences round to 1. (The published code fits a
+    temperature, but does not use it. For two classes this makes no difference, because T_s does not
+    change the order of rows.)
 
-    The interval includes the noise of t: the share is also computed for two standard errors more
-    source errors, and for two fewer.
+    The interval includes the noise of t. For this, the share is also computed with two standard
+    errors more source errors, and with two standard errors fewer.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # only wrong rows above t and right rows below t move t
+    # t changes only if wrong rows above t or right rows below t are drawn more or less often
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [
@@ -140,12 +140,12 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the share of target rows not below the threshold. Ties count in part."""
+    """Return the share of target rows not below the threshold; equal scores count in part."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
-    """Return 1 for scores below the threshold, 0 for scores above it, and a fraction for ties.
+    """Return 1 for scores below the threshold, 0 for scores above, and a fraction for equal scores.
 
     `source` is sorted. With this fraction, exactly `errors` source rows are below the threshold.
     """

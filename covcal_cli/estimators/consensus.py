@@ -4,23 +4,24 @@ The rule of combination has five steps. Its constants are in this module, in `cl
 `guards`. They were chosen on the half *choose* of the research benchmark.
 
 1. These estimators are used:
-   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where the
-     logits are only one number per row: DoC, ATC and COT. The accuracy seems to have fallen if the
-     check `fall in confidence` passes: the confidence falls; or it rises by more than class
-     frequencies explain; or the predictions differ from the source in most rows. If the confidence
-     falls, and there are more than two classes, two more checks must pass. `shift within classes`:
-     rows of the same predicted class have moved. `source clusters`: clustering finds the classes on
-     the source.
-   - If not: only DoC. Perhaps only the class frequencies have changed, and the other estimators
-     mistake this for errors. Or the classes form no clusters, which two estimators need.
+   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where a row
+   has
+     only one number: DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
+     confidence` passes. This check passes if the confidence falls, if it rises by more than class
+     frequencies explain, or if most predicted labels would have to change to be as frequent as on
+     the source. If the confidence falls, and there are more than two classes, two more checks must
+     pass: `shift within classes` (rows of the same predicted class have moved) and `source
+     clusters` (clustering finds the classes on the source).
+   - If the accuracy does not seem to have fallen: only DoC. Perhaps only the class frequencies have
+     changed, and the other estimators mistake this for errors. Or the classes form no clusters,
+     which two estimators need.
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
      the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
      lower accuracy.
    - If the user gives the class frequencies: COT. If COT's checks fail: agreement, or DoC if there
      are no aligned forecasters.
 2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
-   1.2 was needed because the estimators see the same confusions, so they miss the same part of the
-   errors.
+   1.2 is needed because all estimators miss the same part of the errors.
 3. The interval reaches to each side of A by the sum of: 4 points (7 for two classes); a tenth of
    the distance between the lowest and the highest estimator; 0.15 times the share of predicted
    labels that would have to change to be as frequent as on the source; and the sampling error. If
@@ -100,7 +101,7 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """The estimates that are possible with some inputs, by name; computed when first read.
+    """All estimates that the inputs allow, by name. Each is computed when it is first read.
 
     Agreement needs aligned forecasters, and importance weighting needs importance weights. `prior`
     holds the class frequencies on the target, shape (K,), if the user gives them.
@@ -229,7 +230,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates by the rule above; `unused` ones can only widen the interval."""
+    """Combine the `used` estimates by the rule above; `unused` estimates only widen the range."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)
@@ -270,7 +271,7 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 
 
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
-    """Return the median of some estimates, moved away from the source accuracy by the factor."""
+    """Return A of step 2: the median of estimates, moved away from the source accuracy."""
     source_accuracy = float(inputs.source_correct.mean())
     fall = source_accuracy - _median(estimates)
     return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
@@ -325,7 +326,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """Check for two classes whether the estimated accuracy is close to the mean target confidence.
 
-    With two classes, all estimators use the same number per row. So they agree easily, and confirm
+    With two classes, all estimators use the same number per row. So if they agree, this confirms
     nothing.
     """
     distance = abs(accuracy - confidence)
@@ -352,10 +353,10 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
 
     The method is that of Sugiyama et al., "Covariate shift adaptation by importance weighted cross
     validation", JMLR 2007, with the control variate of You et al. (ICML 2019). Let w = q/p be the
-    weight of a source row, and r = 1 if the classifier is right there, else 0. Then E_source[w r]
-    is the target accuracy. E_source[w] = 1 is known, so noise of w can be subtracted: the estimate
-    is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The weights are not divided by
-    their mean. If every row is copied, the estimate is unchanged.
+    weight of a source row, and r = 1 if the classifier is right on this row, else 0. Then
+    E_source[w r] is the target accuracy. E_source[w] = 1 is known, so noise of w can be subtracted:
+    the estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The weights are not
+    divided by their mean. If every row is copied, the estimate is unchanged.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:

@@ -14,28 +14,28 @@ equal, and the estimate is the error under q.
 
 The interval is computed by the delta method, from what each row contributes to the estimate. At the
 optimum the cost is pi . v + mean_j net_j, with prices v of the classes and net_j = min_k (c_jk -
-v_k). To first order the prices do not change (envelope theorem). So a target row contributes net_j.
-A source row contributes error - (net cost in OT_source + price of its label in OT_source) + price
-of its label in OT_target. A source row contributes to OT_target because pi is computed from source
-rows. If pi is given, both prices are left out. Without the prices, the noise of pi would be
-missing. A bootstrap gives the same interval, but solves hundreds of transport problems.
+v_k). If a row is drawn more often, the prices do not change to first order (envelope theorem). So a
+target row contributes net_j. A source row contributes error - (net cost in OT_source + price of its
+label in OT_source) + price of its label in OT_target. A source row contributes to OT_target because
+pi is computed from source rows: the prices contain the noise of pi. If pi is given, both prices are
+left out. A bootstrap gives the same interval, but solves hundreds of transport problems.
 
 **Solving it.** `transport` finds the exact cost from the semi-dual problem. Rows j = 1 .. n with
 mass r_j (by default 1/n) are assigned to classes k with mass pi_k at cost c_jk in [0, 1]. For
 prices v of the classes, D(v) = pi . v + sum_j r_j min_k (c_jk - v_k) is concave, and its maximum
 over v is the cost (Peyre and Cuturi, Computational Optimal Transport, section 5.1). The minimum is
-replaced by the smooth function -eps log sum_k exp((v_k - c_jk) / eps). Let q_j be the softmax in
-it. Then the gradient is pi - sum_j r_j q_j, and the Hessian is (sum_j r_j q_j q_j^T - diag(sum_j
-r_j q_j)) / eps. A damped Newton iteration maximises the smooth D, for smaller and smaller eps.
+replaced by the smooth function -eps log sum_k exp((v_k - c_jk) / eps). Let q_j be the softmax over
+k of (v_k - c_jk) / eps. Then the gradient is pi - sum_j r_j q_j, and the Hessian is (sum_j r_j q_j
+q_j^T - diag(sum_j r_j q_j)) / eps. A damped Newton iteration maximises the smooth D, for smaller
+and smaller eps.
 
-The time of a step grows with the cube of the number of prices. Rows may have prices instead of
-classes, so whichever are fewer have prices. If these are rows with prices u_j, the prices of
-classes are v_k = min_j (c_jk - u_j).
+The time of a step grows with the cube of the number of prices. So if there are fewer rows than
+classes, the rows have prices u_j, and the prices of the classes are v_k = min_j (c_jk - u_j).
 
-The true cost is between two bounds. The lower one is D(v) of the problem that is not smoothed. The
-upper one is the cost of q plus half the mass that q misplaces. eps is reduced until the bounds are
-less than 8e-5 apart (with more than 100 prices, 8e-7 per price). This is far below the sampling
-noise of the cost.
+The true cost is between two bounds. The lower bound is D(v) of the problem that is not smoothed.
+The upper bound is the cost of q plus half the mass that q misplaces. eps is reduced until the
+bounds are less than 8e-5 apart (with more than 100 prices, 8e-7 per price). This distance is far
+below the sampling noise of the cost.
 """
 
 import math
@@ -62,11 +62,12 @@ ASSUMPTION = (
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-_MISPLACED = 1e-5  # q may misplace this mass, or, if that is more, the second number times eps
+# q may misplace the larger of two masses: the first number, and the second number times eps
+_MISPLACED = 1e-5
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
-_LEAST_GAIN = 1e-3  # a step must reach at least this share of the predicted gain
+_LEAST_GAIN = 1e-3  # a good step reaches at least this share of the predicted gain
 _PILOT_ROWS = 4000
 _PILOT_SMOOTHING = 0.01  # for larger eps, the problem is first solved on a few rows
 _BLOCK_VALUES = 1 << 16
@@ -85,7 +86,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smooth problem at the prices of A members (classes or rows), with B partners."""
+    """The smooth problem at A prices (of classes or rows) that face B rows or classes."""
 
     prices: Float64s  # v, (A,)
     value: float  # the smooth D(v)
@@ -107,7 +108,8 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     if len(used) <= n:
         prices, upper = _solved(some, pi, rows)
     else:
-        # there are fewer rows than classes, so rows have prices; the prices of the classes follow
+        # With fewer rows than classes, rows have prices, and the prices of classes follow from
+        # these.
         of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
@@ -155,8 +157,8 @@ def _maximised(
 ) -> _State:
     """Maximise the smooth semi-dual, beginning at `prices`, by damped Newton steps.
 
-    The damping depends on how much of the predicted gain a step reaches (Marquardt). Before the
-    last eps a rough solution is enough, because only the last bounds count.
+    The damping depends on how much of the predicted gain a step reaches (Marquardt). For every eps
+    but the last, a rough solution is enough, because only the last bounds count.
     """
     state = _at(costs, masses, partners, prices, eps)
     root = np.sqrt(partners).astype(np.float32)
@@ -184,7 +186,7 @@ def _maximised(
             if gained > _LEAST_GAIN:
                 break
             damping *= 5
-        if gained <= _LEAST_GAIN:  # what remains to gain is smaller than rounding errors
+        if gained <= _LEAST_GAIN:  # the gain that remains is smaller than rounding errors
             break
         # less damping after a good step, more after a bad one
         if gained > 0.7:
@@ -231,7 +233,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     on_source = _transport(inputs.source_logits, inputs.temperature, masses, weights)
     on_target = _transport(inputs.target_logits, inputs.temperature, masses, None)
     shift = on_target.cost - on_source.cost
-    # The contribution of each row to the rise of the cost, and to the source error.
+    # What each row contributes to the rise of the cost, and each source row to the source error.
     wrong = 1.0 - inputs.source_correct
     transported, borrowed = on_source.net_costs, np.zeros(n_v)
     if prior is None:  # pi comes from the source rows, so the price of their label counts
@@ -251,7 +253,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
 
 
 def confidence_change(inputs: EstimatorInputs) -> Guard:
-    """Check whether the confidence falls, or the shift is too large for class frequencies alone."""
+    """Check whether the confidence falls, or class frequencies alone cannot explain the shift."""
     source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
     fall = float(source.mean() - target.mean())

@@ -45,12 +45,12 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check whether the shift is more than one of class frequencies, and harms the classifier.
+    """Check whether more than the class frequencies changed, to the harm of the classifier.
 
-    COT looks at how often each class is predicted. Errors change this, and so do other class
-    frequencies, so COT cannot tell them apart. But errors mostly lower the mean confidence, and
-    other frequencies alone do not lower it. Other frequencies alone also cannot change most
-    predicted labels, or raise the confidence by over 15 points.
+    COT looks at how often each class is predicted. Both errors and other class frequencies change
+    this, so COT cannot tell them apart. But errors mostly lower the mean confidence, and other
+    frequencies alone do not lower it. Other frequencies alone also cannot change most predicted
+    labels, or raise the confidence by over 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the share of predicted labels that would have to change to be as frequent as on the
@@ -91,9 +91,9 @@ def could_be_frequencies(fall: Guard) -> bool:
 def shift_within_classes(move: float) -> Guard:
     """Check whether rows of the same class have moved.
 
-    Other class frequencies change how many rows a class has, but not where these rows are. `move`
-    is how far the target rows predicted as a class are from the source rows predicted as this
-    class, in standard deviations of the source rows.
+    Other class frequencies change how many rows a class has, but not the logits of these rows.
+    `move` is the distance between the target rows and the source rows that are predicted as the
+    same class, in standard deviations of the source rows.
     """
     passed = move >= MIN_MOVE
     text = (
@@ -158,8 +158,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check whether the source's class frequencies are known to a third (nine rows per class).
 
-    `noise` is the standard error of log p_y, which is 1 / sqrt(rows of class y). `noise` is the
-    mean of these numbers over the classes, weighted by their frequencies on the target.
+    `noise` is the mean standard error of log p_y over the classes, weighted by the frequencies of
+    the classes on the target. The standard error of log p_y is 1 / sqrt(rows of class y).
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
@@ -222,7 +222,7 @@ _NO_WEIGHT = (
 
 
 def ess_share(weights: Float64s) -> Guard:
-    """Check whether the domains overlap: the effective sample size is at least 5 % of the rows."""
+    """Check whether the effective sample size is at least 5 % of the rows (the domains overlap)."""
     share = effective_sample_size(weights) / max(1, len(weights))
     if share == 0:
         return Guard("effective sample share", 0.0, MIN_ESS_SHARE, False, _NO_WEIGHT)
@@ -252,9 +252,9 @@ def ess_count(weights: Float64s) -> Guard:
 def domain_overlap(error: float) -> Guard:
     """Check whether source and target overlap enough for importance weights.
 
-    The discriminator's squared error is 0.25 if it cannot tell the domains apart (each domain
-    weighs one half). Below 0.1 it separates them, and the weights depend on the few rows where it
-    is unsure.
+    The discriminator's squared error is 0.25 if it cannot tell the domains apart (each domain has
+    half of the weight). If the error is below 0.1, the discriminator separates the domains, and the
+    weights depend on the few rows where the discriminator is unsure.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
@@ -292,7 +292,7 @@ def _percent(share: float, threshold: float) -> str:
 
 
 def _told_apart(value: float, threshold: float, digits: int) -> str:
-    """Format a number with `digits` decimals, or with as many as show which side it is on."""
+    """Format a number with `digits` decimals, or with more until it differs from the threshold."""
     while digits < _MOST_DIGITS and value != threshold:
         text = f"{value:.{digits}f}"
         if float(text) != float(f"{threshold:.{digits}f}"):

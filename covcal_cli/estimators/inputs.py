@@ -19,13 +19,13 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# These are the most rows, and the most logits, that are read of a domain. With 1000 classes, the
-# limit of 2.5 million logits means 2500 rows.
+# The largest numbers of rows and of logits that are read of a domain. With 1000 classes, the limit
+# of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# An interval shows how much the estimate would change with other rows of the same domains.
+# The interval of an estimate shows how much it would change with other rows of the same domains.
 SAMPLING = "95 % sampling error only"
-ESTIMATED = ("train", "validation")  # its other split, test, is for evaluate
+ESTIMATED = ("train", "validation")  # the splits that estimates read; evaluate reads the test split
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
 _Result = TypeVar("_Result")
 
@@ -61,15 +61,15 @@ class EstimatorInputs:
     source_weights: Float64s | None = None
     # False if the file has one confidence per row, so that the other probabilities are unknown.
     has_all_classes: bool = True
-    # By name: results that depend only on the source rows and T_s. Several inputs with the same
-    # source rows may share them.
+    # Results that depend only on the source rows and T_s, by name. Several inputs with the same
+    # source rows may share these results.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            # they belong to other source rows
+            # the results belong to other source rows
             object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
@@ -95,7 +95,7 @@ class EstimatorInputs:
             )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
-        """Return a result that depends only on the source rows. It is computed once."""
+        """Return a result that depends only on the source rows, and compute it only once."""
         if name not in self.of_source:
             self.of_source[name] = compute()
         result: _Result = self.of_source[name]
@@ -149,10 +149,7 @@ class EstimatorInputs:
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """The class frequencies of the source, (K,), with half a row added to each class.
-
-        So no class has frequency 0.
-        """
+        """The class frequencies of the source, (K,). Half a row is added to each, so none is 0."""
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
@@ -166,7 +163,7 @@ class EstimatorInputs:
 
     @property
     def predicted_drift(self) -> float:
-        """The share of predicted labels that would have to change to be as on the source."""
+        """The share of predicted labels that must change to be as frequent as on the source."""
         before, after = self.predicted_shares()
         return 0.5 * float(np.abs(before - after).sum())
 
@@ -232,9 +229,9 @@ class Estimate:
 
     name: str
     accuracy: Share
-    low: float  # the ends of its range; `interval` says what the range means
+    low: float  # the lower end of the range; `interval` says what the range means
     high: float
-    assumption: str  # in one sentence, when the estimate is right
+    assumption: str  # the condition under which the estimate is right, in one sentence
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING
 
@@ -281,11 +278,11 @@ def from_variance(
 
 
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
-    """Return how much the mean of `values`, (n,), varies by sampling, as a variance.
+    """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default all are equal. Equal values, such as no error at all, do
-    not prove that the variance is 0. So the result is at least the variance that half an error
-    would cause.
+    `weights`, (n,), sum to 1. By default all weights are equal. If all values are equal, for
+    example because there is no error, the true variance may still be above 0. So the result is at
+    least the variance that half an error would cause.
     """
     n = len(values)
     if weights is None:

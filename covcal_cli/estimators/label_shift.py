@@ -5,7 +5,7 @@ target is a mix of the mean predictions per class. Let p = softmax(z / T_s), C_c
 = k] p_c (K x K) and mu_c = mean_target p_c. Then the ratios w_k = P_target(k) / P_source(k) solve C
 w = mu. Two methods solve this for noisy C and mu:
 
-- BBSE (Lipton et al., ICML 2018): by least squares; then w is made a distribution.
+- BBSE (Lipton et al., ICML 2018) uses least squares, and then makes w a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
   (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
   n_v) + sqrt(2 log(2K/delta) / n_v), except with probability delta. The published code uses rho =
@@ -13,8 +13,8 @@ w = mu. Two methods solve this for noisy C and mu:
   below the singular values of C, which are about 1/K. Here C and mu are made of probabilities; the
   published code uses predicted labels by default.
 
-If more than the class frequencies shifts, these estimates are badly wrong. So covcal uses them only
-if the user asks.
+If more than the class frequencies changed, these estimates are badly wrong. So covcal uses them
+only if the user asks for them.
 """
 
 import math
@@ -50,7 +50,7 @@ class LabelShift:
     ratios: Float64s  # (K,): w_k >= 0, with sum_k pi_k w_k = 1; 0 for classes without a source row
     prior: Float64s  # (K,): pi_k w_k, the class frequencies on the target
     moved: float  # total variation between the frequencies of source and target
-    # how far apart the mean predictions of both domains are, in standard errors
+    # the distance between the mean predictions of both domains, in standard errors
     sigmas: float
     guards: tuple[Guard, ...]
 
@@ -81,7 +81,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
-    """Return C, (K, K), with a column per label, and mu, (K,)."""
+    """Return C, (K, K), which has a column for each label, and mu, (K,)."""
     on_source = probabilities(inputs.source_logits, inputs.temperature)
     joint = np.zeros((inputs.n_classes, inputs.n_classes))
     np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)
@@ -90,7 +90,7 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return how far apart the domains' mean predictions are, compared with sampling noise."""
+    """Return the distance of the domains' mean predictions, in units of sampling noise."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -110,8 +110,8 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 
     C, (K, P), has a column for each class with source rows. If both norms are above 0, theta also
     minimises ||C theta - gap||^2 + r ||theta||^2, for the r where r ||theta|| = rho ||residual||.
-    This problem is easy to solve. r ||theta|| / ||residual|| rises with r, so halving the range of
-    log r finds this r.
+    This second problem is easy to solve for a given r. The ratio r ||theta|| / ||residual|| rises
+    with r, so the right r is found by halving a range of log r.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -135,7 +135,7 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
     """Minimise theta H theta / 2 - slope theta for theta >= -1. Also return which are above -1.
 
     This is block principal pivoting (Judice and Pires 1994), beginning with the guess `free`: solve
-    for the free elements, then exchange all elements that are on the wrong side. If this makes no
+    for the free elements, then exchange all elements on the wrong side of -1. If this makes no
     progress, only one element is exchanged.
     """
     fewest, patience = len(slope) + 1, _PATIENCE

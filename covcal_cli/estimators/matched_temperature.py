@@ -2,10 +2,11 @@
 
 If the labels are the classes with the largest logits, the mean confidence m(T) falls from 1 to 1/K
 as T grows. So exactly one T gives the accuracy. But the labels may come from the classifier, and
-the logits from the aligned forecaster. Then m(T) may rise and fall. For T -> 0 it is the share of
-rows where both have the same label. For T -> oo it is 1/K; with class offsets, it is what they give
-to these labels. So a grid finds all T at which m crosses the accuracy. The largest of them at which
-m falls is used. If m never reaches the accuracy, the T with the nearest m on the grid is used.
+the logits from the aligned forecaster. Then m(T) may rise and fall. For T -> 0, m is the share of
+rows where both have the same label. For T -> oo, m is 1/K, or with class offsets, the mean
+probability that the offsets alone give to these labels. So a grid finds all T at which m crosses
+the accuracy. The largest T at which m falls through the accuracy is used. If m never reaches the
+accuracy, the T with the nearest m on the grid is used.
 
 The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
 logits after centring each row. So match(k z) = k match(z), as in MATHEMATICS, section 4.
@@ -32,11 +33,11 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A temperature, and the mean confidence that it gives."""
+    """A temperature, and the mean confidence at this temperature."""
 
     temperature: float
     confidence: float  # the mean confidence at `temperature`
-    crossings: int  # how many temperatures give the wanted confidence
+    crossings: int  # number of temperatures that give the wanted confidence
     guard: Guard  # fails if no T gives the wanted confidence
 
 
@@ -50,8 +51,8 @@ def match_accuracy(
 
     The accuracy is raised to at least 1/K + 0.01, because equal probabilities for all classes are
     useless. An accuracy near 1 is lowered to the highest accuracy that n rows can tell apart from
-    1. `labels`, (n,), are by default the classes with the largest of the logits, (n, K). They must
-    be given with `offsets` b, (K,), which are 0 by default.
+    1. `labels`, (n,), are by default the classes with the largest logits. `offsets` are b, (K,), by
+    default 0. If there are offsets, labels must be given too.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
@@ -77,8 +78,8 @@ def match_accuracy(
             moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
         return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
-    # For the logits' own labels, there is one root between the ends. For others, a grid finds all
-    # roots.
+    # For the classes with the largest logits, there is one root between the ends. For other labels,
+    # a grid finds all roots.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])

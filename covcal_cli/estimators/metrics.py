@@ -1,34 +1,35 @@
 """Estimate precision, recall and other metrics of each class on the target, without target labels.
 
-The metrics are computed from the expected confusion matrix. In it, a target row counts for every
-class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al. 2023).
-T_c and the offsets b of the classes are fitted to the source. They have the lowest log loss, summed
-over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. Here T_0 is the T with the lowest log loss without
-offsets. With fewer than 5 errors on the source, T_0 is at least 1, and T_c is T_0. So b corrects a
-classifier that finds one class too probable. If a file has one confidence per row, or more than
-1,000 classes, b is 0 and T_c is T_0. If the user gives class frequencies, their offsets are added.
-For two classes, T is T_c. For more classes, T is halfway, in log T, between T_c and the T at which
-the mean confidence is the estimated accuracy. The AUROC ranks rows by the classifier's own
-probabilities.
+The metrics are computed from the expected confusion matrix. In this matrix, a target row counts for
+every class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al.
+2023). T_c and the offsets b of the classes are fitted to the source: they minimise the log loss,
+summed over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. T_0 is the T with the lowest log loss
+without offsets. With fewer than 5 errors on the source, T_0 is at least 1, and T_c is T_0. The
+offsets correct a classifier that finds one class too probable. If a file has one confidence per
+row, or more than 1,000 classes, b is 0 and T_c is T_0. Offsets of class frequencies that the user
+gives are added. For two classes, T is T_c. For more classes, T is halfway, in log T, between T_c
+and the T at which the mean confidence is the estimated accuracy. The AUROC ranks rows by the
+classifier's own probabilities.
 
 This rule was chosen on the 158 shifts of the half *choose*. For two classes, the mean error of
 precision, recall, F1, specificity and AUROC is .044 (.046 if T is halfway, and b is 0). For more
-classes it is .041 (.044 if b is 0). T_c alone is worse for more classes: .050. Isotonic calibration
-of each class, and a slope for each class, are not better than b.
+classes, the mean error is .041 (.044 if b is 0, and .050 if T is T_c). Isotonic calibration of each
+class, and a slope for each class, are not better than b.
 
 **Ranges.** The range of a metric contains its values at both ends of the accuracy's range, with T
-matched to each end. The range is widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the
-sampling error of the labels. o allows for a class that became rarer or more frequent: it is the
+matched to each end. The range is widened on both sides by sqrt(s^2 + o^2). Here s is 1.96 times the
+sampling error of the labels, and o allows for a class that became rarer or more frequent: o is the
 change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
 classes, the errors s and o of different classes are assumed to be independent.
 
-A group of rows has the same T as all rows, and o = 0 for the accuracy. These choices were tried on
-each shift of *choose*, with the rows divided into halves by their logits. The ranges contained 88
-to 93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
+A group of rows has the same T as all rows, and o = 0 for the accuracy. This was tried on each shift
+of *choose*, whose rows were divided into two groups by their logits. The ranges contained 88 to 93
+% of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
-wrong row, by the probabilities at the T that matches A. So if all pairs of classes cost the same,
-only the range of A counts. The range of R is widened like that of a metric.
+wrong row, by the probabilities at the T that matches A. If all pairs of classes cost the same, R is
+known, and the range of the cost comes only from the range of A. The range of R is widened like the
+range of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"  # the mean cost of a row, in the units of costs.json
 MACRO = "macro"  # stands for the mean over classes, in place of the name of a class
-_LISTED = 10  # the most classes that a message names
+_LISTED = 10  # the largest number of classes that a message names
 LEAST_ROWS = 5.0  # a metric of fewer expected rows is not estimated
 ODDS = float(np.e)
 _MOST_CLASSES = 1000  # with more, too few source rows of each class are read to fit offsets
@@ -78,9 +79,9 @@ class MetricEstimate:
     value: NonNegative | None  # a share (or a cost); None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the rows of the class, or the rows that are predicted as this class, whichever are fewer
+    # the smaller number: rows of the class, or rows that are predicted as this class
     rows: NonNegative
-    interval: str  # in words, what the range means
+    interval: str  # the meaning of the range, in words
     group: str | None = None  # the group of rows; None for all rows
 
 
@@ -158,7 +159,7 @@ class Interval:
 
 
 class Spread(Protocol):
-    """A metric with all that its range is computed from."""
+    """A metric, and the numbers from which its range is computed."""
 
     @property
     def interval(self) -> Interval:
@@ -168,7 +169,7 @@ class Spread(Protocol):
         """Return the mean of this metric and of the same metric of other classes."""
 
 
-# The metrics of a class by name: the number of rows of each, and the metric if they are enough.
+# For each metric of a class by name: its number of rows, and its value if the rows are enough.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
@@ -179,7 +180,7 @@ class ExpectedSpread:
 
     value: float
     ends: tuple[float, ...]  # the metric at both ends of the accuracy's range
-    below: float  # sum of squared independent errors, downwards and upwards
+    below: float  # sum of squared independent errors downwards; `above`: the sum upwards
     above: float
 
     @property
@@ -209,7 +210,7 @@ def expected_metrics(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the target rows of `inputs`: for all of them, then by group.
+    """Estimate metrics on the target rows of `inputs`: first on all rows, then on each group.
 
     `accuracy` is the combined estimate of the accuracy. `offsets` are b, (K,), if the user gives
     class frequencies. `costs` are by true class (first axis) and predicted class.
@@ -276,7 +277,7 @@ def expected_metrics(
 
 
 def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
-    """Return T_c and the offset of each class, shape (K,), by the log loss on the source."""
+    """Return T_c and the offset of each class, shape (K,), which minimise the source's log loss."""
     logits, labels, K = inputs.source_logits, inputs.source_labels, inputs.n_classes
     allowed = inputs.source_errors >= MIN_ERRORS
     fit = fit_temperature(logits, labels, loss="nll", allow_sharpening=allowed)
@@ -337,7 +338,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows of a metric, and the metric if these are enough."""
+    """Return the number of rows of a metric, and the metric if there are enough rows."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -374,8 +375,8 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # Compute how R changes if the odds of one class are wrong. With two classes, only one of
-        # them is moved, because their odds are inverse.
+        # Compute how R changes if the odds of one class are wrong. With two classes, the odds of
+        # only one class are changed, because the odds of the other class are their inverse.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]
@@ -416,13 +417,12 @@ def selected(
 ) -> Iterator[MetricEstimate]:
     """Yield the wanted metrics: for each, first the mean over classes, then the classes.
 
-    For two classes there is no mean unless the user asks for it, because most people want the
+    For two classes there is a mean only if the user asks for it, because most people want the
     numbers of one class.
 
     - `rows`: the number of rows that `accuracy` is about.
-    - `spreads`: returns metrics of a class by name: the number of rows of each, and the metric if
-      they are enough.
-    - `kind`: words that say what the ranges mean.
+    - `spreads`: a function that returns the metrics of a class by name.
+    - `kind`: the meaning of the ranges, in words.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """

@@ -1,1 +1,1 @@
-"""Mathematics: arrays in, numbers out. It imports nothing of covcal but the array types."""
+"""Mathematics on arrays. These modules import nothing of covcal but array types."""

@@ -11,8 +11,8 @@ labels are drawn) are chosen so that the most rows are accepted, on average over
 
 A later batch draws from the rows that no earlier batch drew. A set with K wrong rows then still
 contains at least K minus the number of rows that earlier batches could draw from it. The bound of a
-batch is valid whatever the earlier batches were, so the bounds of batches are joined by a
-convolution.
+batch is valid whatever rows the earlier batches drew. So the bound of several batches together is a
+convolution of their bounds.
 """
 
 import math
@@ -25,9 +25,10 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 
-# K is computed within this many standard deviations; the probability of other K is below 1e-18
+# Only numbers K of wrong rows within this many standard deviations are computed. All other numbers
+# together have a probability below 1e-18.
 _DEVIATIONS = 9
-_POINTS = 128  # number of values of K; each also stands for the larger values up to the next one
+_POINTS = 128  # largest number of values of K; a value stands for all numbers up to the next
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
 
@@ -49,9 +50,10 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return how many drawn rows may be wrong to refute "more than `error` are wrong"; -1: none.
+    """Return the largest number of wrong drawn rows that proves the error; -1 if no number does.
 
-    If the claim were true, so few wrong rows would be drawn with a probability of at most `level`.
+    If more than `error` of the rows were wrong, so few wrong rows would be drawn with a probability
+    of at most `level`.
 
     Parameters
     ----------
@@ -60,14 +62,14 @@ def most_wrong(
     batches : sequence of Sampling
     error, level : float
     these_rows : bool
-        Whether the claim is about these N rows, or about later rows like them.
+        Whether the promise is only about these N rows, and not about later rows like them.
     lost : int
         Number of rows of the set that were removed before the first batch, and may all be wrong.
     """
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # If more wrong rows were drawn than expected at exactly `error`, nothing is refuted.
+    # If more wrong rows are drawn than expected at exactly `error`, they prove nothing.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
@@ -124,20 +126,20 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-# the probability of a row outside the region, divided by the probability of a row inside
+# the probability of drawing a row outside the region, divided by the probability inside
 OUTSIDE = 0.02
 # the part of the allowed error probability that the test after the first batch may use
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
 _GROWTH = 1.05  # ratio of the numbers k of neighbouring candidates
-_COUNTS = 400  # number of values of "number of labels" for which the binomial tail is computed
-# Thresholds are multiples of 1 / _STEPS, two steps above the score of the next row.
+_COUNTS = 400  # largest number of label counts for which a binomial tail is computed
+# A threshold is a multiple of 1 / _STEPS, up to two steps above the best score that it leaves out.
 _STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows to accept, and the most wrong labelled rows with which it is accepted."""
+    """A set of rows, and the largest number of wrong labelled rows with which it is accepted."""
 
     threshold: float
     rows: int  # the number of rows above the threshold
@@ -147,7 +149,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates in the order of their tests, and what to expect of them."""
+    """The candidates in the order of their tests, and the expected share of accepted rows."""
 
     candidates: tuple[Candidate, ...]
     share: float  # the expected share of accepted rows, on average over the beliefs
@@ -160,8 +162,8 @@ class Ranking:
         """Sort N scores.
 
         A belief is a sequence of expected numbers of wrong rows, each as a share of all rows. The
-        first is for no row, and the others are for evenly spaced shares of best rows, up to all
-        rows.
+        first number is for no row. The other numbers are for evenly spaced shares of the rows with
+        the highest scores, up to all rows.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -190,13 +192,16 @@ class Ranking:
 
 
 def level_of_look(certainty: float, look: int) -> float:
-    """Return the part of 1 - `certainty` that the test after batch `look` (1, ...) may use."""
+    """Return the probability of a wrong promise that is allowed after batch `look` (1, 2, ...).
+
+    The probabilities of all batches sum to 1 - `certainty`.
+    """
     share = _FIRST_LOOK if look == 1 else (1 - _FIRST_LOOK) * 0.5 ** (look - 1)
     return (1 - certainty) * share
 
 
 def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
-    """Return the probabilities of rows inside and outside the region, for this number of labels."""
+    """Return the probabilities with which a row inside and a row outside the region is drawn."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
@@ -204,8 +209,8 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
     """Return the candidates that accept the most rows on average, among the best `most` rows.
 
-    `most` is the number of rows in the region. For the rows above a threshold, `limits` returns
-    about how many have a label, and `most_wrong`.
+    `most` is the number of rows in the region. `limits` takes a threshold. It returns about how
+    many rows above the threshold have a label, and the result of `most_wrong` for these rows.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -228,7 +233,7 @@ def _candidates(
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
 
     def candidate(rows: int) -> Candidate:
-        # If scores are nearly equal, going from rows to a threshold and back loses rows.
+        # If scores are nearly equal, fewer than `rows` rows may be above the threshold.
         threshold = ranking.threshold(rows)
         return Candidate(threshold, ranking.above(threshold), *limits(threshold))
 
@@ -287,10 +292,10 @@ class Region:
 
 
 def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
-    """Return the region for this number of labels; None if they cannot make a promise possible.
+    """Return the best region for this number of labels; None if no promise would be possible.
 
-    A binomial tail replaces the exact bound here. This only makes the choice less good; it cannot
-    break a promise.
+    A binomial tail replaces the exact bound here. So the region may be a little worse than the best
+    region, but no promise becomes less certain.
     """
     best: Region | None = None
     sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
@@ -317,7 +322,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return how many of n labels may be wrong to refute an error, for each n; -1: not even 0."""
+    """Return for each number of labels how many may be wrong to prove the error; -1 if none may."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)
@@ -330,6 +335,6 @@ def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return how a batch drew from the best `rows` rows, drawn in the order of the score."""
+    """Return how a batch, drawn along the order of scores, drew from the best `rows` rows."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))

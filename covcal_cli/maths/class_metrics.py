@@ -5,7 +5,7 @@ not, t_i is the calibrated probability of the class. Then the sums below are the
 matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
 
 A metric is one entry of `CLASS_METRICS` and one function. The function returns the value of the
-metric, and its derivative by each t_i. By the derivative, errors of t become an error of the
+metric, and its derivative by each t_i. The derivative tells how far an error of t_i changes the
 metric. This is the delta method (Särndal, Swensson & Wretman 1992, section 5.5).
 """
 
@@ -24,11 +24,11 @@ class ClassRows:
     """n rows, from which metrics of one class against all others are computed."""
 
     is_predicted: Booleans  # q, (n,), whether the classifier predicts this class
-    # (n,), the ranks of rows by the probability of the class; rows with equal probability have the
-    # same rank
+    # (n,), the ranks of the rows by their probability of the class; equal probabilities have equal
+    # ranks
     ranks: Integers
-    members: Float64s  # t, (n,)
-    mass: Float64s  # m, (n,)
+    members: Float64s  # t, (n,), how many rows of the class each row stands for
+    mass: Float64s  # m, (n,), how many rows each row stands for
 
     @cached_property
     def predicted(self) -> float:
@@ -68,16 +68,14 @@ class ClassMetric:
     """One metric of a class: its function, and which rows it needs."""
 
     function: Callable[[ClassRows], Derivative]
-    # The kinds of rows that the metric needs. The fewer rows of these kinds, the less precise it
-    # is.
+    # The kinds of rows that the metric needs. With fewer rows of these kinds, it is less precise.
     needs: tuple[str, ...]  # names of properties of `ClassRows`
 
 
 def class_odds(logits: Floats) -> Float64s:
     """Return the log odds of each class by the classifier's own probabilities, shape (K, n).
 
-    Log odds have the order of the probabilities, but differ even where probabilities are rounded to
-    1.
+    Log odds have the order of the probabilities, but still differ if probabilities round to 1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))
@@ -112,7 +110,7 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """How often a row of the class ranks higher than another row."""
+    """How often a row of the class ranks higher than a row of another class."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2

@@ -1,10 +1,10 @@
 """Compute the networks of an adapted file with NumPy, from features to logits.
 
-``/networks`` holds ``projection`` (mean, scale and, if used, components). The first axis of
-``psi``, ``head`` and ``aligned_discriminator`` is the M members. ``discriminator``, on the
-projected features, has a first axis of length 1. Layers are ``weight_0``, ``bias_0``, ``weight_1``
-and so on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between layers. If
-``psi/output_relu`` is 1, another ReLU follows psi's last layer.
+``/networks`` holds ``projection`` (mean, scale and, if used, components). The arrays of ``psi``,
+``head`` and ``aligned_discriminator`` have the M members as first axis. ``discriminator`` reads the
+projected features, and its first axis has length 1. Layers are ``weight_0``, ``bias_0``,
+``weight_1`` and so on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between
+layers. If ``psi/output_relu`` is 1, another ReLU follows psi's last layer.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float32s
 
 Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
-_NONE = np.empty(0)  # stands for a missing array
+_NONE = np.empty(0)  # replaces a missing array
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -34,7 +34,7 @@ def read_networks(group: Any) -> dict[str, AnyArray]:
 
 
 def unfit(networks: Networks) -> str | None:
-    """Return the first array that is missing, not finite or of a wrong shape; else None."""
+    """Return the name of the first array that is missing, not finite or of a wrong shape."""
     for name, values in networks.items():
         if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
             return name

@@ -1,11 +1,11 @@
 """Conversions between logits, probabilities and log odds, and intervals of a share of rows.
 
-The log odds of a probability p are log(p / (1 - p)). They distinguish probabilities that a float
-rounds to 1.
+The log odds of a probability p are log(p / (1 - p)). They still differ if both probabilities are so
+near to 1 that a float rounds them to 1.
 
 `anytime_interval` is valid however often, and whenever, you look at it. Every draw is right with
-probability a. So far, S draws were right and F were wrong. The likelihood ratio of a mixture of
-other probabilities to a,
+probability a. So far, S draws were right and F draws were wrong. The likelihood ratio of a mixture
+of other probabilities to a,
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
@@ -14,8 +14,8 @@ before the draws. Let alpha be the allowed error probability. By Ville's inequal
 that E(a) ever reaches 1/alpha is at most alpha. With probability 1 - alpha, the true a is therefore
 at all times among the values with E(a) below 1/alpha (Robbins 1970; Howard et al. 2021,
 "Time-uniform, nonparametric, nonasymptotic confidence sequences"). These values are an interval,
-because log E is a convex function of a. S and F need not be whole numbers, if a weighted draw
-counts as a fraction of a random draw.
+because log E is a convex function of a. S and F need not be whole numbers: a draw with a weight may
+count as a fraction of a draw.
 """
 
 import math
@@ -27,7 +27,8 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q; with this value, the interval is shortest if the truth is 5 to 10 points from `expected`
+# p + q of the prior. With 20, the interval is shortest if the truth is 5 to 10 points from the mean
+# of the prior.
 _CONCENTRATION = 20.0
 _NEAREST = 0.02  # the mean of the prior is at least this far from 0 and 1
 _HALVINGS = 50
@@ -60,7 +61,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability, at T, of each row's label; by default, of its top class."""
+    """Return the probability of each row's label at T, by default of the most probable class."""
     blocks = (class_major(block) for block in blocks_of(logits)())
     return confidences_of(blocks, temperature, labels)
 
@@ -68,12 +69,12 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
-    """Return `confidences` of blocks from `class_major`, which several temperatures can share."""
-    values, start = [np.empty(0)], 0  # no rows have no block
+    """Return `confidences` from blocks of `class_major`. So several T can use the same blocks."""
+    values, start = [np.empty(0)], 0  # the empty array is the result for no rows
     for logits in blocks:
         block = exp(logits / temperature)
         stop = start + block.shape[1]
-        # the maximum of each row is moved to 0, so the most probable class contributes 1
+        # the largest logit of each row is 0, so the exponential of the most probable class is 1
         term = 1.0 if labels is None else block[labels[start:stop], np.arange(stop - start)]
         values.append(term / block.sum(axis=0))
         start = stop
@@ -83,8 +84,7 @@ def confidences_of(
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the most probable class at T, shape (n,).
 
-    Log odds have the order of the probabilities, but differ even where probabilities are rounded to
-    1.
+    Log odds have the order of the probabilities, but still differ if probabilities round to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
@@ -109,15 +109,12 @@ def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64
 
 
 def quantile(level: float) -> float:
-    """Return half the width of an interval of this level, in standard deviations."""
+    """Return half the width of a normal interval at this level, in standard deviations."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a share of n rows.
-
-    `n` may be an effective number of rows.
-    """
+    """Return Wilson's (1927) interval of a share of n rows; n may be an effective number."""
     z = quantile(level)
     pull = z**2 / n
     centre = (share + pull / 2) / (1 + pull)

@@ -1,12 +1,12 @@
-"""Decide whether a classifier's outputs are logits or probabilities, and how these are written.
+"""Decide whether a classifier's outputs are logits or some form of probabilities.
 
-`OutputEvidence` counts facts about all rows. Its result, a `Form`, depends neither on the order of
-rows, nor on batches, nor on names. Tables, arrays, models and the Python API all use this module.
+`OutputEvidence` counts facts about all rows. Its result, a `Form`, depends only on the set of rows:
+not on their order, on batches or on names. Tables, arrays, models and the Python API use it.
 
 K numbers in [0, 1] whose sum is 1, up to rounding, are probabilities. If all rows have another
 constant sum, they are probabilities times this constant: votes of n trees, percentages, or scores
-from 0 to 255. If the constant is negative, probabilities were shifted (p - 1) or negated (-p).
-Logits do not have equal sums, except in a few rows by chance.
+from 0 to 255. If the constant is negative, probabilities were shifted (p - 1) or negated (-p). The
+sums of logits differ from row to row, except in a few rows by chance.
 """
 
 import math
@@ -29,35 +29,35 @@ DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
 BELOW = 1e-5  # how far below 0 rounding can move a probability: forests sum float32
 ABOVE = 1e-3  # how far above 1 rounding can move a probability
-EXACT = 1e-3  # a sum this near to 1 needs no note about rounding
-_SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1; enough for half precision
-_WIDEST_TOLERANCE = 0.5  # the widest tolerance, however many values were rounded
+EXACT = 1e-3  # if a sum is this near to 1, no note about rounding is needed
+_SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1, which allows for half precision
+_WIDEST_TOLERANCE = 0.5  # the largest tolerance of a sum, however many values were rounded
 _LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two decimals
 _LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
-_EXACT_SUM = 1e-4  # tolerance of a sum of values that have all their digits
+_EXACT_SUM = 1e-4  # tolerance of a sum of values that were not rounded to few digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # if more than this share of rows is probabilities, the other rows count as damaged
-# if more than this share of values equals the smallest or largest value, values were clipped
+_MOST = 0.5  # if a larger share of rows is probabilities, the other rows count as damaged
+# if a larger share of values equals the smallest or largest value, values were clipped
 _TIED = 0.1
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # in fewer rows, a pattern may be chance
 _FEWEST_ROWS = 4  # in fewer rows, equal sums may be chance
 _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9  # share of the largest value that a softmax of probabilities can have
-# in quantised scores, probability 0 is 0 or the smallest number of the type
+# quantised scores represent probability 0 by 0 or by the smallest number of the integer type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# probabilities differ from 1/K by at least this, relatively; logits plus a large constant differ
-# less
+# Probabilities differ from 1/K by at least this share of 1/K. Logits plus a large constant differ
+# less.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
 
 
 class OutputEvidence:
-    """Counts over rows of outputs. They show what the outputs are.
+    """Counts over all rows of outputs, which tell whether the outputs are probabilities.
 
-    Rows come in arrays of shape (m, w). One column (w = 1) is about two classes. If a value of a
-    row is not finite, the row is not probabilities.
+    Rows come in arrays of shape (m, w). A single column (w = 1) stands for two classes. A row with
+    a value that is not finite does not count as probabilities.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class OutputEvidence:
         # number of rows that may be -log p, and of rows that may be ranks
         self._logarithms = self._ranks = 0
         # Rounding to few decimals changes each value by up to half a unit, so sums need a
-        # tolerance. How many decimals all values have is known only at the end. So rows are counted
-        # for each number of decimals that is still possible, and for None: any number.
+        # tolerance. The number of decimals of all values is known only at the end. So rows are
+        # counted for each number of decimals that is still possible, and for None (not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -133,7 +133,7 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # If already the first rows are not sorted, counting stops.
+        # Counting stops after the first rows if these rows are not sorted.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
         with np.errstate(invalid="ignore"):  # two infinities may be subtracted
@@ -143,7 +143,7 @@ class OutputEvidence:
         self._uneven += int((steps != 0).any(axis=1).sum())
 
     def _add_reversed(self, exact: Float64s) -> None:
-        # If already the first rows are neither -log p nor ranks, counting stops.
+        # Counting stops after the first rows if these rows are neither -log p nor ranks.
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)
@@ -191,7 +191,7 @@ class OutputEvidence:
     def _complement_of(self) -> float | None:
         """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; else None.
 
-        Then the sum of a row is A (K - 1). With two classes, the sum of probabilities is the same.
+        Then the sum of a row is A (K - 1). With two classes, A p has the same sum.
         """
         if self.width < 3:
             return None
@@ -205,13 +205,13 @@ class OutputEvidence:
             return None
         low, high = 1 - self.high / size, 1 - self.low / size  # of p / A
         is_complement = -ABOVE <= low <= min(_CERTAIN, (1 - _UNLIKE_UNIFORM) * uniform)
-        # Probabilities would be further from 1/K above it than below it.
+        # The largest probability is further from 1/K than the smallest probability.
         is_complement &= high - uniform > max(uniform - low, _UNLIKE_UNIFORM * uniform)
         return size if is_complement and self.low >= -BELOW * size else None
 
     @property
     def remedy(self) -> str:
-        """In words, how reversed outputs become probabilities, their logarithms, or scores."""
+        """In words, how the user can turn reversed outputs into probabilities, logs or scores."""
         if self.reversal == "complements":
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":
@@ -249,8 +249,8 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2. Logits with a negative offset are too equal
-                # for that.
+                # Some probability must be above 1/2. The logits of a row with a negative offset are
+                # too equal for that.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
@@ -298,7 +298,8 @@ class OutputEvidence:
     def _whole_size(self, size: float) -> float | None:
         """Return the constant sum as a whole number, if rounding explains the difference.
 
-        None if values have few digits and the sum is not whole: rounded logits may have equal sums.
+        Return None if values have few digits and the sum is not whole, because rounded logits may
+        have equal sums.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -395,7 +396,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return what looks wrong, one sentence for each fact."""
+        """Return a sentence for each fact that looks wrong about the outputs."""
         return tuple(
             doubt
             for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
@@ -455,7 +456,7 @@ class OutputEvidence:
     def _are_clipped(self) -> bool:
         """Return whether probabilities were clipped at a smallest or largest value.
 
-        Then many of them equal this value, and a sum differs from 1 by at most what was clipped.
+        Then many probabilities equal this value, and a sum differs from 1 by at most what was cut.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
@@ -490,8 +491,8 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
     """Return the logarithms of probabilities, (m, K), after dividing each row by its sum.
 
     `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. `lowest`
-    is the number for probability 0 (`OutputEvidence.lowest`). 0, or less by rounding, becomes the
-    smallest float32.
+    is the number for probability 0 (`OutputEvidence.lowest`). A probability of 0, or below 0 by
+    rounding, becomes the smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:
@@ -504,7 +505,7 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
 def log_odds(values: Floats) -> Float64s:
     """Return the log odds of the probabilities of several labels, shape (m, L).
 
-    A probability below the smallest float32 counts as the smallest float32, and so does 1 minus it.
+    A probability p counts as at least the smallest float32, and so does 1 - p.
     """
     parts = np.clip(values.astype(np.float64), 0, 1)
     present, absent = (np.log(np.maximum(part, SMALLEST_FLOAT32)) for part in (parts, 1 - parts))

@@ -5,15 +5,15 @@ over classes for many rows at once, which is several times faster than row by ro
 
 A masked class has a logit that means probability 0 at every temperature. This logit, the mask, is
 -inf, or a number far below all real logits: -1e9, -65504 (half precision), or the lowest number of
-a type. If a row overflowed, it looks the same: all classes but one are far below the highest. If
-the scale of logits is measured, masks must be left out.
+a type. A row that overflowed looks the same: all classes but one are far below the highest logit.
+The scale of logits is measured without masks.
 
 A calibration changes logits by a `Scaling`: temperatures, and offsets that are added afterwards.
 Most calibrations scale the logits of one forecaster: softmax(z / T + b + a 1[k = f]),
 with an offset b for each class and an offset a for the predicted class f. A blend is the mean of
 two softmaxes: softmax(z / T_f) of the classifier's logits, and softmax(z / T_a) of the aligned
-logits. All code works with one T and one set of logits. So a blend has the logarithm of this mean
-as logits, and T = 1.
+logits. All code works with one T and one set of logits. So the logits of a blend are the logarithm
+of this mean, and its T is 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,16 +28,17 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64  # values
-_FAR = 1 << 12  # an offset that is this much larger than the logits' range costs half of the digits
+# An offset that is this many times larger than the range of the logits costs half of their digits.
+_FAR = 1 << 12
 # The negative log-likelihood of a class whose probability is below the smallest normal float64,
-# such as a masked class. About 708.
+# such as a masked class. It is about 708.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # A mask is at least this far below the highest logit of its row, and at least this many times the
 # usual distance between the two highest logits. The second condition is for naive Bayes, which
 # gives very low logits that are no masks. The smallest mask that people use is -10 000.
 DEPTH = 5e3
-_DEEPEST = 1e30  # no mask needs to be further below
-# The usual distance is this quantile of the distances; it is low, because most rows may have masks.
+_DEEPEST = 1e30  # a logit this far below the highest logit of its row is always a mask
+# The usual distance is this quantile of the distances. It is low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6  # the smallest class frequency on the target
 
@@ -54,10 +55,10 @@ def blocks_of(logits: Floats) -> LogitBlocks:
 
 
 def class_major(logits: Floats) -> Float64s:
-    """Copy logits, (m, K), to float64, (K, m), and move the highest of each row to 0.
+    """Copy logits, (m, K), to float64, (K, m), and subtract the highest logit of each row.
 
-    This does not change the softmax, and no exponential can overflow. A class with the logit -inf
-    gets probability 0.
+    The softmax stays the same, and no exponential can overflow. A class with the logit -inf gets
+    probability 0.
     """
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
@@ -67,9 +68,9 @@ def class_major(logits: Floats) -> Float64s:
 def to_float32(logits: AnyArray) -> Float32s:
     """Return logits, (m, K), as float32, without losing digits to a large offset.
 
-    A number added to all logits of a row does not change the softmax. But a large number leaves
-    float32 too few digits for the logits. In such rows, the highest logit is subtracted first, in
-    float64.
+    An offset is a number that was added to all logits of a row. It does not change the softmax, but
+    a large offset leaves too few digits in float32. In rows with a large offset, the highest logit
+    is subtracted first, in float64.
     """
     # masks may be too low for float32; infinite logits are refused by the caller
     with np.errstate(over="ignore", invalid="ignore"):
@@ -106,15 +107,15 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    0.5 is added to each class's number of source rows. On the target, each class has a share of
-    at least one in a million, because 0 has no logarithm.
+    Each class counts as having half a source row more. Its share of the target rows counts as at
+    least one in a million, because 0 has no logarithm.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
 
 
 def exp(block: Float64s) -> Float64s:
-    """Return e^x of numbers up to 0, as float64, to a relative error of 1e-7.
+    """Return e^x of numbers x of at most 0, as float64, to a relative error of 1e-7.
 
     On most machines, NumPy's exponential in float64 is slow, and would take most of the time of a
     fit. In float32 it is six times faster. Sums are still in float64.
@@ -133,25 +134,25 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax(z / T) of a block, and its logarithm at chosen classes."""
+    """The softmax(z / T) of a block of rows, and its logarithm for chosen classes."""
 
-    logits: Float64s  # (K, m), the highest of each row is 0
+    logits: Float64s  # (K, m), the highest logit of each row is 0
     temperature: float
     log_sums: Float64s  # (m,): log sum_k e^(z_k / T)
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability per row. The place of class k in row j is k m + j."""
+        """Return one log probability per row. `places` has k m + j for class k of row j."""
         return self.logs_of(self.logits.take(places))
 
     def logs_of(self, logits: Float64s) -> Float64s:
-        """Return one log probability per row, for one logit of each row."""
+        """Return the log probability of one class per row, from the logit of this class."""
         logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
 
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
-        """Return log(1 - p) of r rows, where p is the probability of a row's label.
+        """Return log(1 - p) of the chosen rows, where p is the probability of a row's label.
 
         1 - p is computed as the sum over the other classes, which is exact even if p is rounded to
         1. The result is -inf if all other classes are masked.
@@ -212,7 +213,7 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of arrays of the same shape. At each place, one must be finite."""
+    """Return log mean_m e^(l_m) of arrays of one shape. At each place, an array must be finite."""
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))
@@ -222,8 +223,8 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
     """Return how far below the highest logit of its row a logit must be to count as a mask.
 
-    `logits` have shape (n, K), `weights` (n,). Rows are ignored if their weight is 0, their logits
-    are equal, only one logit is finite, or one is NaN or +inf.
+    `logits` have shape (n, K), `weights` (n,). A row is ignored if its weight is 0, if its logits
+    are equal, if only one of its logits is finite, or if one of them is NaN or +inf.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
@@ -265,7 +266,7 @@ def valid_rows(logits: Floats) -> Booleans:
 
 
 def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
-    """Return the least and the greatest value of each row of (n, K), both of shape (n,)."""
+    """Return the smallest and the largest value of each row of (n, K), both of shape (n,)."""
     if rows.shape[1] > _SHORT:
         return rows.min(axis=1), rows.max(axis=1)
     columns = np.ascontiguousarray(rows.T)  # NumPy reduces short rows much slower than columns
@@ -273,7 +274,10 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of logits, (n, K), minus their row's mean, without `out`."""
+    """Return the root mean square of logits, (n, K), after subtracting each row's mean.
+
+    The logits that `out`, (n, K), marks are left out.
+    """
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -285,7 +289,7 @@ def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> fl
 
 # the classifier, or the network that covcal adapt trained
 ForecasterName = Literal["original", "aligned"]
-# Whose logits a calibration scales; a blend scales both.
+# The forecasters whose logits a calibration scales. A blend scales the logits of both.
 Forecasters = Literal["original", "aligned", "blend"]
 
 
@@ -331,8 +335,8 @@ class Scaling:
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
         """Return logits z and a T, such that softmax(z / T) is the calibrated probabilities.
 
-        `blocks` are the logits of each forecaster in `temperatures`, in the same order. They, and
-        the result, have shape (K, m), as `class_major` makes them.
+        `blocks` are the logits of each forecaster in `temperatures`, in the same order. The blocks
+        and the result have shape (K, m), as `class_major` makes them.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -345,11 +349,11 @@ class Scaling:
         return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return the calibrated probabilities of `blocks`, which are as in `prepared`."""
+        """Return the calibrated probabilities of `blocks`, which `prepared` describes."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
-        """Return the calibrated probability of `labels`, (m,); `blocks` are as in `prepared`."""
+        """Return the calibrated probability of `labels`, (m,); `prepared` describes `blocks`."""
         probabilities = self.forecast(blocks).probabilities
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 

@@ -1,8 +1,8 @@
 """The classifier's accuracy on source rows that it was not trained on.
 
-Wrong preprocessing, a wrong order of classes, or a wrong output shows first in this accuracy. Only
-labelled validation and test rows count, because the classifier may have been trained on training
-rows.
+This accuracy shows first whether preprocessing, the order of classes or the chosen output is wrong.
+Only labelled validation and test rows count, because the classifier may have been trained on the
+training rows.
 
 If the accuracy looks wrong, every command repeats the sentence `SourceAccuracy.doubt`. If classes
 seem to be exchanged, this sentence is `SourceAccuracy.class_order`.
@@ -20,19 +20,20 @@ from covcal_cli.maths.odds import wilson
 FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-# A low accuracy is taken to be real if chance gives it with a probability below this.
+# An accuracy counts as low only if chance gives such a low accuracy with a smaller probability.
 _NOISE = 0.01
-# If the share of one class is this large, a good classifier may predict it nearly always. So the
-# AUROC is looked at too.
+# If the share of one class is this large, a good classifier may predict this class nearly always.
+# So the AUROC is checked too.
 _IMBALANCED = 0.7
-# The classes if the file only says whether predictions are right. The prediction is then always
-# RIGHT.
+# The classes of a file that only says whether predictions are right. Its predictions are all RIGHT.
 RIGHT, WRONG = "right", "wrong"
-# the smallest AUROC with which a classifier of imbalanced classes has learnt something
+# with a lower AUROC, a classifier of imbalanced classes seems to have learnt nothing
 _SKILL = 0.6
-# the most rows, and the most classes, of which the AUROC is computed
+# the largest numbers of rows and of classes for which the AUROC is computed
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
-_BETTER, _BETTER_DEVIATIONS = 0.2, 4  # by how much another order of the classes must be better
+# Another order of the classes must be better by this share of rows, and by this many standard
+# deviations.
+_BETTER, _BETTER_DEVIATIONS = 0.2, 4
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
 
@@ -166,7 +167,7 @@ class SourceAccuracy:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
             return False
-        # from `right` downwards, terms become smaller at least as fast as in a geometric series
+        # going down from `right`, the terms fall at least as fast as a geometric series
         term = math.exp(
             math.lgamma(self.rows + 1)
             - math.lgamma(self.right + 1)

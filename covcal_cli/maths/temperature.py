@@ -24,8 +24,8 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # with fewer errors among the labelled rows, T is not allowed to be below 1
-# With as many errors or more, a T of temp below 1 is the smallest T of methods that match an
-# accuracy.
+# With at least this many errors, a method that matches an accuracy may choose T below 1, but not
+# below the T of temp.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27  # the grid has 81 points, from the upper end downwards
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
@@ -35,10 +35,10 @@ _RANGE = 1e4
 # numbers in a block, such that it fits in the processor's cache
 _BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
 _TOLERANCE = 1e-6
-# After so short a step, the remaining error is below the tolerance. The first number is for steps
-# with two derivatives, the second with three.
+# After a step that is shorter than this, the error is below the tolerance. The first number is for
+# steps that use two derivatives, the second for steps that use three.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-_APART = 1e-3  # for a third derivative, two curvatures must be at least this far apart in log T
+_APART = 1e-3  # smallest distance in log T of two curvatures that give a third derivative
 _MAX_STEPS = 60
 _TIE = 1e-12
 _FEW_CLASSES = 32  # with fewer classes, sums are fastest in float64
@@ -54,7 +54,7 @@ class TemperatureFit:
     at_limit: Limit | None  # the end of the search interval that T is at, if any
     held_at_one: bool  # whether the best T was below 1, but not allowed
     local_minima: int  # number of minima inside the interval
-    ruled_out: int = 0  # number of rows whose label is a masked class, so that no T fits them
+    ruled_out: int = 0  # number of rows whose label is a masked class; no T fits such rows
 
 
 def fit_temperature(
@@ -125,7 +125,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the point with the lowest loss, and whether a lower one was not allowed.
+    """Return the point with the lowest loss, and whether a point with a lower loss was not allowed.
 
     If T may not be below 1, T = 1 replaces every smaller T.
     """
@@ -143,7 +143,7 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some of the rows. The weight of each row also stands for rows that were not drawn."""
+    """A sample of rows, whose weights also count for the rows that were not drawn."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -174,8 +174,8 @@ class _Sample:
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
     """Draw at most `most` rows. Return their numbers, and how often each was drawn.
 
-    A row is drawn in proportion to its weight. Importance weights may be large in only a few rows,
-    which a uniform draw would miss. The draw goes in equal steps along the cumulated weights, so
+    A row is drawn in proportion to its weight. If only a few rows have large importance weights, a
+    uniform draw could miss these rows. The draw takes equal steps along the cumulated weights, so
     every row with a large weight is drawn as often as its weight says.
     """
     if len(weights) <= most:
@@ -196,16 +196,16 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class _Shift:
-    """A function from logits (m, K) to float32 (K, m), with the highest of each row at 0."""
+    """A function from logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
 
-    depth: float  # a logit that is further than this below the highest is a mask
-    floor: float  # what masks become, because -inf cannot be multiplied by 0
+    depth: float  # a logit that is further than this below the highest logit of its row is a mask
+    floor: float  # replaces masks, because -inf cannot be multiplied by 0
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
         """Return the function for temperatures up to `highest_t`.
 
-        At all of these, `floor` has probability 0.
+        At all of these temperatures, a logit of `floor` has probability 0.
         """
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
@@ -279,7 +279,7 @@ def nll_rows(
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
     """Return u = z/T and e^u.
 
-    With few classes they are float64, because at large T, sums hardly change with T.
+    With few classes the results are float64, because at large T, sums hardly change with T.
     """
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
@@ -387,9 +387,9 @@ class _Objective:
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the local minima on the grid; where the loss is flat, the middle.
+    """Return the places of local minima on the grid; for a flat part of the loss, its middle.
 
-    Where it is flat up to an end of the grid, there is no minimum inside.
+    A flat part that reaches an end of the grid is not a minimum.
     """
     tie = _TIE * max(1.0, float(np.abs(values).max()))
     minima, left = [], 0
@@ -451,10 +451,10 @@ class _Search:
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
         """Return the minima on all rows, ends of the interval if they are lower, and T = 1."""
-        # first, find the local minima on the sample, with a grid over the whole interval
+        # First, a grid over the whole interval finds the local minima on the sample.
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # then make them more exact on the sample, so that all rows are read fewer times
+        # Then steps on the sample make the minima more exact. So fewer steps need all rows.
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -484,7 +484,7 @@ class _Search:
         return self.low if limit == "lower" else self.high
 
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
-        """Return an end of the grid if the loss is lowest there.
+        """Return the ends of the grid at which the loss is lowest.
 
         The first point of the grid is a quarter of a step before the interval.
         """

@@ -1,8 +1,8 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
 The discriminator g(x) is the probability that x is from the source, if both domains are equally
-frequent. So q/p = 1/g - 1. Its logits are divided by T_g, and then g is clipped. Both steps are
-done with logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
+frequent. So q/p = 1/g - 1. The logits of g are divided by T_g, and then g is clipped. Both steps
+use logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a logistic regression of two kinds of rows, fitted by
 Newton's method. It minimises a loss (MATHEMATICS, section 1): the cross-entropy, with half of the
@@ -21,20 +21,21 @@ from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
 FIT_OFFSET = 0.5  # the weight of Theorem 1 is a = 1/g - 1/2 = w + 1/2
-# yields standardised inputs (m, d), their kind (1 or 0) and their weight; called once per step
+# A function that yields standardised inputs (m, d), their kind (1 or 0) and their weight. It is
+# called once per step.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3  # the factor of ||coefficients||^2 / 2, which is added to the mean cross-entropy
-_TOLERANCE = 1e-10  # stop when the predicted gain of a step is smaller
+_TOLERANCE = 1e-10  # the iteration stops when the predicted gain of a step is smaller
 _MAX_STEPS = 60
 
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """How good importance weights are, on source validation rows. Shares are fractions of n."""
+    """Numbers that show how reliable importance weights are; shares are fractions of n rows."""
 
     n: int  # number of source validation rows
-    # Effective sample sizes: of w, which shows how far the domains overlap; and of a, which shows
-    # the noise of T_f.
+    # The effective sample size of w shows how far the domains overlap. The effective sample size of
+    # a shows the noise of T_f.
     ess: float
     ess_share: float
     ess_fit: float
@@ -42,10 +43,10 @@ class WeightHealth:
     mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
     clipped_share: float  # share of rows whose weight is at the upper limit U
     largest_share: float  # share of the total weight that one row has
-    # Probability that the discriminator ranks a source row above a target row; 0.5 if it cannot
-    # tell them apart.
+    # The probability that the discriminator ranks a source row above a target row; 0.5 if the
+    # discriminator cannot tell the domains apart.
     domain_auc: float
-    # squared error, in which both domains weigh the same; 0.25 is chance
+    # squared error of g, with equal weight for both domains; guessing has 0.25
     discriminator_error: float
 
 
@@ -121,7 +122,7 @@ def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
 
 
 def effective_sample_size(weights: Float64s) -> float:
-    """Return (sum w)^2 / sum w^2: n for equal weights, 1 if one row has all the weight."""
+    """Return (sum w)^2 / sum w^2. It is n for equal weights, and 1 if one row has all weight."""
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
@@ -147,8 +148,8 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 #     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #
 # The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The second part
-# is at least 0, and leaving it out gives a weaker bound. Because g >= 1/(1+U), that bound is at
-# least (1+U)/2 >= 1, so it never certifies anything. The bound is also valid only for whole
+# of the difference is at least 0. Without it, the bound is weaker. Because g >= 1/(1+U), the weaker
+# bound is at least (1+U)/2 >= 1, so it never proves anything. It is also valid only for whole
 # populations and a known U.
 
 
@@ -200,7 +201,7 @@ def newton(
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # the step was too long: go back half of the step
+        if trial > value:  # the step was too long, so half of it is taken back
             step /= 2
             point -= step
             continue
@@ -226,7 +227,7 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
         probability = sigmoid(logits)
         slope += weight * (inputs.T @ (probability - kind))
-        # products in float32 change the steps, but not where they end
+        # products in float32 change the single steps, but not the minimum that is found
         curvature = np.sqrt(weight * probability * (1 - probability))
         scaled = (inputs * curvature[:, None]).astype(np.float32)
         hessian += scaled.T @ scaled
