@@ -135,6 +135,7 @@ class Browser:
         self._rest = b""
         self._number = 0
         self._context = ""
+        self._has_stored = False  # whether pages of an earlier test may have stored something
         self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
@@ -173,9 +174,14 @@ class Browser:
         return message
 
     def start_anew(self, downloads: Path) -> None:
-        """Forget what pages kept; what is downloaded from here on goes to a folder, unasked."""
+        """Forget what pages kept; what is downloaded from here on goes to a folder, unasked.
+
+        A new context would forget it too, but each context takes half a second.
+        """
         self.events.clear()
-        self._context = self.send("Target.createBrowserContext")["browserContextId"]
+        self._has_stored = bool(self._context)
+        if not self._context:
+            self._context = self.send("Target.createBrowserContext")["browserContextId"]
         self.send(
             "Browser.setDownloadBehavior",
             behavior="allow",
@@ -191,7 +197,11 @@ class Browser:
 
     def tab(self, width: int, height: int) -> Tab:
         """Open an empty page of a size in pixels."""
-        return Tab(self, width, height)
+        tab = Tab(self, width, height)
+        if self._has_stored:
+            tab.send("Storage.clearDataForOrigin", origin="file:///", storageTypes="local_storage")
+            self._has_stored = False
+        return tab
 
 
 @contextmanager
