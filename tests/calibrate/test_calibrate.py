@@ -476,6 +476,8 @@ DAMAGES: dict[str, tuple[tuple[str, ...], Any]] = {
     "no temperatures": (("temperatures",), None),
     "temperature is null": (("temperatures", "forecaster"), None),
     "temperature is zero": (("temperatures", "forecaster"), 0.0),
+    "temperature is nearly zero": (("temperatures", "forecaster"), 1e-101),
+    "temperature is nearly infinite": (("temperatures", "forecaster"), 1e101),
     "temperature is infinite": (("temperatures", "forecaster"), math.inf),
     "classes are missing": (("classes",), None),
     "forecaster is unknown": (("forecaster",), "another"),
@@ -505,6 +507,8 @@ def test_a_damaged_cal_json_is_refused(small_files: Path, tmp_path: Path, damage
         read_calibration(path)
     assert "\n" not in str(caught.value)
     assert not any(word in str(caught.value) for word in PYTHON_WORDS), caught.value
+    if damage == "temperature is zero":
+        assert "(temperatures.forecaster is 0, not above 0)" in str(caught.value)
 
 
 PYTHON_WORDS = ("Error", "NoneType", "object is not", "subscriptable", "argument", "'str'")

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from covcal_cli.errors import CovcalError
+from covcal_cli.extract import parts
 from covcal_cli.extract.extract import ExtractReport, extract
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import sha256_of
@@ -199,6 +200,21 @@ def test_a_line_of_the_journal_that_is_not_as_it_was_is_done_again(
         more = {name: known[name] + value for name, value in entry.items()}
         entry = {**known, **more}
     lines[line] = json.dumps(entry)
+    path.write_text("\n".join(lines) + "\n")
+    run(data=data, output=output, resume=True)
+    require_same(data, output)
+
+
+def test_counts_that_do_not_add_up_are_not_believed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every finished row was run or skipped, even if the checksum of the line is right."""
+    monkeypatch.setattr(parts, "_with_counts", lambda checksum, *_: checksum)
+    output = tmp_path / "f.h5"
+    path = stopped(data, output) / "source.journal"
+    lines = path.read_text().splitlines()
+    entry = json.loads(lines[-1])
+    lines[-1] = json.dumps(entry | {"done": entry["done"] + 1})
     path.write_text("\n".join(lines) + "\n")
     run(data=data, output=output, resume=True)
     require_same(data, output)

@@ -75,7 +75,10 @@ def test_logits_are_linear_in_the_features_where_there_are_any(
     assert without_features(shift).target.features is None
 
 
-def test_a_file_of_logits_is_measured_as_it_is(tmp_path: Path) -> None:
+def test_a_file_of_logits_is_measured_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmark.labels._POINTS", 21)  # temperatures that the oracle tries
     shift = blob_shift(TREES)
     case = Case("made", "blobs", "choose", lambda path, _: write_features(path, shift))
     text = driver.benchmark([case], tmp_path, methods=("fl+temp", "auto"), seeds=1)
