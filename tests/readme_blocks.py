@@ -4,10 +4,9 @@ A block is fenced as ``console``. Its lines that start with ``$ `` are commands.
 page run in one folder, which ``covcal demo`` makes, with two logs of a language model. What follows
 a command is its output, stdout and stderr as a terminal shows them.
 
-``python -m tests.readme_blocks`` replaces the blocks whose words have changed. Numbers differ a
-little between machines, so blocks that differ only in numbers are left unchanged. With ``--all``
-such blocks are replaced too. If the README changes, the picture that its commands draw is replaced
-too.
+``python -m tests.readme_blocks`` replaces the blocks that have changed. Numbers differ a little
+between machines, so a block whose numbers are nearly the same is left unchanged. With ``--all``
+every block is replaced. If the README changes, the picture that its commands draw is replaced too.
 """
 
 import io
@@ -31,6 +30,11 @@ README = REPOSITORY / "README.md"
 WORKED_EXAMPLE = REPOSITORY / "examples" / "README.md"
 LANGUAGE_MODEL = REPOSITORY / "examples" / "language_model.md"
 PICTURE = REPOSITORY / "examples" / "reliability.svg"
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
+HASH = re.compile(r"\b[0-9a-f]{12}\b")
+# A whole number before one of these words is rounded, and is no count.
+ROUNDED = re.compile(r"(?: to \d+)? ?(?:%|points?\b)")
+TRAINED = ("covcal adapt", "adapted.h5")  # in blocks whose numbers depend on the training
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -55,15 +59,47 @@ def live(page: str, keep: Path | None = None) -> str:
 
 
 def renewed(page: str, printed: str) -> str:
-    """Return a page with the blocks of `printed`, its new form, whose words differ."""
+    """Return a page with the blocks of `printed`, its new form, that do not agree."""
     blocks = iter(BLOCK.findall(printed))
 
     def chosen(match: re.Match[str]) -> str:
         now = next(blocks)
-        same = without_numbers(match[1]) == without_numbers(now)
-        return match[0] if same else _fenced(now)
+        return match[0] if agree(match[1], now) else _fenced(now)
 
     return BLOCK.sub(chosen, page)
+
+
+def agree(shown: str, printed: str) -> bool:
+    """Return whether two blocks have the same words, and numbers that are nearly the same."""
+    same_words = without_numbers(shown) == without_numbers(printed)
+    return same_words and not different_numbers(shown, printed)
+
+
+def different_numbers(shown: str, printed: str) -> list[tuple[str, str]]:
+    """Return the numbers of a block that differ: counts at all, measured numbers by over 1 %.
+
+    The last digit of a measured number may differ by one. In a block whose numbers depend on the
+    training, no numbers are compared: two machines train different networks.
+    """
+    if any(word in shown for word in TRAINED):
+        return []
+    pairs = zip(_numbers(shown), _numbers(printed), strict=False)
+    return [
+        (one, other) for (one, most), (other, _) in pairs if abs(float(one) - float(other)) > most
+    ]
+
+
+def _numbers(text: str) -> list[tuple[str, float]]:
+    """Return every number of a text, and how much another number may differ from it."""
+    text = HASH.sub("", text)
+    found = []
+    for match in NUMBER.finditer(text):
+        number = match[0].replace(",", "")
+        decimals = len(number.partition("e")[0].partition(".")[2])
+        is_count = not decimals and not ROUNDED.match(text, match.end())
+        most = 0.0 if is_count else 1.01 * 10.0**-decimals + 0.01 * float(number)
+        found.append((number, most))
+    return found
 
 
 def without_numbers(text: str) -> str:
@@ -72,8 +108,7 @@ def without_numbers(text: str) -> str:
     Two machines may train slightly different networks; words, files and layout stay. A hash is
     taken whole, before its digits: what is left of it would be letters that differ.
     """
-    text = re.sub(r"\b[0-9a-f]{12}\b", "0", text)
-    text = re.sub(r"\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?", "0", text)
+    text = NUMBER.sub("0", HASH.sub("0", text))
     text = text.replace("0 to 0", "0")  # a range whose ends are equal is printed as one number
     text = re.sub(r"[#<>]{1,40}\s*$", "", text, flags=re.MULTILINE)
     return re.sub(r"[ ─]+", " ", text)
