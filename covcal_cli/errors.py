@@ -2,8 +2,8 @@
 
 The arguments of public functions and of settings must have the types of their annotations:
 `checked` checks the arguments of a function, and `checked_settings` those of a class of settings.
-A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. If
-no argument of a function is a path, its `CovcalError`s become `ArgumentError`s.
+A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. In
+a function without a path among its arguments, a `CovcalError` becomes an `ArgumentError`.
 """
 
 import errno

@@ -55,8 +55,8 @@ def adapt(
 ) -> AdaptReport:
     """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
 
-    Networks are trained on training rows. Validation rows decide when training stops. No target
-    label is read. Equal input, seed, threads, versions and machine give equal bytes. `output`
+    Networks are trained on training rows, and chosen on validation rows. No target label is read.
+    Equal input, seed, threads, versions and machine give equal bytes. `output`
     appears whole or not at all. An existing file is replaced only with `force`.
 
     Raises

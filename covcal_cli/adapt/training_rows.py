@@ -200,7 +200,6 @@ def principal_components(source: Blocks, target: Blocks, components: int) -> Pro
 
 
 def _mean(blocks: Blocks) -> Tensor:
-    """Return the mean of the rows, (d,) float64."""
     sums, rows = torch.zeros((), dtype=torch.float64), 0
     for block in blocks():
         sums, rows = sums + block.sum(dim=0, dtype=torch.float64), rows + len(block)

@@ -452,7 +452,6 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
     """Copy weights from other files into the file `packed`, and let the tensors name this file."""
-    packed.write_bytes(b"")
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE

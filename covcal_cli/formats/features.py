@@ -598,7 +598,6 @@ def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
 
 
 def _span(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Return `rows`, read from one span that contains all of them."""
     start, stop = int(rows[0]), int(rows[-1]) + 1
     span = dataset[start:stop] if axis == 0 else dataset[:, start:stop]
     if stop - start == len(rows):

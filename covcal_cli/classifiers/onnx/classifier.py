@@ -183,7 +183,6 @@ class OpenedOnnx:
         return Reading(self._graph, head, tail, runner, width)
 
     def _names(self, reading: Reading) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-        """Return the names of the classes, and notes about the names and the output."""
         names, notes = class_names(self._graph, self.metadata, reading.tail.n_classes)
         is_logit = reading.tail.is_single and not reading.tail.is_bare
         return names, (*notes, *([proof.ONE_NUMBER] if is_logit else []))

@@ -3,9 +3,9 @@
 `read_linear` reads the weights of a layer, which may be floats or quantised numbers.
 
 `walk_forward` follows the result of a layer while it is a linear function of phi, plus a constant.
-So it passes an added constant, a constant factor, a batch normalisation, a reshape, the choice of
-one token or of some classes, a mean over positions, and a change of the number format. W and b
-change with every step. If W or b becomes wrong, the check by numbers refuses the model.
+It walks past an added constant, a constant factor, a batch normalisation, a reshape, the choice of
+a token or of some classes, a mean over positions, and a change of the number format. W and b change
+with every step. If W or b becomes wrong, the check by numbers refuses the model.
 """
 
 from collections.abc import Sequence
@@ -459,7 +459,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear. No known network ends with either.
+    # c - z would change the sign of W, and c / z is not linear. No known network ends with c - z.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # A factor that is not constant can only be the scale of a quantised input.

@@ -178,7 +178,6 @@ def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
 
 
 def _sizes_in(value: Any) -> tuple[int, ...]:
-    """Return the value of an attribute if it is a list of sizes, else an empty tuple."""
     if isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
         return tuple(value)
     return ()
