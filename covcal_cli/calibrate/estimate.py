@@ -38,7 +38,6 @@ from covcal_cli.records import (
     Share,
     at,
     encoded,
-    write_document,
 )
 
 DEFAULTS = EstimateSettings()
@@ -311,8 +310,3 @@ def expectation_document(expectation: Expectation, document: Path) -> dict[str, 
         content["inputs"] += encoded(expectation.inputs, document)
         content["notes"] += expectation.notes
     return content
-
-
-def write_expectation(expectation: Expectation, path: Path, *, force: bool) -> None:
-    """Write estimate.json, whole or not at all."""
-    write_document(expectation_document(expectation, path), path, force=force)

@@ -103,7 +103,7 @@ def estimate(
       covcal estimate adapted.h5 --format markdown -o estimate.json
       covcal estimate adapted.h5 -o - | jq .estimates[0].accuracy
     """
-    from covcal_cli.calibrate.estimate import expect, write_expectation
+    from covcal_cli.calibrate.estimate import expect, expectation_document
     from covcal_cli.calibrate.problem import EstimateSettings
     from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.metrics import parse_metrics
@@ -178,10 +178,6 @@ def estimate(
         estimation = expectation.estimation
         gates = [_gate(estimation, limit, end) for limit in limits]
 
-    def write() -> None:
-        if report.document is not None:
-            write_expectation(expectation, report.document, force=force)
-
     def remark() -> None:
         for text in (*notes_on_named(file), *expectation.notes):
             console.note(text)
@@ -195,7 +191,8 @@ def estimate(
         return _rendered(expectation, kind, verbose=verbose)
 
     try:
-        report.publish(console, render, gates, write=write)
+        content = partial(expectation_document, expectation)
+        report.publish(console, render, gates, content=content)
     except LimitExceededError:
         remark()
         raise
@@ -234,16 +231,11 @@ def _further(expectation: "Expectation") -> "list[Table]":
 
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
-    """Return estimates as ``table``, ``json``, ``markdown``, ``github`` or ``latex``."""
-    from covcal_cli.calibrate.estimate import expectation_document
+    """Return estimates as ``table``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.cli import tables
-    from covcal_cli.records import document_text
     from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table
     from covcal_cli.report.tables import latex
 
-    if kind == "json":
-        document = expectation_document(expectation, Path("estimate.json"))
-        return document_text(document, Path("estimate.json"))
     estimation = expectation.estimation
     estimates = _estimates(estimation)
     is_short = kind == "table" and not verbose

@@ -175,7 +175,7 @@ def evaluate(
     from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
     from covcal_cli.evaluate.macro import assess_labels
     from covcal_cli.evaluate.metrics import MAIN, METRICS
-    from covcal_cli.evaluate.result import write_metrics
+    from covcal_cli.evaluate.result import metrics_document
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.lineage import labels_of
 
@@ -261,15 +261,7 @@ def evaluate(
             "no calibration was given with -c, so only the uncalibrated classifier was measured"
         )
 
-    def write() -> None:
-        if report.document is not None:
-            write_metrics(
-                evaluation,
-                assessment.verdicts,
-                report.document,
-                force=force,
-                changes=assessment.changes,
-            )
+    def draw() -> None:
         if diagram is not None:
             title = f"{evaluation.inputs[0].path.name}, target {evaluation.split} rows"
             draw_diagram(evaluation.metrics, diagram, title=title, force=force)
@@ -278,7 +270,8 @@ def evaluate(
         console,
         lambda kind: rendered_evaluation(assessment, kind, extras=extras),
         assessment.gates,
-        write=write,
+        content=lambda _: metrics_document(evaluation, assessment.verdicts, assessment.changes),
+        write_more=draw,
     )
     if format is TexFormatName.table and not report.prints_json:
         console.hint(_next(evaluation, documents))
@@ -313,17 +306,12 @@ class _Extras:
 
 
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
-    """Return an evaluation as ``table``, ``json``, ``markdown``, ``github`` or ``latex``."""
+    """Return an evaluation as ``table``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
-    from covcal_cli.evaluate.result import metrics_document
-    from covcal_cli.records import document_text
 
     evaluation = assessment.evaluation
-    if kind == "json":
-        document = metrics_document(evaluation, assessment.verdicts, assessment.changes)
-        return document_text(document, Path("metrics.json"))
     numbers = tables.titled(_parts(evaluation, extras), kind)
     if kind == "latex":
         return numbers

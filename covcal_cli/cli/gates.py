@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -20,6 +20,7 @@ from covcal_cli.cli.console import Console
 
 if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult
+    from covcal_cli.records import Document
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -135,26 +136,35 @@ class GatedOutput:
         render: Callable[[str], str],
         gates: "Sequence[GateResult]",
         *,
-        write: Callable[[], None],
+        content: "Callable[[Path], Document | Mapping[str, Any]]",
+        write_more: Callable[[], None] = lambda: None,
     ) -> None:
         """Write all files, print the result with its gates, and name the written files.
 
-        - `render`: returns the result in the format ``table``, ``json``, ``markdown``, ``github``
-          or ``latex``.
-        - `write`: writes the files of the command except the JUnit report.
+        - `render`: returns the result in the format ``table``, ``markdown``, ``github`` or
+          ``latex``.
+        - `content`: returns the JSON document for a file at a path.
+        - `write_more`: writes the files that `more` names.
 
         Raises `LimitExceededError` if a gate failed, after everything is written and printed.
         """
         from covcal_cli.errors import LimitExceededError
         from covcal_cli.files import moved_together, write_text
+        from covcal_cli.records import document_text, write_document
 
         with self.errors_in_report(), moved_together():
-            write()
+            if self.document is not None:
+                write_document(content(self.document), self.document, force=self.force)
+            write_more()
             if self.junit is not None:
                 write_text(self.junit, junit_report(gates, self.command), force=self.force)
         kind = "json" if self.prints_json else self.format.value
-        show = console.screen if kind == "table" else console.result
-        show(_with_gates(render(kind), gates, kind))
+        if kind == "json":
+            printed = Path(f"{self.command}.json")  # relative paths in it are from this folder
+            console.result(document_text(content(printed), printed))
+        else:
+            show = console.screen if kind == "table" else console.result
+            show(_with_gates(render(kind), gates, kind))
         if self.format == "github":
             _append_to_step_summary(_with_gates(render("markdown"), gates, "markdown"))
         for path in self._by_option.values():
@@ -165,11 +175,11 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Add the sentences of the gates to a result, unless it is JSON, which already has them."""
+    """Add the sentences of the gates to a result."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import printable
 
-    if kind == "json" or not gates:
+    if not gates:
         return text
     sentences = [gate.sentence for gate in gates]
     if kind == "latex":

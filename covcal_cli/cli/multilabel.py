@@ -87,17 +87,10 @@ def publish(
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
     """Show a table of all labels with the mean and the worst, then more tables per label."""
-    from covcal_cli.records import write_document
-
     for note in result.notes:
         console.note(note)
-
-    def write() -> None:
-        if report.document is not None:
-            content = result.document(report.document)
-            write_document(content, report.document, force=report.force)
-
-    report.publish(console, partial(_rendered, result, more), result.gates, write=write)
+    render = partial(_rendered, result, more)
+    report.publish(console, render, result.gates, content=result.document)
 
 
 def _rendered(
@@ -106,11 +99,7 @@ def _rendered(
     kind: str,
 ) -> str:
     from covcal_cli.cli import tables
-    from covcal_cli.records import document_text
 
-    if kind == "json":
-        path = Path("metrics.json")
-        return document_text(result.document(path), path)
     parts = [("", _metrics(result))]
     if any(assessment.evaluation.decision for assessment in result.labels.values()):
         parts.append(("rows that the decision accepts", _accepted(result)))
@@ -272,25 +261,19 @@ def publish_expectations(
     from covcal_cli.calibrate.estimate import expectation_document
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
-    from covcal_cli.records import document_text, of_labels, sentences_of_failed, write_document
+    from covcal_cli.records import of_labels, sentences_of_failed
 
     def content(path: Path) -> dict[str, Any]:
         documents = {name: expectation_document(one, path) for name, one in expectations.items()}
         return of_labels(documents, path)
 
     def render(kind: str) -> str:
-        if kind == "json":
-            return document_text(content(Path("estimate.json")), Path("estimate.json"))
         parts = [("", _estimates(expectations))]
         parts += [(label, table) for label, one in expectations.items() for table in more(one)]
         return tables.titled(parts, kind)
 
-    def write() -> None:
-        if report.document is not None:
-            write_document(content(report.document), report.document, force=report.force)
-
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
-    report.publish(console, render, results, write=write)
+    report.publish(console, render, results, content=content)
     failed = {
         name: sentences_of_failed(one.estimation.estimates[0].guards)
         for name, one in expectations.items()
@@ -352,12 +335,9 @@ def publish_watched(
     """Show the verdict for each label in the last period, then all periods of each label."""
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
-    from covcal_cli.records import document_text, of_labels, write_document
+    from covcal_cli.records import of_labels
 
     def render(kind: str) -> str:
-        if kind == "json":
-            path = Path("watch.json")
-            return document_text(of_labels(watched, path), path)
         table = _verdicts(watched)
         parts = [tables.text(table) if kind == "table" else tables.markdown(table)]
         has_more = any(
@@ -370,16 +350,11 @@ def publish_watched(
             parts += [f"{label}\n\n{draw(one, kind)}" for label, one in watched.items()]
         return "\n\n".join(parts)
 
-    def write() -> None:
-        if report.document is not None:
-            content = of_labels(watched, report.document)
-            write_document(content, report.document, force=report.force)
-
     for note in gathered({label: one.notes for label, one in watched.items()}):
         console.note(note)
     console.warn(gathered({label: one.warnings for label, one in watched.items()}))
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
-    report.publish(console, render, results, write=write)
+    report.publish(console, render, results, content=partial(of_labels, watched))
 
 
 def _verdicts(watched: "Mapping[str, Watched]") -> "Table":

@@ -227,7 +227,6 @@ def watch(
     from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
-    from covcal_cli.records import write_document
     from covcal_cli.report.metric_estimates import cost_limit, metric_limit
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
@@ -338,13 +337,17 @@ def watch(
         console.note(text)
     console.warn(watched.warnings)
 
-    def write() -> None:
-        if report.document is not None:
-            write_document(watched, report.document, force=force)
+    def draw() -> None:
         if plot is not None and history is not None:
             write_trend(read_history(history), plot, force=force)
 
-    report.publish(console, lambda kind: _rendered(watched, kind, verbose), gates, write=write)
+    report.publish(
+        console,
+        lambda kind: _rendered(watched, kind, verbose),
+        gates,
+        content=lambda _: watched,
+        write_more=draw,
+    )
 
 
 def _gates(
@@ -365,9 +368,8 @@ def _gates(
 
 
 def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
-    """Return the periods as ``table``, ``json``, ``markdown`` or ``github``."""
+    """Return the periods as ``table``, ``markdown`` or ``github``."""
     from covcal_cli.cli import tables
-    from covcal_cli.records import document_text
     from covcal_cli.report.metric_estimates import MOST_CLASSES
     from covcal_cli.report.trend import (
         column_table,
@@ -376,8 +378,6 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
         segment_table,
     )
 
-    if kind == "json":
-        return document_text(watched, Path("watch.json"))
     draw: Callable[[Table], str] = tables.text if kind == "table" else tables.markdown
     parts = [_answer(watched), draw(_numbers(watched))]
     if verbose and any(period.measured.columns for period in watched.periods[-1:]):

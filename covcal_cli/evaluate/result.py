@@ -22,7 +22,7 @@ from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
-from covcal_cli.records import Count, Document, Input, Within, at, require_ascending, write_document
+from covcal_cli.records import Count, Document, Input, Within, at, require_ascending
 
 Predictions = Literal["original", "own"]
 _TABLE = (
@@ -316,18 +316,6 @@ def metrics_document(
         "regressions": changes,
         "inputs": evaluation.inputs,
     }
-
-
-def write_metrics(
-    evaluation: Evaluation,
-    verdicts: Sequence[Verdict],
-    path: Path,
-    *,
-    force: bool,
-    changes: Sequence[Change] = (),
-) -> None:
-    """Write metrics.json, whole or not at all."""
-    write_document(metrics_document(evaluation, verdicts, changes), path, force=force)
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:

@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError, LimitExceededError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.gates import Gates, assess
 from covcal_cli.evaluate.macro import LabelAssessments, assess_labels
-from covcal_cli.evaluate.result import Evaluation, write_metrics
+from covcal_cli.evaluate.result import Evaluation, metrics_document
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import hidden_sibling, sha256_of
 from covcal_cli.forecast import read_named, require_accuracy, source_accuracy
@@ -356,9 +356,10 @@ class Steps:
 
         def make(output: Path) -> None:
             if isinstance(evaluation, LabelAssessments):
-                write_document(evaluation.document(output), output, force=True)
+                content = evaluation.document(output)
             else:
-                write_metrics(evaluation, [], output, force=True)
+                content = metrics_document(evaluation, [])
+            write_document(content, output, force=True)
 
         inputs = {"file": sha256_of(file), "calibration": sha256_of(document)}
         self._step(METRICS, inputs, make, {"seed": settings.seed})
