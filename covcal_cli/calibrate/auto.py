@@ -1,26 +1,26 @@
 """Choose a method for ``--method auto``, and list the methods that were not chosen.
 
 **The rule.** T_s is the temperature of ``temp``. The accuracy on the target is estimated by
-`estimators.consensus`, which also defines all constants. Usually the choice is ``consensus``: T is
-such that the mean target confidence equals the estimated accuracy, but T is not below a floor. If
-the estimate does not show that the mean confidence at T_s is wrong (`consensus.reason_to_keep`),
+`estimators.consensus`, which also defines all constants. Usually the choice is ``consensus``, which
+sets T so that the mean target confidence equals the estimated accuracy. T is never below a floor.
+If the estimate does not show that the mean confidence at T_s is wrong (`consensus.reason_to_keep`),
 the choice is ``temp``, or ``none`` if T_s is below the floor. The floor is 1. But if T_s is below
-1, and the source has at least 10 errors, the floor is T_s. The reason for the floor: an estimate
+1, and the source has at least 10 errors, the floor is T_s. There is a floor because an estimate
 alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
 pass, else ``prior``. Bayes' rule corrects for the class frequencies, also if something else shifts
 too. Methods with a prior were tried with the true frequencies on 91 shifts. These are 33 shifts of
 the benchmark, unchanged and with some classes made rarer. The mean Brier score of this choice is
-.267. If ``cot`` or ``temp`` is chosen by the same checks, the mean Brier score is .310. It is .342
-with ``temp`` alone, and .354 with ``prior`` and class frequencies that BBSE estimates. So with
-``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+.267. If ``cot`` or ``temp`` is chosen by the same checks, the mean Brier score is .310. With
+``temp`` alone, the score is .342. With ``prior`` and class frequencies that BBSE estimates, the
+score is .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
-**The other methods.** For each, cal.json has the mean confidence on target training and validation
-rows. If the estimated accuracy is right, its ECE is at least the distance between this confidence
-and the accuracy. The ECE may be larger, because confidence can be right on average but wrong for
-single rows. If T is matched to the estimate, the distance is 0, whether or not the estimate is
-right.
+**The other methods.** For each method, cal.json has the mean confidence on target training and
+validation rows. If the estimated accuracy is right, the ECE of the method is at least the distance
+between this confidence and the accuracy. The ECE may be larger, because confidence can be right on
+average but wrong for single rows. If T is matched to the estimate, the distance is 0, whether or
+not the estimate is right.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
-_SHOWN = 5e-5  # a smaller difference does not show in the printed digits
-# The time of COT grows about with K^3. If there are more classes than this, COT is computed only
-# where the choice of auto depends on it.
+_SHOWN = 5e-5  # a smaller difference is not visible in the printed digits
+# The time of COT grows about with K^3. With more classes than this, COT is computed only if the
+# choice of auto depends on it.
 _MOST_CLASSES_OF_COT = 100
 
 
@@ -65,7 +65,7 @@ def candidates_for(problem: Problem, chosen: str) -> list[str]:
 def candidates(
     problem: Problem, fits: Mapping[str, MethodFit], chosen: str
 ) -> tuple[Candidate, ...]:
-    """Return how each method in `fits` compares. Without an estimate, some numbers are missing."""
+    """Return the numbers of each method in `fits`, for comparison with the chosen method."""
     return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
 
 
@@ -106,7 +106,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the choice for given class frequencies if COT's checks pass, and if a check fails."""
+    """Return two methods for given class frequencies: one if COT's checks pass, and one if not."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
@@ -135,7 +135,7 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
-    """Return in a few words why auto chose this method, or why it did not."""
+    """Return in a few words why auto chose this method, or why auto did not choose it."""
     if problem.prior is None:
         if chosen:
             return {

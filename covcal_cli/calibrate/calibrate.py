@@ -1,7 +1,7 @@
 """``covcal calibrate``: fit a method's temperature on a file, with checks and notes.
 
-`methods` lists the methods. `fits` fits them to a `problem` (a file with all that methods share),
-and `auto` chooses one. `labelled` fits to rows that the user labelled.
+The module `methods` lists the methods. `fits` fits them to a `problem`, which is a file with all
+values that methods share. `auto` chooses a method. `labelled` fits to rows that the user labelled.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, sentences_of_failed
 
-_LARGE = 10.0  # with a larger T, the outputs are seldom the logits that training used
+_LARGE = 10.0  # a larger T is a sign that the outputs are not the logits that training used
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
     "upper": "check the labels and the order of the classes",
@@ -104,7 +104,7 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method. The file must have all that it needs (`Problem.missing_for`)."""
+    """Fit a method. The file must have all that the method needs (`Problem.missing_for`)."""
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 
@@ -126,7 +126,7 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            # the warning of a failed check already says what the note would say
+            # the warning of a failed check has the same content as this note
             if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
@@ -176,7 +176,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # the errors of the classifier are counted, also for a blend
+        # these are errors of the classifier, also if the method is a blend
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )
@@ -212,7 +212,7 @@ def _fit_to_labels(
     """Fit temperature and offset to labelled target rows, for the classifier's own logits."""
     try:
         problem = Problem(file, settings, settings.loss)
-    # the source has no labelled rows, so there is no estimate without target labels
+    # without labelled source rows, there is no estimate without target labels
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)
@@ -301,7 +301,7 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 
 
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the name and shares of the class frequencies, because a file may be deleted."""
+    """Return the name and shares of the class frequencies, because their file may be deleted."""
     name, shares = problem.settings.target_prior, None
     if problem.settings.prior_shares is not None:
         return TargetPrior(name, problem.settings.prior_shares)

@@ -87,7 +87,7 @@ class Calibrator:
     max_weight : float
         The upper limit of importance weights, at least 1.
     seed : int
-        Chooses rows if there are more than a fit uses.
+        Seed of the random choice of rows, if there are more rows than a fit uses.
     allow_limit : bool
         Accept a temperature at the limit of its range, with a warning instead of an error.
 
@@ -96,7 +96,7 @@ class Calibrator:
     temperature_ : float
         T. The probabilities are softmax(z / T); methods with a prior add b to the exponent.
     method_ : str
-        The method that was used; `reason_` says why, in one sentence.
+        The method that was used. `reason_` says in one sentence why it was used.
     estimate_ : Estimate or None
         The estimated accuracy on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
         there are too few rows for an estimate.
@@ -107,7 +107,7 @@ class Calibrator:
     feature_names_in_ : array of str, shape (K,)
         The columns of the data frame that `fit` read. Missing if `fit` read no data frame.
     notes_ : tuple of str
-        Notes. (`fit` issues warnings as Python warnings.)
+        Notes on the fit. (Warnings are issued as Python warnings.)
     calibration_ : Calibration
         The whole result, as cal.json holds it.
     """
@@ -208,8 +208,8 @@ class Calibrator:
     def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
         """Return the accuracy, as scikit-learn's classifiers do.
 
-        A temperature does not change it. To compare calibrations, pass ``scoring="neg_log_loss"``
-        to scikit-learn.
+        A temperature does not change the accuracy. To compare calibrations, pass
+        ``scoring="neg_log_loss"`` to scikit-learn.
         """
         rows = self.rows(logits)
         numbers = class_numbers(labels_of(labels, "labels", len(rows)), self.classes_, "labels")
@@ -319,8 +319,9 @@ class Calibrator:
 class ArrayFile(FeatureFile):
     """A features file in memory. All its rows are validation rows.
 
-    `domains` has for "source" and "target" the arrays of each, by name. A target without rows is
-    left out if there is a source. The ids are row numbers. Missing labels are unknown labels.
+    `domains` has the arrays of each domain ("source" or "target") by name. A target without rows is
+    left out if there is a source. The ids are row numbers. Labels that are missing count as
+    unknown.
     """
 
     def __init__(
@@ -344,7 +345,7 @@ class ArrayFile(FeatureFile):
             }
             for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
-            if name == "target":  # the target's rows are the same after labels arrive
+            if name == "target":  # labels that arrive later do not change the identity of the rows
                 content["labels"] = unknown
             for values in content.values():
                 self._digest.update(values.tobytes())
@@ -480,9 +481,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A classifier that is fitted already (has ``classes_``) is not changed. Then `X` must be rows
-        that it was not trained on. A classifier that is not fitted is copied, trained on two thirds
-        of the rows, and calibrated on the last third.
+        A classifier that is fitted already (has ``classes_``) is not changed. Then `X` must have
+        rows that the classifier was not trained on. A classifier that is not fitted is copied. The
+        copy is trained on two thirds of the rows, and calibrated on the last third.
         """
         labels = array_of(y, "y")
         labels = labels_of(labels, "y", labels.size)
@@ -533,7 +534,7 @@ class CalibratedClassifier:
     def set_params(self, **values: Any) -> Self:
         """Change parameters. ``calibrator__method`` is the parameter `method` of `calibrator`."""
         parts = ("estimator", "calibrator")
-        for name, value in sorted(values.items()):  # a part comes before its own parameters
+        for name, value in sorted(values.items()):  # sets `estimator` before `estimator__C`
             part, _, inner = name.partition("__")
             if part not in parts or (inner and not hasattr(getattr(self, part), "set_params")):
                 raise ArgumentError(
@@ -553,7 +554,7 @@ class CalibratedClassifier:
 
     @property
     def feature_names_in_(self) -> AnyArray:
-        """The names of these features. Missing if the classifier has none."""
+        """The names of the features. Missing if the classifier was trained without names."""
         return np.asarray(self.estimator_.feature_names_in_)
 
     def _require_fitted(self) -> None:
@@ -576,7 +577,7 @@ class CalibratedClassifier:
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
-    """Return a classifier with calibrated probabilities. `parameters` are those of `Calibrator`.
+    """Return a classifier with calibrated probabilities; `Calibrator` explains the `parameters`.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
     """

@@ -1,4 +1,4 @@
-"""``covcal estimate``: the target accuracy by all estimators, and what follows for calibrations.
+"""``covcal estimate``: the target accuracy by all estimators, compared with calibrations.
 
 If rows of the file were labelled with ``covcal label``, the accuracy from these labels comes first.
 """
@@ -57,7 +57,7 @@ class Estimation(Document):
     target_rows: Count = field(metadata=at("rows.target"))
     # the accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
-    # the class frequencies in the words of the user
+    # the class frequencies as the user gave them, such as "uniform" or a path
     prior_name: str = field(metadata=at("target_prior.name"))
     # The class frequencies on the target; None if they are those of the source.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
@@ -97,13 +97,13 @@ def estimate(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy of a file's classifier, and other metrics if asked for.
+    """Estimate the target accuracy of a file's classifier, and the `metrics` and cost if given.
 
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
-    and a class, such as ``("recall", "fraud")``; the class None stands for all classes. With `by`,
-    a column of the file, the metrics are also estimated for each of its values. `costs` is a
-    costs.json of `decide`. With `costs`, the result has the mean cost of a row if every row is
-    accepted.
+    and a class, such as ``("recall", "fraud")``; the class None stands for all classes. `by` is a
+    column of the file. With `by`, the metrics are also estimated for each value of this column.
+    `costs` is a costs.json of `decide`. With `costs`, the result has the mean cost of a row if
+    every row is accepted.
 
     Raises
     ------
@@ -214,7 +214,7 @@ class ExpectedCalibration:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Estimates of the accuracy, and the confidence of calibrations to compare with."""
+    """Estimates of the accuracy, and the mean confidence of calibrations for comparison."""
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
@@ -237,9 +237,9 @@ def expect(
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
     `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
-    `asked` has those fields of `EstimateSettings` that the user set. The other fields are taken
-    from the first calibration. But the class frequencies are those of the first calibration for
-    which the user gave some. `networks` is the adapted file of an fl method, if it has moved.
+    `asked` has the fields of `EstimateSettings` that the user set. The other fields are taken from
+    the first calibration. But class frequencies are taken from the first calibration whose method
+    takes them. `networks` is the adapted file of an fl method, if it has moved.
     `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too
     few rows for an estimate. Raises `CovcalError` if the class frequencies or a value of the file
     cannot be used, or a calibration does not fit the file. Raises `UnusedOptionError` if `networks`
@@ -283,7 +283,10 @@ def expect(
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the class frequencies of the first calibration that has some, and notes on others."""
+    """Return the class frequencies of the first calibration that takes some.
+
+    Also return a note on each calibration with other class frequencies.
+    """
     taking = [
         (document, calibration.target_prior)
         for document, calibration in zip(documents, calibrations.values(), strict=True)

@@ -21,8 +21,7 @@ target confidence to an estimate of the target accuracy:
 | atc       | ATC               | the classifier's                  | -        |
 
 T_s is the temperature of ``temp``. The floor is 1. If T_s is below 1 and the source has at least 10
-errors, the floor is T_s, because the source then proves that the classifier is not confident
-enough.
+errors, the floor is T_s. The source errors then prove that the classifier is not confident enough.
 
 Two methods correct the log odds for the class frequencies of the target. If only P(y) changes from
 p to q, p(y | x) on the target is proportional to q_y / p_y times p(y | x) on the source (Saerens et
@@ -71,7 +70,7 @@ _PRIOR_DRIFT = "prior drift"
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Return T = 1, so that nothing changes."""
+    """Return T = 1, which changes no probability."""
     scaling = Scaling(forecaster, 1.0)
     loss = problem.loss_of(scaling)
     return MethodFit(scaling, loss, loss)
@@ -102,7 +101,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with each row weighted by how much more frequent its class is on the target (RLLS)."""
+    """Fit T with the weight target / source frequency of each row's class (RLLS)."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
@@ -116,9 +115,9 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note: the estimated change of class frequencies, and whether it may be chance.
+    """Return a note on the estimated change of class frequencies, and whether it may be chance.
 
-    If the difference is too small for its penalty, RLLS returns equal frequencies.
+    If the change is small compared with the penalty, RLLS returns the frequencies of the source.
     """
     if shift.moved < _NOT_MOVED:
         return (
@@ -220,8 +219,8 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
     """Match the mean confidence to the combined estimate, with T at least the floor.
 
-    For a blend, the logits of adapt are matched too, with a temperature of their own; then their
-    mean matches as well.
+    For a blend, the logits of adapt are matched too, with a temperature of their own. Then the mean
+    of both confidences equals the estimate too.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []
@@ -273,8 +272,8 @@ def _notes_on_crossings(match: Match) -> list[str]:
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
     """Return COT's checks and, if class frequencies are not given, the check of their drift.
 
-    COT uses the drift itself, so a large drift can make COT right or wrong. So this check is only
-    for information.
+    COT uses the drift too. With a large drift, COT may be right or wrong, so this check is only for
+    information.
     """
     if problem.prior is not None:
         return problem.cot.guards
@@ -289,7 +288,7 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # a method that uses an estimate from source errors has this check already
+    # If the method's estimate counts source errors, the check is already in the list.
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:

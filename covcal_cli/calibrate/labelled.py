@@ -34,10 +34,10 @@ LABELLED = "labelled"
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the labelled rows to fit to; None if there are none, or the user wants none.
+    """Return the labelled rows to fit to; None without labels, or if the user wants no labels.
 
-    Raises `CovcalError` if the labels are damaged, or if the user asks for labels that are not
-    there.
+    Raises `CovcalError` if the labels are damaged, or if the user asks for labels, but the file has
+    none.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
@@ -110,7 +110,7 @@ class LabelledFit:
         )
 
     def estimates(self) -> dict[str, Any]:
-        """Return accuracy and ECE on all rows that could be drawn to be labelled."""
+        """Return accuracy and ECE, estimated for all rows from which labelled rows were drawn."""
         ece, low, high = self._ece()
         return {
             "accuracy": self._accuracy,
@@ -130,7 +130,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return the classes' metrics from the labels, for all rows and by a column's values."""
+        """Return metrics of classes from the labels: for all rows, and for each value of `by`."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -220,7 +220,8 @@ def error_of(
     """Return the ECE of a calibration from labels, and the ends of its interval.
 
     If the calibration was fitted to some of these rows, return the ECE that the fit measured by
-    cross-fitting. None if an older version did not measure this number.
+    cross-fitting. Return None if the calibration has no such number, because an older version made
+    it.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

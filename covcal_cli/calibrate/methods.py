@@ -22,8 +22,8 @@ class Method:
     """A method that finds a temperature T_f, and perhaps class offsets."""
 
     name: str
-    # Which logits are scaled: the classifier's logits, the aligned logits of adapt, or both. With
-    # None: the aligned logits if the file has them, else the classifier's.
+    # The logits that are scaled: the classifier's logits, the aligned logits of adapt, or both.
+    # None stands for the aligned logits if the file has them, else for the classifier's logits.
     forecaster: "Forecasters | None"
     fit: str  # the name of the function in `fits`
     help: str

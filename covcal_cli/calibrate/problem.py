@@ -1,6 +1,6 @@
-"""A file with all values that methods and estimators share. Each is computed when first read.
+"""A file with all values that methods and estimators share. A value is computed when first read.
 
-ARCHITECTURE, section 3, says which rows are used for what. No target label is read.
+ARCHITECTURE, section 3, says for what each kind of row is used. No target label is read.
 
 The source discriminator of a file without adapt is logistic (MATHEMATICS, section 1). It is fitted
 in NumPy, from blocks of rows. The result equals scikit-learn's ``LogisticRegression(C=1/ridge)``
@@ -78,17 +78,17 @@ LIMITS: dict[Limit, str] = {
 @checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EstimateSettings:
-    """The settings of ``covcal estimate``; all methods use them too."""
+    """The settings of ``covcal estimate``, which all methods use too."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
     # Labels to use: "marked" (from covcal label), "none", or "auto" (marked if there are any). A
     # number means: this many random target rows with known labels (calibrate only).
     labels: str | int = AUTO_LABELS
-    # Class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class.
+    # class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # The shares themselves, if they are known. They are used instead of a file.
+    # The shares of `target_prior`, if they are known already. Then no file is read.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # chooses rows if there are more than a fit uses
+    seed: int = 0  # seed of the random choice of rows, if there are more than a fit uses
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -108,7 +108,7 @@ class EstimateSettings:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels from covcal label are used if there are any; false if a prior is given."""
+        """Whether labels from covcal label are used if there are any. Not if a prior is given."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -178,7 +178,7 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     for domain in (source, target):
         domain.require_any("train")
         rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
-    # With standardised features, the ridge penalty treats all of them alike.
+    # Features are standardised, so the ridge penalty is the same for all features.
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (
@@ -205,7 +205,8 @@ def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     """Return mean and standard deviation of the features. Each domain weighs one half.
 
-    The first row is subtracted before squaring. Otherwise a large common offset would cost digits.
+    The first row is subtracted before squaring. Otherwise, if all values are large, digits would be
+    lost.
     """
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
@@ -219,8 +220,8 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     return origin + first, np.where(constant, 1.0, deviation)
 
 
-# The most target validation rows for which discriminators are computed. More rows would change no
-# printed digit.
+# The largest number of target validation rows for which discriminators are computed. With more
+# rows, no printed digit would change.
 MAX_DISCRIMINATED = 500_000
 _MIN_ROWS = 2  # an estimate needs at least this many rows of each domain
 _NO_TARGET = "target rows: extract them together with the source"
@@ -231,8 +232,8 @@ class MethodFit:
     """The result of a method on a file: the scaling, with checks, notes and warnings."""
 
     scaling: Scaling
-    # The mean loss of the labelled source validation rows, at T and at 1, weighted as in the fit.
-    # Offsets are left out, because they are meant for the target.
+    # The mean loss of the labelled source validation rows at T, and at T = 1, weighted as in the
+    # fit. Offsets are left out, because they are made for the class frequencies of the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
@@ -306,14 +307,14 @@ def _validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """An open file with the settings of a run. Values that methods share are computed once."""
+    """An open file with settings. Values that several methods use are computed once."""
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # both caches have the names of forecasters as keys
+        # the keys of both caches are the names of forecasters
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
@@ -396,7 +397,8 @@ class Problem:
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the smallest T that a method may choose by an accuracy estimated without labels.
 
-        This T is 1; or the T of `temp`, if that T is smaller and the source has enough errors.
+        This T is 1. But it is the T of `temp` if that T is below 1 and the source has enough
+        errors.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0
@@ -414,12 +416,12 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return the discriminators' logits for rows of both domains, (M, n) and (M, n_t).
 
-        For the aligned forecaster, these are the discriminators on psi(phi). For the classifier, it
-        is one discriminator on phi: a network of the adapted file, or a logistic regression that is
-        fitted here.
+        The aligned forecaster has the discriminators on psi(phi). The classifier has one
+        discriminator on phi: a network of the adapted file, or a logistic regression that is fitted
+        here.
 
-        At most `MAX_DISCRIMINATED` target rows are used, chosen by the seed. T_g, the AUC and the
-        error of g are computed from them.
+        The seed chooses at most `MAX_DISCRIMINATED` target rows. T_g, the AUC and the error of g
+        are computed from these rows.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows
@@ -535,7 +537,7 @@ def minimised(
 
 
 def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Return warnings if T is kept at 1 or at a limit, or if some rows cannot be fitted at all."""
+    """Return warnings if T is kept at 1 or at a limit, or if no T fits some rows."""
     warnings = []
     if fit.ruled_out:
         warnings.append(
@@ -561,5 +563,5 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
 
 
 def input_of(file: FeatureFile) -> Input:
-    """Return the file as a result lists it among its inputs."""
+    """Return the entry of the file in the list of a result's inputs."""
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())

@@ -5,8 +5,7 @@ The rule of combination has five steps. Its constants are in this module, in `cl
 
 1. These estimators are used:
    - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where a row
-   has
-     only one number: DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
+     has only one number: DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
      confidence` passes. This check passes if the confidence falls, if it rises by more than class
      frequencies explain, or if most predicted labels would have to change to be as frequent as on
      the source. If the confidence falls, and there are more than two classes, two more checks must
