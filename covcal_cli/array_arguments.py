@@ -9,8 +9,8 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# If all values lie in [0, 1] and there are at least this many rows, the values are taken for
-# probabilities, not logits. The first number is for several columns, the second for one column.
+# If there are at least this many rows, and all values are in [0, 1], the values count as
+# probabilities and not as logits. True stands for several columns, False for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
@@ -50,7 +50,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return whether rows hold logits or a kind of probabilities."""
+    """Return the evidence on whether rows contain logits or some form of probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -82,7 +82,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    # if all numbers are equal, they may be logits or probabilities
+    # numbers that are all equal may be logits or probabilities
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:

@@ -104,8 +104,8 @@ def forecaster_logits(
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 
-    The logits of the aligned forecaster are in an adapted file; for another file, `networks`
-    compute them from its features.
+    An adapted file contains the logits of the aligned forecaster. For another file, `networks`
+    compute these logits from its features.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
@@ -123,7 +123,7 @@ def networks_for(
     *,
     allow_other_preprocessing: bool = False,
 ) -> AlignedNetworks | None:
-    """Return the networks that compute the aligned logits of `file`, or None if it needs none.
+    """Return the networks that compute the aligned logits of `file`, or None if none are needed.
 
     A calibration that scales the classifier's own logits needs no networks. An adapted file
     contains its aligned logits, so it needs no networks either. The networks come from the adapted
@@ -187,7 +187,7 @@ class ScaledLogits:
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """One key per forecaster whose logits are scaled. Equal keys mean equal logits."""
+        """A key for each forecaster whose logits are scaled. Equal keys stand for equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
@@ -220,7 +220,7 @@ class ScaledLogits:
         return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
-        """Return the logits of every scaled forecaster; `logits` are the classifier's."""
+        """Return the logits of every scaled forecaster. `logits` are the classifier's, if known."""
         return [
             class_major(
                 logits
@@ -234,8 +234,8 @@ class ScaledLogits:
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Split arguments ``FILE`` or ``NAME=FILE`` into files of calibrations and their names.
 
-    A calibration without a name has an empty name. An argument that is the name of an existing file
-    is not split.
+    A calibration without a name gets an empty name. If an argument is the name of an existing file,
+    it is not split.
     """
     files, names = [], []
     for argument in arguments:
@@ -251,15 +251,15 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations, and return them by name.
 
-    `names` are the names that the user gave, in the order of `documents`. A calibration whose name
-    is empty gets the name of its method. If two have the same method, or files
-    hold several labels, it gets the name of its file. A calibration by the method none is always
+    `names` are the names that the user gave, in the order of `documents`. A calibration with an
+    empty name gets the name of its method. If two calibrations have the same method, or the files
+    have several labels, it gets the name of its file. A calibration by the method none is always
     called ``none``.
 
     Raises
     ------
     CovcalError
-        If a calibration cannot be read, or two have the same name.
+        If a calibration cannot be read, or two calibrations have the same name.
     UnusedOptionError
         If `networks` are given and no calibration scales aligned logits.
     """
@@ -374,11 +374,11 @@ def require_fitting(
     Raises
     ------
     CovcalError
-        If its model, classes, feature columns or tensors differ, or its images were preprocessed
-        differently. `allow_other_preprocessing` accepts other preprocessing.
+        If the model, classes, feature columns or tensors of the file differ, or its images were
+        preprocessed in another way. `allow_other_preprocessing` accepts other preprocessing.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # This comes first, because a message with class names is clearer than one with two hashes.
+    # Classes are compared first, because class names say more than the hashes of two models.
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -406,8 +406,9 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # The outputs of one model keep their order, so class names may differ. The model of a table
-        # is unknown. So other names mean other classes, except if the names are only numbers.
+        # If the model is the same, the order of its outputs is the same, so class names may differ.
+        # The model of a table is unknown. So other class names mean other classes, unless the names
+        # are only numbers.
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -421,7 +422,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table with other columns, or in another order: the model reads them by position."""
+    """Refuse a table with other columns or another order, because the model reads by position."""
     columns, expected = file.feature_columns, calibration.feature_columns
     if not columns or not expected or columns == expected:
         return
@@ -446,8 +447,8 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
     """Refuse a file whose logits or features come from other tensors of the model.
 
-    Without features (``--phi none``), only the kind of the output must agree, not the names of
-    tensors.
+    If a file has no features (``--phi none``), only the kind of the output must be the same, but
+    not the names of tensors.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]

@@ -1,10 +1,11 @@
 """Files whose rows can have several labels, and the label that is read at a time.
 
 A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
-the classes `CLASSES` (no and yes). A features file holds one such classification per label, and so
-does each JSON document about it (`SCHEMA`). A command loops over the labels. Inside the block
-`one_label`, every function that reads the file sees only one label. Outside such a block these
-functions refuse the file, so a command without such a loop stops with a message.
+the classes `CLASSES`. A features file contains such a classification for each label. A JSON
+document about the file contains a result for each label (`SCHEMA`). A command loops over the
+labels. Inside the block `one_label`, every function that reads the file sees only one label.
+Outside this block these functions refuse the file. So a command without such a loop stops with a
+message.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from covcal_cli.errors import CovcalError, LimitExceededError, shown
 SCHEMA = "covcal.multilabel/1"
 CLASSES = ("absent", "present")
 T = TypeVar("T")
-_SHOWN = 4  # most labels that a sentence names
+_SHOWN = 4  # largest number of labels that a sentence names
 _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 
@@ -41,7 +42,10 @@ def current_label() -> str | None:
 
 
 def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:
-    """Return the results of one call per label, by name; without labels, of a single call."""
+    """Call a function once for each label, and return the results by the labels' names.
+
+    Without labels, the function is called once, and the name is empty.
+    """
     if not labels:
         return {"": call()}
     results = {}

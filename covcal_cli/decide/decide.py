@@ -1,13 +1,14 @@
 """``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
 Rows are ranked by their calibrated confidence. Without labels, `decide` accepts as many rows as
-possible while their expected error, plus a margin of about half of its range, is within the limit.
-With labels of rows that ``covcal pick --for`` drew, it tests thresholds one after the other. The
-bound of a test is exact, and the order of the tests does not depend on labels (`maths.acceptance`).
+possible. The expected error of the accepted rows, plus a margin of about half of its range, must be
+within the limit. With labels of rows that ``covcal pick --for`` drew, `decide` tests thresholds one
+after the other. The bound of a test is exact, and the order of the tests does not depend on labels
+(`maths.acceptance`).
 
-Labels to which the calibration was fitted cannot be used for a promise: the fit raised the
-confidence of rows that these labels call right. Rows of the test split are not read, and a promise
-is not about them.
+Labels to which the calibration was fitted cannot be used for a promise, because the fit raised the
+confidence of rows on which these labels agree with the classifier. Rows of the test split are not
+read, and a promise is not about these rows.
 """
 
 import math
@@ -63,7 +64,7 @@ from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-# the most rows, and the most probabilities, from which the curve is computed
+# the largest numbers of rows and of probabilities from which the curve is computed
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
 # the numbers of labels that may be suggested
@@ -73,8 +74,9 @@ _LEAST_SHARE = 0.005
 # Labels are suggested if they allow a promise with the first of these probabilities. If no number
 # of labels reaches it, the second probability is enough.
 LIKELY, _EVEN = 0.8, 0.5
-# This probability is a mean over five errors: the expected error, each end of its range, and the
-# values half way to the ends. With the three errors of the plan, it would be too high.
+# The probability that labels allow a promise is a mean over five errors: the expected error, each
+# end of its range, and the values half way to the ends. A mean over the three errors of the plan
+# would be too high.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5  # rounding error of a threshold in 32 bits
 
@@ -89,9 +91,10 @@ class DecideSettings:
     certain_sets: bool = False  # whether `certainty` is about the coverage of sets too
     # whether the promise is about the rows of this file only, not about later rows
     these_rows: bool = False
-    # "marked" (from covcal label), "none", or "auto": marked if they can be used
+    # "marked" (labels from covcal label), "none", or "auto" (marked labels if they can be used)
     labels: str = "auto"
-    by: str | None = None  # a column, or "predicted": also show the expected error of each group
+    # a column, or "predicted": the expected error is also shown for each of its values
+    by: str | None = None
     costs: Path | None = None  # costs.json, which is used instead of an error
     seed: int = 0
 
@@ -156,7 +159,7 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
-        # Random rows stand for all rows where every probability is needed.
+        # The probabilities of all classes are computed only for a random sample of rows.
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
         drawn = target.drawn(most, settings.seed, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
@@ -266,7 +269,7 @@ class _Labelled:
         self.draw, self.target, self._ranking = draw, target, ranking
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # For each batch that was drawn for a decision: the threshold of its region.
+        # the threshold of the region of each batch that was drawn for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 
@@ -305,10 +308,10 @@ class _Labelled:
         return None
 
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test the thresholds that the draws allow. Return that which accepts most rows.
+        """Test thresholds after each batch. Return the threshold that accepts most rows.
 
-        There is a test after every batch, and each may use its own part of the allowed error
-        probability. So a promise stays valid when more batches follow.
+        Each batch has its own part of the allowed error probability. So a promise stays valid when
+        more batches follow.
         """
         looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
@@ -316,7 +319,8 @@ class _Labelled:
     def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
         """Test the thresholds with the first `look` batches that were drawn for a decision.
 
-        Return the lowest threshold that passes (infinity if none does), and its labels.
+        Return the lowest threshold that passes, or infinity if no threshold passes, and the labels
+        with which it was tested.
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
@@ -345,7 +349,7 @@ class _Labelled:
         return lowest, use
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return the number of rows above a threshold that no batch before this one drew."""
+        """Return the number of rows above a threshold that no batch before batch `number` drew."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -359,7 +363,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # rows outside the region count too, or all rows were drawn with the same probability
+        # the set reaches beyond the region, or the region (-1) has all rows
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
@@ -404,7 +408,7 @@ def _sets(
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
-    """Return the expected error of the rows with the highest scores, a `share` of all rows."""
+    """Return the expected error of a `share` of the rows: those with the highest scores."""
     values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 
@@ -412,9 +416,10 @@ def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
 def _offer(
     ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
 ) -> tuple[int, float, float]:
-    """Return how many labels probably allow a promise, for which share of rows, with which chance.
+    """Return the suggested number of labels, the share of rows to promise for, and the chance.
 
-    All three are 0 if no number of labels does.
+    The chance is the probability that this number of labels is enough. All three are 0 if no number
+    of labels is likely to be enough.
     """
     beliefs, offers = beliefs_of(curve, _CONSIDERED), []
     for labels in _OFFERS:

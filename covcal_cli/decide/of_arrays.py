@@ -20,12 +20,12 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, these accuracies are considered possible, as shares of the mean confidence.
+# Without an estimate, the plan considers these accuracies, as shares of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
 class Decision:
-    """A rule that accepts rows at a limit of the error, or makes sets of classes.
+    """A rule that accepts rows with a limited share of errors, or makes sets of classes.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Decision:
     coverage : float, optional
         The share of rows whose set contains the right class.
     certainty : float
-        The probability that a promise is kept, over repeated draws of the labelled rows.
+        The probability that a promise is kept, if labelled rows were drawn again and again.
     temperature : float
         T of the calibrated probabilities softmax(z / T), for example `Calibrator.temperature_`.
 
@@ -85,8 +85,9 @@ class Decision:
     ) -> Self:
         """Choose `threshold_` and `cut_` from target logits, and from the labels of random rows.
 
-        Without labels, both are estimates. With labels, `threshold_` is a promise. The promise is
-        valid for every classifier, temperature and estimate, if the rows were drawn at random.
+        Without labels, both numbers are estimates. With labels, `threshold_` is a promise. The
+        promise is valid for every classifier, temperature and estimate, if the labelled rows were
+        drawn at random.
 
         Parameters
         ----------
@@ -149,10 +150,10 @@ class Decision:
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold whose error the labels prove; 1 if they prove none.
+        """Return the lowest threshold for which the labels prove the error; 1 without a proof.
 
         The labelled rows above a threshold are a random sample of all rows above it. So the number
-        of wrong rows among them has a binomial distribution.
+        of wrong labelled rows has a binomial distribution.
         """
         error, level = self.error or 0.0, 1 - self.certainty
 
@@ -175,7 +176,7 @@ class Decision:
             )
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
-        """Return the probabilities of rows that have the classes given to `fit`."""
+        """Return the probabilities of rows. They must have as many classes as in `fit`."""
         values = logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(

@@ -1,12 +1,12 @@
 """Compute which rows to accept, and which classes a set contains, from confidences in memory.
 
 A curve gives, for every share of rows, the expected error of the rows with the highest confidence.
-If wrong classes and reviews have costs, the share whose acceptance costs least is computed.
+If wrong classes and reviews have costs, the share of rows that is cheapest to accept is computed.
 
 costs.json is an object with two keys: `review`, the cost of a row that a person reviews (`estimate`
-does not need it), and `wrong`, the cost of an accepted row with a wrong class. The optional key
-`pairs` is a list of objects with `true`, `predicted` and `cost`. For these pairs of classes, `cost`
-replaces `wrong`.
+does not need this key), and `wrong`, the cost of an accepted row with a wrong class. The optional
+key `pairs` is a list of objects with `true`, `predicted` and `cost`. For such a pair of classes,
+`cost` replaces `wrong`.
 
 A set of classes should contain the right class with a given probability, the coverage C. A set
 contains the most probable class, and every class whose calibrated probability is at least a number,
@@ -16,10 +16,10 @@ the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set 
   average. For this, the temperature is raised until the mean confidence is two fifths of the way
   from the estimated accuracy to its low end.
 - With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
-  them: those where its probability is lowest. This is split conformal prediction (Papadopoulos et
-  al. 2002). If this number is not whole, it is rounded up or down at random, so that its mean is
-  right. The coverage is then C on average over repeated draws. With a certainty, an exact test says
-  how many right classes may be excluded.
+  these rows: the rows where the right class is least probable. This is split conformal prediction
+  (Papadopoulos et al. 2002). If the number is not whole, it is rounded up or down at random, so
+  that its mean is right. The coverage is then C on average over repeated draws. If the user gives a
+  certainty, an exact test says how many right classes may be excluded.
 """
 
 import json
@@ -40,8 +40,9 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Chosen on the half *choose*. For sets: how far to go from the estimated accuracy towards its low
-# end. For rows to accept: how far from the expected error towards its high end.
+# Both numbers were chosen on the half *choose*. The first is the part of the way from the estimated
+# accuracy to its low end, for sets. The second is the part of the way from the expected error to
+# its high end, for rows to accept.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100  # number of points of the curve
 _SHARES = 200  # number of shares whose costs are compared
@@ -166,9 +167,9 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return in how many labelled rows the set may lack the right class; -1 if 0 would be too many.
+    """Return in how many labelled rows the set may lack the right class; -1 if 0 is too many.
 
-    Whether it is rounded up or down depends on the row numbers, which are random.
+    The random rounding uses the numbers of the labelled rows as its seed.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
@@ -190,7 +191,7 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the right class's probability: 1 if it is the largest, 0 without a label."""
+    """Return the probability of each row's label: 1 for the top class, 0 without a label."""
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)

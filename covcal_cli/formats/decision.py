@@ -160,10 +160,10 @@ class Decision(Document):
 def beliefs_of(
     curve: Sequence[CurvePoint], parts: Sequence[float] = (0.5, 0.0, -0.5)
 ) -> list[Float64s]:
-    """Return expected wrong rows, as shares of all rows, for several errors in the range.
+    """Return the expected wrong rows at each point of a curve, as shares of all rows.
 
-    A part of 0 stands for the expected error. A part of 1 is the high end of its range, and a part
-    of -1 is the low end.
+    There is one array for each part. Part 0 stands for the expected error, part 1 for the high end
+    of its range, and part -1 for the low end.
     """
     share, error, low, high = np.array([(p.share, p.error, p.low, p.high) for p in curve]).T
     errors = [error + abs(part) * ((high if part > 0 else low) - error) for part in parts]
