@@ -1,0 +1,85 @@
+"""A second classifier of another kind, trained on the same rows as the first.
+
+The first classifier of a shift is trained by a maker. This module stops the maker just before that,
+and trains another kind of classifier on the maker's rows. So both classifiers see the same inputs.
+"""
+
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import choose_adapt_settings as builders
+import numpy as np
+from scipy import sparse
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.naive_bayes import MultinomialNB
+from sklearn.neural_network import MLPClassifier
+
+from benchmark.makers import classifiers
+from benchmark.makers.classifiers import Maker, Values
+from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
+
+_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # with more, boosted trees take long or fail
+_SMALLEST = 1e-4  # the least probability, because forests also give 0
+
+
+@dataclass(frozen=True)
+class SecondSide:
+    """The second classifier on one domain, row by row as in the features file of the shift."""
+
+    logits: Values  # (n, K), log probabilities
+    labels: Values  # (n,), to compare the rows with the features file
+
+
+class _Stopped(Exception):  # noqa: N818 (not an error)
+    """Carries the rows that a maker would have trained its classifier on."""
+
+
+def _stop(family: str, name: str, sides: object, splits: object, classifier: object) -> None:
+    raise _Stopped(family, sides, splits, classifier)
+
+
+def second_kind(family: str, inputs: Values, classes: int, classifier: object) -> str:
+    """Return the kind of second classifier: naive Bayes for texts, trees or a network for others.
+
+    Tables get boosted trees, pixels and other long rows a forest, and tree-like classifiers and
+    nearest neighbours a network.
+    """
+    if sparse.issparse(inputs) or family in ("messages", "many-classes", "pets", "many-names"):
+        if inputs.shape[1] > _MOST_COLUMNS:
+            return "bayes"
+    if classifier in (TREES, FOREST, NEIGHBOURS):
+        return "network"
+    few = inputs.shape[1] <= _MOST_COLUMNS and classes <= _MOST_CLASSES
+    return "trees" if few else "forest"
+
+
+def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, SecondSide]]:
+    """Return the kind of the second classifier of a shift, and its outputs on both domains."""
+    with (
+        patch.object(builders, "_from_network", _stop),
+        patch.object(classifiers, "_named", _stop),
+    ):
+        try:
+            make(seed)
+        except _Stopped as stopped:
+            family, sides, splits, classifier = stopped.args
+        else:
+            raise ValueError("this shift has a published classifier, and no second one")
+    inputs, labels = sides[0]
+    known, numbers = np.unique(labels, return_inverse=True)
+    kind = second_kind(family, inputs, len(known), classifier)
+    model = {
+        "bayes": lambda: MultinomialNB(alpha=0.1),
+        "network": lambda: MLPClassifier((64,), random_state=0, max_iter=60),
+        "trees": lambda: HistGradientBoostingClassifier(max_iter=60, random_state=0),
+        "forest": lambda: RandomForestClassifier(200, random_state=0),
+    }[kind]()
+    train = splits[0] == 0
+    model.fit(inputs[train], numbers[train])
+    source, target = (
+        SecondSide(
+            np.log(np.maximum(model.predict_proba(rows), _SMALLEST)), np.searchsorted(known, truth)
+        )
+        for rows, truth in sides
+    )
+    return kind, (source, target)
