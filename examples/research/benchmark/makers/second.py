@@ -18,6 +18,7 @@ from benchmark.makers import classifiers
 from benchmark.makers.classifiers import Maker, Values
 from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
+_TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
 _MOST_COLUMNS, _MOST_CLASSES = 40, 50  # with more, boosted trees take long or fail
 _SMALLEST = 1e-4  # the least probability, because forests also give 0
 
@@ -34,8 +35,8 @@ class _Stopped(Exception):  # noqa: N818 (not an error)
     """Carries the rows that a maker would have trained its classifier on."""
 
 
-def _stop(family: str, name: str, sides: object, splits: object, classifier: object) -> None:
-    raise _Stopped(family, sides, splits, classifier)
+def _stop(*training: object) -> None:
+    raise _Stopped(*training)
 
 
 def second_kind(family: str, inputs: Values, classes: int, classifier: object) -> str:
@@ -44,9 +45,9 @@ def second_kind(family: str, inputs: Values, classes: int, classifier: object) -
     Tables get boosted trees, pixels and other long rows a forest, and tree-like classifiers and
     nearest neighbours a network.
     """
-    if sparse.issparse(inputs) or family in ("messages", "many-classes", "pets", "many-names"):
-        if inputs.shape[1] > _MOST_COLUMNS:
-            return "bayes"
+    is_text = sparse.issparse(inputs) or family in _TEXT_FAMILIES
+    if is_text and inputs.shape[1] > _MOST_COLUMNS:
+        return "bayes"
     if classifier in (TREES, FOREST, NEIGHBOURS):
         return "network"
     few = inputs.shape[1] <= _MOST_COLUMNS and classes <= _MOST_CLASSES
@@ -62,7 +63,7 @@ def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, Sec
         try:
             make(seed)
         except _Stopped as stopped:
-            family, sides, splits, classifier = stopped.args
+            family, _, sides, splits, classifier = stopped.args
         else:
             raise ValueError("this shift has a published classifier, and no second one")
     inputs, labels = sides[0]
