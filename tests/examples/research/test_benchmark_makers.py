@@ -11,6 +11,7 @@ from benchmark.families import FAMILIES, SHIFT_KINDS, Case
 from benchmark.makers.classifiers import TREES, Pair, classified, split_pair, without_features
 from benchmark.makers.corruptions import CORRUPTIONS, corrupted
 from benchmark.makers.frequencies import SHARES, thinned_rows
+from benchmark.makers.second import second_sides
 from benchmark.makers.sensors import cut_windows, described, divided
 from benchmark.makers.stream_families import Stream, stream_family
 from benchmark.makers.tables import Table, table_shift
@@ -73,6 +74,17 @@ def test_logits_are_linear_in_the_features_where_there_are_any(
     residual = np.linalg.lstsq(known, shift.source.logits, rcond=None)[1]
     assert np.all(residual < 1e-4)
     assert without_features(shift).target.features is None
+
+
+def test_a_second_classifier_of_another_kind_sees_the_same_rows() -> None:
+    first = blob_shift(TREES)
+    kind, sides = second_sides(lambda _: blob_shift(TREES))
+    assert kind == "network"
+    for side, of_first in zip(sides, (first.source, first.target), strict=True):
+        assert side.labels.tolist() == of_first.labels.tolist()
+        assert side.logits.shape == of_first.logits.shape
+        assert (side.logits != of_first.logits).any()
+    assert (sides[0].logits.argmax(axis=1) == sides[0].labels).mean() > 0.7
 
 
 def test_a_file_of_logits_is_measured_as_it_is(

@@ -4,6 +4,7 @@ The first classifier of a shift is trained by a maker. This module stops the mak
 and trains another kind of classifier on the maker's rows. So both classifiers see the same inputs.
 """
 
+import warnings
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ import choose_adapt_settings as builders
 import numpy as np
 from scipy import sparse
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.naive_bayes import MultinomialNB
 from sklearn.neural_network import MLPClassifier
 
@@ -76,7 +78,9 @@ def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, Sec
         "forest": lambda: RandomForestClassifier(200, random_state=0),
     }[kind]()
     train = splits[0] == 0
-    model.fit(inputs[train], numbers[train])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(inputs[train], numbers[train])
     source, target = (
         SecondSide(
             np.log(np.maximum(model.predict_proba(rows), _SMALLEST)), np.searchsorted(known, truth)
