@@ -137,8 +137,8 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False after a row with a logit or a feature that is not a number. No later row is kept.
-        # So ``extract`` itself runs this row again, and its message names the problem.
+        # False after a logit or a feature was not a number. Then no more rows are kept.
+        # So ``extract`` itself runs the row in question again, and its message names the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:

@@ -1,4 +1,4 @@
-"""``covcal label``: add the labels of picked rows to their file."""
+"""``covcal label``: add the labels of picked rows to the features file."""
 
 from enum import StrEnum
 from pathlib import Path

@@ -358,7 +358,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return pairs of a share of rows and its measured error, if these rows are accepted."""
+    """Return points of a curve: a share of accepted rows, and the measured error of these rows."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))

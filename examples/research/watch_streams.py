@@ -179,7 +179,7 @@ def write(
     *,
     with_labels: bool = False,
 ) -> None:
-    """Write a features file. A fifth of its target rows are for validation."""
+    """Write a features file. A fifth of the target rows of a stream are validation rows."""
     classes = [str(number) for number in range(source[0].shape[1])]
     attributes: dict[str, str | int | float] = {
         "model_name": "classifier",
