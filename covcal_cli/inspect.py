@@ -190,9 +190,9 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
                 lines = [_domain(domain) for domain in domains]
                 lines += _batches(read_draw(file) if file.target is not None else NO_DRAW)
             accuracy = source_accuracy(file)
-            known = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
+            counts = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
             doubt = "" if accuracy is None else accuracy.doubt or str(accuracy)
-            lines.append((label, f"labels: {', '.join(known)}{doubt and f'; accuracy {doubt}'}"))
+            lines.append((label, f"labels: {', '.join(counts)}{doubt and f'; accuracy {doubt}'}"))
             attributes = file.attributes
     return _described(SCHEMA, labels, lines, attributes)
 

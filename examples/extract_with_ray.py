@@ -84,13 +84,13 @@ class Extractor:
             text; ``logits`` and, if the model has them, ``features``: NaN for rows that could not
             be read.
         """
-        found = [
+        parts = [
             self._run(str(domain), int(first), int(last))
             for domain, first, last in zip(
                 pieces["domain"], pieces["first"], pieces["last"], strict=True
             )
         ]
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _run(self, name: str, first: int, last: int) -> dict[str, NDArray[Any]]:
         plan, domain = self._plan, self._plan.domains[name]

@@ -126,13 +126,13 @@ def _summary(labelling: "Labelling") -> str:
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
     which = f"the {rows} rows picked{batches} now have a label"
     if labelling.of_label:
-        counts = [f"{name} {one.labelled}" for name, one in labelling.of_label.items()]
+        counts = [f"{name} {entry.labelled}" for name, entry in labelling.of_label.items()]
         which = f"the {rows} labels of the rows picked{batches} now have a value: {listed(counts)}"
     lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {which}"]
     agreements = {
-        f"least for {name}: " if name else "": one.agreement
-        for name, one in (labelling.of_label or {"": labelling}).items()
-        if one.agreement is not None
+        f"least for {name}: " if name else "": entry.agreement
+        for name, entry in (labelling.of_label or {"": labelling}).items()
+        if entry.agreement is not None
     }
     for least, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"

@@ -264,21 +264,23 @@ def publish_expectations(
     from covcal_cli.records import of_labels, sentences_of_failed
 
     def content(path: Path) -> dict[str, Any]:
-        documents = {name: expectation_document(one, path) for name, one in expectations.items()}
+        documents = {
+            name: expectation_document(entry, path) for name, entry in expectations.items()
+        }
         return of_labels(documents, path)
 
     def render(kind: str) -> str:
         parts = [("", _estimates(expectations))]
-        parts += [(label, table) for label, one in expectations.items() for table in more(one)]
+        parts += [(label, table) for label, entry in expectations.items() for table in more(entry)]
         return tables.titled(parts, kind)
 
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
     report.publish(console, render, results, content=content)
     failed = {
-        name: sentences_of_failed(one.estimation.estimates[0].guards)
-        for name, one in expectations.items()
+        name: sentences_of_failed(entry.estimation.estimates[0].guards)
+        for name, entry in expectations.items()
     }
-    for note in gathered({name: one.notes for name, one in expectations.items()}):
+    for note in gathered({name: entry.notes for name, entry in expectations.items()}):
         console.note(note)
     console.warn(gathered(failed))
 
@@ -341,18 +343,18 @@ def publish_watched(
         table = _verdicts(watched)
         parts = [tables.text(table) if kind == "table" else tables.markdown(table)]
         has_more = any(
-            len(one.periods) > 1
-            or one.segments
-            or any(period.measured.metrics for period in one.periods)
-            for one in watched.values()
+            len(entry.periods) > 1
+            or entry.segments
+            or any(period.measured.metrics for period in entry.periods)
+            for entry in watched.values()
         )
         if has_more or console.verbose:
-            parts += [f"{label}\n\n{draw(one, kind)}" for label, one in watched.items()]
+            parts += [f"{label}\n\n{draw(entry, kind)}" for label, entry in watched.items()]
         return "\n\n".join(parts)
 
-    for note in gathered({label: one.notes for label, one in watched.items()}):
+    for note in gathered({label: entry.notes for label, entry in watched.items()}):
         console.note(note)
-    console.warn(gathered({label: one.warnings for label, one in watched.items()}))
+    console.warn(gathered({label: entry.warnings for label, entry in watched.items()}))
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
     report.publish(console, render, results, content=partial(of_labels, watched))
 
@@ -361,9 +363,9 @@ def _verdicts(watched: "Mapping[str, Watched]") -> "Table":
     from covcal_cli.report.tables import Table
 
     rows = []
-    for label, one in watched.items():
-        if one.periods:
-            last = one.periods[-1]
+    for label, entry in watched.items():
+        if entry.periods:
+            last = entry.periods[-1]
             changed = f"changed since {last.alarm.since}" if last.alarm.raised else "unchanged"
             rows.append(
                 [label, last.measured.period, str(last.measured.rows), last.answer, changed]

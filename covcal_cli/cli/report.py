@@ -107,15 +107,15 @@ def report(
         force=force,
     )
     of_labels = content.labels or {"": content}
-    own_notes = gathered({label: one.notes for label, one in of_labels.items()})
+    own_notes = gathered({label: entry.notes for label, entry in of_labels.items()})
     for text in (*notes, *own_notes):
         console.note(text)
     result = verdict(content)
     sentences = result.sentences[: None if verbose else _SENTENCES]
     console.screen("\n".join([f"{result.headline}.", *sentences]))
     doubts = {
-        label: [one.source_accuracy.doubt or ""] if one.source_accuracy is not None else []
-        for label, one in of_labels.items()
+        label: [entry.source_accuracy.doubt or ""] if entry.source_accuracy is not None else []
+        for label, entry in of_labels.items()
     }
     console.warn(text for text in gathered(doubts) if text)
     console.wrote(output)

@@ -180,30 +180,30 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
     means = [float(chunk.mean()) for chunk in chunks]
     # A standard deviation needs at least two weeks.
     of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
-    signals, found = [], dict.fromkeys(RULES)
+    signals, weeks_of_alarms = [], dict.fromkeys(RULES)
     for number, rows in enumerate(weeks):
-        kept, temperature = standard.reference, standard.calibration.forecaster_temperature
+        reference, temperature = standard.reference, standard.calibration.forecaster_temperature
         confidence = confidences(rows.logits, temperature)
-        compared = kept.coordinates.axes.located(rows.features)
-        of_rows = signals_of(kept, rows.logits, confidence, compared)
+        compared = reference.coordinates.axes.located(rows.features)
+        of_rows = signals_of(reference, rows.logits, confidence, compared)
         signals.append((n, {name: mean for name, mean, _ in of_rows}))
         away = abs(float(confidence.mean()) - usual)
-        auc = distances(kept, moments(compared))[1]
+        auc = distances(reference, moments(compared))[1]
         raised = {
-            "covcal": alarm_of(signals, kept, THRESHOLD)[0].raised,
+            "covcal": alarm_of(signals, reference, THRESHOLD)[0].raised,
             "confidence": away > 3 * row / np.sqrt(n),
             "AUC > 0.6": auc is not None and auc > 0.6,
             "reference weeks": away > 3 * of_weeks,
         }
         for rule, alarmed in raised.items():
-            if alarmed and found[rule] is None:
-                found[rule] = number
-    return found
+            if alarmed and weeks_of_alarms[rule] is None:
+                weeks_of_alarms[rule] = number
+    return weeks_of_alarms
 
 
 def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
     """Return the first alarms of some years of weeks of `n` rows."""
-    found = []
+    alarms = []
     with tempfile.TemporaryDirectory() as folder:
         for year in range(count):
             rng = np.random.default_rng([n, year])
@@ -213,20 +213,20 @@ def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
                 drifted = drift is not None and week >= START
                 world, shares = DRIFTS[drift or ""](week - START) if drifted else (digits(0), None)
                 weeks.append(world.drawn(n, rng, shares))
-            found.append(first_alarms(standard, weeks))
-    return found
+            alarms.append(first_alarms(standard, weeks))
+    return alarms
 
 
-def delay(found: Sequence[Mapping[str, int | None]], rule: str) -> str:
+def delay(alarms: Sequence[Mapping[str, int | None]], rule: str) -> str:
     """Return the median delay in weeks of the runs without an earlier alarm, and their number."""
-    ended = [one[rule] for one in found]
+    ended = [of_year[rule] for of_year in alarms]
     alive = [week for week in ended if week is None or week >= START]
     if not alive:
-        return f"- (0 of {len(found)})"
+        return f"- (0 of {len(alarms)})"
     delays = sorted(np.inf if week is None else week - START for week in alive)
     middle = delays[(len(delays) - 1) // 2]
-    shown = "never" if middle == np.inf else f"{middle:.0f}"
-    return shown if len(alive) == len(found) else f"{shown} ({len(alive)} of {len(found)})"
+    text = "never" if middle == np.inf else f"{middle:.0f}"
+    return text if len(alive) == len(alarms) else f"{text} ({len(alive)} of {len(alarms)})"
 
 
 def table(sizes: Sequence[int], count: int, runs: int) -> str:

@@ -265,7 +265,7 @@ def line(
     right = probabilities.argmax(axis=1) == truth
     total: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
-    gaps, held = [], 0
+    gaps, contained = [], 0
     for judgement in judgements:
         accuracy = float(right[periods == judgement.period].mean())
         gap = judgement.confidence - accuracy
@@ -273,7 +273,7 @@ def line(
         total[judgement.verdict] += 1
         is_off = abs(gap) > tolerance
         wrong[judgement.verdict] += is_off if judgement.verdict == "holds" else not is_off
-        held += judgement.gap is not None and judgement.gap.low <= gap <= judgement.gap.high
+        contained += judgement.gap is not None and judgement.gap.low <= gap <= judgement.gap.high
     n = len(judgements)
     changed = sum(judgement.is_alarm for judgement in judgements)
     off = sum(gap > tolerance for gap in gaps)
@@ -283,7 +283,7 @@ def line(
     ]
     return (
         f"| {name} | {labels} | {n} | {100 * np.mean(gaps):.1f} | {off} | {' | '.join(cells)} | "
-        f"{held / n:.0%} | {changed} |"
+        f"{contained / n:.0%} | {changed} |"
     )
 
 
@@ -328,7 +328,7 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
     )
     monitor.fit(frame(*stream.source))
     monitor.chunker = nannyml.chunk.CountBasedChunker(1)
-    found = []
+    answers = []
     for judgement in judgements:
         inside = periods == judgement.period
         period = frame(stream.later[0][inside], stream.later[1][inside])
@@ -340,8 +340,8 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
         gap = Gap(min(max(judgement.confidence - estimate["value"], low), high), low, high)
         verdict = gap.verdict(tolerance)
         alarm = bool(estimate["alert"])
-        found.append(Judgement(judgement.period, judgement.confidence, gap, verdict, alarm))
-    return found
+        answers.append(Judgement(judgement.period, judgement.confidence, gap, verdict, alarm))
+    return answers
 
 
 def shuffled(stream: Stream, seed: int, rows: int) -> Stream:
@@ -399,10 +399,10 @@ def main() -> None:
     )
     print("|---|" + "---:|" * 9, flush=True)
     for name, stream in streams(asked):
-        made = {name: (stream, asked.seeds)}
+        series = {name: (stream, asked.seeds)}
         for seed in range(asked.shuffled):
-            made[f"{name}, shuffled {seed + 1}"] = (shuffled(stream, seed, asked.rows), 1)
-        for title, (rows, seeds) in made.items():
+            series[f"{name}, shuffled {seed + 1}"] = (shuffled(stream, seed, asked.rows), 1)
+        for title, (rows, seeds) in series.items():
             with tempfile.TemporaryDirectory() as folder:
                 prepare(rows, Path(folder))
                 for labels in asked.labels:

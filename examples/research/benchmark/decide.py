@@ -195,8 +195,8 @@ def print_peers(table: Float64s) -> Float64s:
 
     for place, name in enumerate(COLUMNS):
         first, second = table[:, 2 * place : 2 * place + 2].T
-        known = ~np.isnan(first)
-        first, second = first[known], second[known]
+        has_number = ~np.isnan(first)
+        first, second = first[has_number], second[has_number]
         if place < len(COLUMNS) - N_SETS:
             accepting = second[first > 0].mean() if (first > 0).any() else 0.0
             print(
