@@ -128,7 +128,7 @@ def estimate_file(
         problem.file.require_all_classes("--metrics" if metrics else "--cost")
     wrong = None
     if costs is not None:
-        wrong = read_costs(costs, problem.file.classes, needs_review=False).wrong
+        wrong = read_costs(costs, problem.file.classes, needs_review=False)[0]
     file, settings = problem.file, problem.settings
     lacking = problem.missing_for_estimate
     if lacking is not None:

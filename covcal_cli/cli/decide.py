@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
 if TYPE_CHECKING:
     from covcal_cli.estimators.inputs import Estimate
     from covcal_cli.formats.calibration import Calibration
-    from covcal_cli.formats.decision import CurvePoint, Decision
+    from covcal_cli.formats.decision import Decision
 
 _FEW = 20  # if fewer rows of a group are accepted, the error of the group is mostly noise
 
@@ -225,13 +225,13 @@ def _is_of_use(decision: "Decision") -> bool:
 def _answer(decision: "Decision", output: str) -> str:
     """Return the accepted share and its error, in a few lines."""
     from covcal_cli.cli.tables import aligned
-    from covcal_cli.errors import short_percent
+    from covcal_cli.errors import in_percent, interval, short_percent
 
     facts: dict[str, str] = {}
     above, cost, use, rule = decision.threshold, decision.cost, decision.labels, decision.sets
     if above is not None:
         facts["Accept"] = (
-            f"{_percent(decision.share)} of the target rows: those with a confidence above "
+            f"{in_percent(decision.share)} % of the target rows: those with a confidence above "
             f"{short_percent(above)}"
         )
     elif decision.accepts_rows:
@@ -251,9 +251,12 @@ def _answer(decision: "Decision", output: str) -> str:
                 f"{short_percent(decision.certainty)} certainty ({use.labels} labels, "
                 f"{use.wrong} wrong)"
             )
-        elif decision.expected is not None:
-            expected = _error(decision.expected, "of them to be wrong ")
-            facts["Expect"] = f"{expected}. This is an estimate, not a promise."
+        elif (point := decision.expected) is not None:
+            range_ = interval(point.low, point.high)
+            facts["Expect"] = (
+                f"{in_percent(point.error)} % of them to be wrong ({range_}). This is an estimate, "
+                "not a promise."
+            )
         elif use is None:
             facts["Reason"] = f"more than {limit} may be wrong even among the {best}"
         elif use.labels:
@@ -280,6 +283,7 @@ def _answer(decision: "Decision", output: str) -> str:
 def _groups(decision: "Decision") -> str:
     """Return a table of the groups as text; empty if the decision has no groups."""
     from covcal_cli.cli.tables import text
+    from covcal_cli.errors import in_percent, interval
     from covcal_cli.report.tables import Table
 
     if not decision.groups:
@@ -288,8 +292,9 @@ def _groups(decision: "Decision") -> str:
     for group in decision.groups:
         point, cells = group.accepted, ["none", ""]
         if point is not None:
+            error = f"{in_percent(point.error)} % ({interval(point.low, point.high)})"
             few = point.share * group.rows < _FEW
-            cells = [_percent(point.share), "too few rows" if few else _error(point)]
+            cells = [f"{in_percent(point.share)} %", "too few rows" if few else error]
         rows.append([group.name, str(group.rows), *cells])
     table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
     note = "Each error is an estimate. A promise is about all accepted rows together."
@@ -299,6 +304,7 @@ def _groups(decision: "Decision") -> str:
 def _offer(decision: "Decision", output: str) -> str:
     """Return the number of labels that a promise needs, and the command that picks rows."""
     from covcal_cli.decide.decide import LIKELY
+    from covcal_cli.errors import in_percent
     from covcal_cli.files import as_word
 
     labels, is_first = decision.labels_needed, decision.labels is None
@@ -309,16 +315,7 @@ def _offer(decision: "Decision", output: str) -> str:
         )
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (
-        f"a promise for about {_percent(decision.promised_share)} of the rows {likely} needs "
+        f"a promise for about {in_percent(decision.promised_share)} % of the rows {likely} needs "
         f"{labels}{'' if is_first else ' more'} labels: covcal pick -n {labels} --for "
         f"{as_word(output)}"
     )
-
-
-def _error(point: "CurvePoint", of: str = "") -> str:
-    return f"{_percent(point.error)} {of}({_percent(point.low)} to {_percent(point.high)})"
-
-
-def _percent(share: float) -> str:
-    """Return a measured share in percent, with a decimal only if it is small."""
-    return f"{100 * share:.{1 if share < 0.0995 else 0}f} %"

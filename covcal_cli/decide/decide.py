@@ -198,7 +198,7 @@ def decide(
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
-            cost = sample.cheapest(read_costs(settings.costs, file.classes), predicted)
+            cost = sample.cheapest(*read_costs(settings.costs, file.classes), predicted)
             threshold = ranking.threshold(round(cost.share * len(ranking)))
         elif settings.error is not None and uses_labels:
             looks += len(labelled.used)

@@ -135,19 +135,23 @@ class Sample:
         place = int(np.searchsorted(np.cumsum(masses[order]), needed))
         return float(values[order[min(place, len(order) - 1)]])
 
-    def cheapest(self, costs: "Costs", predicted: Labels) -> CostPoint:
-        """Return the share of best rows whose acceptance costs least, and the range of its cost."""
+    def cheapest(self, wrong: Float64s, review: float, predicted: Labels) -> CostPoint:
+        """Return the share of best rows that is cheapest to accept, and the mean cost of a row.
+
+        `wrong`, (K, K), has the costs by true and predicted class; `predicted` has shape (n,).
+        """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
         totals = []
         for temperature in self._temperatures:
-            of_rows = costs.of_accepted(softmax(self._logits, temperature).T, predicted)
+            chances = softmax(self._logits, temperature)
+            of_rows = np.einsum("km,km->m", chances, wrong[:, predicted])
             accepted = np.concatenate([[0.0], np.cumsum(of_rows[order])])[sizes]
-            totals.append((accepted + costs.review * (m - sizes)) / m)
+            totals.append((accepted + review * (m - sizes)) / m)
         best = int(totals[0].argmin())
         ends = sorted(float(total[best]) for total in totals)
         share, cost = float(sizes[best]) / m, float(totals[0][best])
-        return CostPoint(share, cost, ends[0], ends[-1], costs.review)
+        return CostPoint(share, cost, ends[0], ends[-1], review)
 
 
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
@@ -215,20 +219,13 @@ class _CostFile:
     pairs: tuple[_PairCost, ...] = ()
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The cost of a review, and of each pair of true and predicted class."""
+def read_costs(
+    path: Path, classes: Sequence[str], *, needs_review: bool = True
+) -> tuple[Float64s, float]:
+    """Read costs.json for the classes of a file.
 
-    review: float
-    wrong: Float64s  # the costs by true class and predicted class, (K, K); the diagonal is 0
-
-    def of_accepted(self, probabilities: Float64s, labels: Labels) -> Float64s:
-        """Return the expected cost of accepting each row, shape (m,)."""
-        return np.asarray(np.einsum("mk,km->m", probabilities, self.wrong[:, labels]))
-
-
-def read_costs(path: Path, classes: Sequence[str], *, needs_review: bool = True) -> Costs:
-    """Read costs.json for the classes of a file. Without `needs_review`, reviews may have no cost.
+    Return the costs by true and predicted class, (K, K), and the cost of a review. Right classes
+    cost 0. Without `needs_review`, the file may lack the cost of a review, which is then 0.
 
     Raises
     ------
@@ -256,4 +253,4 @@ def read_costs(path: Path, classes: Sequence[str], *, needs_review: bool = True)
             f"{path} cannot be read: {error}. Write an object such as {json.dumps(example)}"
         ) from error
     np.fill_diagonal(wrong, 0)
-    return Costs(costs.review or 0.0, wrong)
+    return wrong, costs.review or 0.0

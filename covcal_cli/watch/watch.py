@@ -148,7 +148,7 @@ def watch(
     if settings.segment is not None:
         level = 1 / settings.threshold
         standard = with_segments(standard, settings.segment, settings.tolerance, level)
-    wrong = None if costs is None else read_costs(costs, calibration.classes).wrong
+    wrong = None if costs is None else read_costs(costs, calibration.classes)[0]
     standard = replace(standard, metrics=settings.metrics, costs=wrong)
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
