@@ -152,7 +152,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Settings = TypeVar("Settings", bound=type)
 
-_MOST = 2**62  # NumPy cannot read larger whole numbers
+_MOST = 2**62  # larger whole numbers become floats, because NumPy's integers end at 2**63
 _LARGEST_FLOAT = 10**308
 _WORDS: Mapping[Any, str] = {
     str: "a text",

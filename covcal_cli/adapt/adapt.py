@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads
-_SEPARATED_ESS = 0.05  # a smaller share of effective rows means that psi separates the domains
+_SEPARATED_ESS = 0.05  # with fewer effective rows (a share), psi still separates the domains
 DEFAULTS = AdaptSettings()
 
 

@@ -119,7 +119,7 @@ class Aligner:
         # for each member, the number of the latest checks in a row with enough overlap
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are trained too, which costs nothing, but not stored again.
+            # Members that have stopped are trained too, because this costs nothing.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -180,7 +180,7 @@ class Aligner:
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # A smaller decay in the first iterations removes the initial weights from the average.
+        # The decay begins near 0, so that the average soon forgets the initial weights.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):

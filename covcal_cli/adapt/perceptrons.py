@@ -187,7 +187,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# With a larger first beta, psi and D-bar only oscillate.
+# The first beta is below the usual 0.9, with which psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
 
 

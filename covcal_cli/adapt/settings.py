@@ -112,7 +112,7 @@ class Settings:
     # the mean squared error of D-bar on training rows below which training stops
     stop_discriminator_error: float | None
     schedule: Schedule  # the training of psi, the head and D-bar
-    discriminator: DiscriminatorSettings  # the later training of discriminators on phi and on psi
+    discriminator: DiscriminatorSettings  # for discriminators on phi and on the fixed psi
 
     def reversal(self, iteration: int) -> float:
         """Return the coefficient of the gradient reversal at an iteration; the first is 0."""

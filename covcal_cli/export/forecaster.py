@@ -31,7 +31,7 @@ class Forecaster:
     scaling: Scaling
     # the networks of an adapted file; None if only the classifier's own logits are scaled
     networks: Networks | None
-    # rows with a higher confidence are accepted; None without a decision
+    # the confidence above which rows are accepted; None without a decision
     accept_above: float | None = None
     # the scaling of each label if rows can have several labels; `scaling` is then not used
     of_labels: Sequence[Scaling] = ()

@@ -443,7 +443,7 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the first axis that the model's input declares: a number, a name, or None."""
+    """Return the number of rows that the model's input declares: a number, a name, or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim

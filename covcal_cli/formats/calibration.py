@@ -52,7 +52,7 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # with larger log odds, a float32 probability is 0 or 1
+_LARGEST_OFFSET = 100.0  # with log odds above 100, a float32 probability is 0 or 1
 _LEAST_TEMPERATURE = 1e-100  # with T below 1e-100 or above 1e100, scaled logits would overflow
 
 

@@ -103,7 +103,7 @@ class Decision(Document):
     certainty: Share  # the certainty of the promise
     covers: Covered  # the rows that the promise is about
     score: str  # the name of the number that ranks the rows
-    threshold: Share | None  # rows with a higher score are accepted; None if no row is accepted
+    threshold: Share | None  # the score above which rows are accepted; None if no row is accepted
     share: Share  # the share of rows that is accepted
     rows: Number  # number of target rows of `splits`
     splits: tuple[str, ...]

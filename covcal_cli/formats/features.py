@@ -388,7 +388,7 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file. If rows were labelled, return the earlier sha256."""
+        """Return the sha256 of the file, or the sha256 from before rows were labelled."""
         if self._sha256 is None:  # computed once, because reading the whole file takes long
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, DTypeLike
 from covcal_cli.hdf5 import Dataset
 
 Attribute = str | int | float
-_COPIED_BYTES = 4 << 20  # bytes copied at a time
-_CHUNK_BYTES = 512 << 10  # must be smaller than HDF5's cache of 1 MiB per dataset
+_COPIED_BYTES = 4 << 20  # number of bytes that are copied at a time
+_CHUNK_BYTES = 512 << 10  # bytes of a chunk, less than HDF5's cache of 1 MiB for a dataset
 
 
 class _Sink(io.FileIO):

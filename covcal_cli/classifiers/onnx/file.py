@@ -82,7 +82,7 @@ class OnnxFile:
                 sess_options=options,
                 providers=list(providers),
                 provider_options=[_PROVIDER_OPTIONS.get(name, {}) for name in providers],
-                # otherwise ONNX Runtime could use another provider, and print this on stdout
+                # With fallback, ONNX Runtime could use another provider, and print to stdout.
                 enable_fallback=0,
             )
         except Exception as error:  # ONNX Runtime's exceptions share no other base class

@@ -162,7 +162,7 @@ _NOTE = (
 
 
 class OwnLabels:
-    """The output with the labels that a model gives, which are compared until a label differs.
+    """The labels of a model, which are compared with its most probable classes until they differ.
 
     `names` are the class names in the model's operators, in the order of the logits. `others` are
     the names of outputs with probabilities.

@@ -28,7 +28,7 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # fewer rows cannot prove a constant
+_ENOUGH_ROWS = 3  # smallest number of rows that can prove a factor and an offset
 _BFLOAT16 = 4e-2  # the relative error that rounding to bfloat16, with its eight bits, can cause
 _SUM = 1e-3  # largest difference from 1 that the sum of a row of probabilities may have
 
