@@ -6,7 +6,7 @@ If rows of the file were labelled with ``covcal label``, the accuracy from these
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
@@ -36,6 +36,7 @@ from covcal_cli.records import (
     Input,
     Positive,
     Share,
+    Within,
     at,
     encoded,
 )
@@ -66,7 +67,7 @@ class Estimation(Document):
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     seed: int
-    max_weight: float  # U, the limit of importance weights
+    max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
     classes: tuple[str, ...]
     model: Mapping[str, str]  # name and sha256 of the classifier's file
     inputs: tuple[Input, ...]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, Labels
 from covcal_cli.errors import ArgumentError
-from covcal_cli.records import at
+from covcal_cli.records import Count, NonNegative, Share, at
 
 # Mean losses of the confidence, taken as a forecast of whether the predicted label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
@@ -170,17 +170,17 @@ class GroupMetrics:
     """The metrics of one group of rows, as fractions; None for a group without rows."""
 
     name: str = field(metadata=at("group"))
-    n: int
-    accuracy: float | None
-    mean_confidence: float | None
-    ece: float | None
-    over_ece: float | None
+    n: Count
+    accuracy: Share | None
+    mean_confidence: Share | None
+    ece: Share | None
+    over_ece: Share | None
     small: bool  # whether the group has so few rows that its ECE is mostly noise
-    correctness_brier: float | None = None  # None if the user did not ask for this metric
-    correctness_nll: float | None = None
-    correctness_auroc: float | None = None  # None without right rows, or without wrong rows
+    correctness_brier: Share | None = None  # None if the user did not ask for this metric
+    correctness_nll: NonNegative | None = None
+    correctness_auroc: Share | None = None  # None without right rows, or without wrong rows
     # For each metric, its interval at the level of the evaluation. Empty without resamples.
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    intervals: Mapping[str, tuple[Share, Share]] = field(default_factory=dict)
 
 
 class GroupBins:

@@ -248,6 +248,10 @@ class MetricsRecord(Document):
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    # for each calibration: the predicted classes, the worst of them, and the groups of a column
+    classes: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
+    worst_class: Mapping[str, GroupMetrics] = field(default_factory=dict)
+    groups: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     limits: tuple[Verdict, ...] = ()
     regressions: tuple[Change, ...] = ()
 
