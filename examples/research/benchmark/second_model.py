@@ -8,17 +8,18 @@ shift, a second classifier of another kind is trained on the same rows (`makers/
 target labels are used only for the true accuracy. The table has mean errors in points:
 
 - rule: the rule of ``auto`` without a second model
-- with second: the same rule with the second model, as in `rule_with_second`
+- with second: the rule of ``auto`` with the second model, by `rule_with_second`
 - agreement: the source accuracy minus the fall of agreement
 - reweighted: the source accuracies of rows where both models agree and of the other rows, weighted
   by the agreement on the target
 - probit: agreement on the line, with slope 1
 - FRAP: the second model's probability of the classifier's label, minus its error on the source
 
-With ``--own``, the second classifiers are those that covcal could train itself, on the features and
-labels of source training rows: logistic regression, nearest neighbours and extremely randomised
-trees. The columns are then the rule, the fall of agreement with each classifier, and the mean of
-the rule and each fall. A star means that the features are standardised in each domain.
+With ``--own``, the second classifiers are classifiers that covcal could train itself, on the
+features and labels of source training rows: logistic regression, nearest neighbours and extremely
+randomised trees. The columns are then the rule, the estimate by the fall of agreement with each
+classifier, and the mean of this estimate and the rule. A star means that the features are
+standardised in each domain.
 
 The last lines have the mean gain of each column over the rule, and its standard error over
 families.
@@ -69,8 +70,9 @@ _LEAST_SPREAD = 1e-6
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
     """Return the accuracy by the rule with a second model, whose logits are given.
 
-    The second model is used where the rule would use only DoC, and for two classes. If its
-    confidence falls more than the classifier's, the difference is not counted as a fall.
+    The second model is used if the rule would use only DoC, and for two classes. If the second
+    model's confidence falls more than the classifier's, the difference does not count as a fall of
+    agreement.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())
@@ -86,7 +88,7 @@ def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) ->
 
 
 def agreement(inputs: EstimatorInputs, source: np.ndarray, target: np.ndarray) -> list[float]:
-    """Return the shares of source and target rows where predicted labels are the classifier's."""
+    """Return on which shares of source and target rows predicted labels equal the classifier's."""
     return [
         float((labels == predictions).mean())
         for labels, predictions in (
@@ -97,7 +99,7 @@ def agreement(inputs: EstimatorInputs, source: np.ndarray, target: np.ndarray) -
 
 
 def estimates_of(inputs: EstimatorInputs, source: Logits, target: Logits) -> Errors:
-    """Return the estimated accuracy by name; the logits are those of the second model."""
+    """Return estimates of the accuracy by name, from the logits of the second model."""
     right, agrees = inputs.source_correct, source.argmax(axis=1) == inputs.source_predictions
     accuracy = float(right.mean())
     before, after = agreement(inputs, source.argmax(axis=1), target.argmax(axis=1))

@@ -1,7 +1,8 @@
-"""A second classifier of another kind, trained on the same rows as the first.
+"""Train a second classifier of another kind on the rows of the first classifier.
 
-The first classifier of a shift is trained by a maker. This module stops the maker just before that,
-and trains another kind of classifier on the maker's rows. So both classifiers see the same inputs.
+The first classifier of a shift is trained by a maker. This module stops the maker just before the
+training, and trains another kind of classifier on the maker's rows. So both classifiers see the
+same inputs.
 """
 
 import warnings
@@ -22,19 +23,19 @@ from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
 _TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
 _MOST_COLUMNS, _MOST_CLASSES = 40, 50  # with more, boosted trees take long or fail
-_SMALLEST = 1e-4  # the least probability, because forests also give 0
+_SMALLEST = 1e-4  # replaces a probability of 0, which forests can give
 
 
 @dataclass(frozen=True)
 class SecondSide:
-    """The second classifier on one domain, row by row as in the features file of the shift."""
+    """The outputs of the second classifier on one domain, with the rows of the features file."""
 
     logits: Values  # (n, K), log probabilities
     labels: Values  # (n,), to compare the rows with the features file
 
 
 class _Stopped(Exception):  # noqa: N818 (not an error)
-    """Carries the rows that a maker would have trained its classifier on."""
+    """Raised with the rows on which a maker would have trained its classifier."""
 
 
 def _stop(*training: object) -> None:
@@ -42,7 +43,7 @@ def _stop(*training: object) -> None:
 
 
 def second_kind(family: str, inputs: Values, classes: int, classifier: object) -> str:
-    """Return the kind of second classifier: naive Bayes for texts, trees or a network for others.
+    """Return the kind of the second classifier: naive Bayes, trees, a forest or a network.
 
     Tables get boosted trees, pixels and other long rows a forest, and tree-like classifiers and
     nearest neighbours a network.
