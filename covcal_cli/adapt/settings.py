@@ -155,7 +155,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 
     The paper sets the widths for each data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
     (discriminator) for its SVHN network; 1000, with batches of 32, for ResNet-50 with 2048
-    features. covcal chooses one of the three settings by the number of features.
+    features. Here, the number of features chooses one of the three settings.
     """
     if n_features < 256:
         width, hidden, batch = 84, 84, 200

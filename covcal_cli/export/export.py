@@ -63,8 +63,8 @@ def export(
     document : Path
         The calibration, cal.json.
     output : Path, optional
-        The file to write: ``.onnx`` for ONNX, ``.pt2`` for torch. Default: ``calibrated`` with this
-        ending, in the current folder.
+        The file to write. Default: ``calibrated.onnx`` for ONNX or ``calibrated.pt2`` for torch, in
+        the current folder.
     weights : Path, optional
         A file of weights for the module that ``module:function`` returns.
     networks : Path, optional

@@ -181,7 +181,7 @@ class Domain:
             raise self._error("ids", "is not UTF-8: extract again") from error
 
     def id_bytes(self, rows: Rows) -> NDArray[np.bytes_]:
-        """Return the ids of `rows` in UTF-8 as they are stored, shape (m,)."""
+        """Return the ids of `rows` as UTF-8 bytes, shape (m,)."""
         return _taken(self._group["ids"], rows, axis=0)
 
     @property

@@ -97,7 +97,7 @@ class OriginalModel:
     ) -> None:
         """Refuse a model that gives different outputs in two runs on the same rows.
 
-        Dropout makes outputs differ, and stays in the model if inner tensors are read.
+        If inner tensors are read, ONNX Runtime does not remove dropout, which makes outputs differ.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)

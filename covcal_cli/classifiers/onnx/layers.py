@@ -225,7 +225,7 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers of quantised numbers. phi and W are read as the floats that the integers mean.
+# Linear layers of quantised numbers. Phi and W are read as the floats that the integers stand for.
 # So phi W^T + b differs from the stored result by at most one step of the result's scale.
 
 
