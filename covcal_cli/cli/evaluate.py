@@ -89,7 +89,7 @@ def evaluate(
             min=0,
             max=100_000,
             help="Number of bootstrap resamples for intervals and differences; 1000 is usual. "
-            "With 0, no intervals are shown, and gates use 1000 resamples.",
+            "With 0, the tables of intervals are left out, and gates use 1000 resamples.",
         ),
     ] = 0,
     confidence: Annotated[
