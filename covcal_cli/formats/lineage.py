@@ -206,8 +206,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files to compare an adapted file with; none for other files.
 
-    The adapted file names a features file. If the adapted file is called adapted.h5, features.h5
-    beside it is also a features file to compare with.
+    The adapted file names a features file. An adapted file called adapted.h5 is also compared with
+    features.h5 beside it.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []

@@ -366,8 +366,8 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
         if at.quantised is None:
             return at
     raise CovcalError(
-        f"{graph.file.path}: {linear.layer}, one of several last layers of {output}, has no "
-        f"scores as floats inside the graph: {LOGITS_ONLY}"
+        f"{graph.file.path}: {linear.layer}, one of several last layers of {output}, does not give "
+        f"its scores as floats: {LOGITS_ONLY}"
     )
 
 

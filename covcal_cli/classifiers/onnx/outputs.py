@@ -21,7 +21,7 @@ _STORED_SCORES = {
     *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
     *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
 }
-# Keys of the metadata that may hold class names. PaddleOCR and PaddleX use "character".
+# keys of the metadata that may hold class names, such as "character" of PaddleOCR and PaddleX
 _METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 

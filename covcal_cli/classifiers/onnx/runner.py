@@ -79,8 +79,8 @@ class Runner:
             require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
-                    f"{self._where} gets {rows} rows but {len(array)} rows of {value.name}: give "
-                    "every input one row per example"
+                    f"{self._where} gets {rows} rows of {self._inputs[0].name} but {len(array)} "
+                    f"rows of {value.name}: give every input one row per example"
                 )
             rows = len(array)
         return rows

@@ -178,7 +178,7 @@ def test_inputs_with_different_numbers_of_rows_are_refused(tmp_path: Path) -> No
         more_inputs=("more",),
     )
     batch = {"x": dense_rows(4), "more": np.zeros((3, 1), np.float32)}
-    with pytest.raises(CovcalError, match="gets 4 rows but 3 rows of more"):
+    with pytest.raises(CovcalError, match="gets 4 rows of x but 3 rows of more"):
         open_classifier(graph.save(tmp_path)).prove(batch)
 
 
