@@ -42,7 +42,7 @@ from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
 
 NONE = "none"  # the name of the uncalibrated classifier
-UNSCALED = Scaling("original", 1.0)  # its logits are not scaled
+UNSCALED = Scaling("original", 1.0)  # leaves the classifier's logits as they are
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def fitted_networks(
     return networks_read
 
 
-# Several calibrations: their names, and the logits that each of them scales.
+# The names of several calibrations, and the logits that each calibration scales.
 
 
 @dataclass(frozen=True)

@@ -153,9 +153,9 @@ class Calibrator:
         Raises
         ------
         CovcalError
-            If shapes, values or labels do not fit together, or the method needs more than logits;
-            this error is also a ValueError. If there are too few rows, the prior cannot be read, or
-            T is at the limit of its range.
+            If shapes, values or labels do not fit together, or if the method needs more than
+            logits. This error is also a ValueError. Also if there are too few rows, if the prior
+            cannot be read, or if T is at the limit of its range.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -460,7 +460,7 @@ def _parameters() -> tuple[str, ...]:
     return tuple(inspect.signature(Calibrator).parameters)
 
 
-_TRAINED = 2 / 3  # an unfitted classifier is trained on this share of the rows
+_TRAINED = 2 / 3  # a classifier that is not fitted is trained on this share of the rows
 
 
 class CalibratedClassifier:
@@ -521,7 +521,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; with `deep` also the inner ones, such as ``estimator__C``."""
+        """Return the parameters; with `deep`, also those of the parts, such as ``estimator__C``."""
         parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
         inner = {
             f"{name}__{key}": value

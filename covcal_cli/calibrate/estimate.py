@@ -52,7 +52,7 @@ class Estimation(Document):
 
     estimates: tuple[Estimate, ...]  # the combined estimate is the first
     metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
-    guards: tuple[Guard, ...]  # checks that are about several estimates
+    guards: tuple[Guard, ...]  # checks that several estimates share
     temperature: Positive  # T_s, the temperature of temperature scaling on the source
     source_rows: Count = field(metadata=at("rows.source"))  # the number of rows that were read
     target_rows: Count = field(metadata=at("rows.target"))
@@ -204,7 +204,8 @@ class ExpectedCalibration:
     mean_confidence_before: float  # mean confidence before calibration
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    distance: float  # distance between accuracy and mean confidence; the ECE is at least this
+    # the distance between estimated accuracy and mean confidence; the ECE is at least this large
+    distance: float
     # for a blend, the temperature T_a of the aligned logits
     aligned_temperature: float | None = None
     # If there are labels: the ECE from them, as a fraction, and the ends of its interval.

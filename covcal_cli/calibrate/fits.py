@@ -62,7 +62,7 @@ from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scale
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard, sentences_of_failed
 
-_NOT_MOVED = 1e-6  # if class frequencies change by less, they count as unchanged
+_NOT_MOVED = 1e-6  # a smaller change of class frequencies counts as no change
 _MIN_ESS_FIT = 100.0  # a weighted fit of T_f needs at least this effective sample size
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01

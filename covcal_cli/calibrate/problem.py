@@ -2,9 +2,10 @@
 
 ARCHITECTURE, section 3, says for what each kind of row is used. No target label is read.
 
-The source discriminator of a file without adapt is logistic (MATHEMATICS, section 1). It is fitted
-in NumPy, from blocks of rows. The result equals scikit-learn's ``LogisticRegression(C=1/ridge)``
-with sample weights 1/(2 n_domain), on the same standardised features.
+The source discriminator of a file without adapt is logistic (MATHEMATICS, section 1). NumPy fits
+this discriminator from blocks of rows. The result equals scikit-learn's
+``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain), on the same standardised
+features.
 """
 
 from collections.abc import Iterable, Iterator

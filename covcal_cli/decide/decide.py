@@ -363,7 +363,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # the set reaches beyond the region, or the region (-1) has all rows
+        # some rows above the threshold are outside the region, or the region is all rows (-1)
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)

@@ -172,11 +172,11 @@ class Decision:
     def _require_fitted(self, name: str, argument: str, value: float | None) -> None:
         if value is None or not hasattr(self, name):
             raise CovcalError(
-                f"this needs a limit: create Decision({argument}=...), and fit it first"
+                f"the Decision has no {argument}: create Decision({argument}=...), and fit it first"
             )
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
-        """Return the probabilities of rows. They must have as many classes as in `fit`."""
+        """Return the probabilities of rows, which must have as many classes as in `fit`."""
         values = logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(

@@ -44,7 +44,7 @@ _NUDGES = 5
 # the K - 1 other centres by this much. So the cosines are multiplied by log K divided by this
 # number before the softmax.
 _WIDTH = 0.115
-LEAST_ROWS_OF_CLASS = 5  # with fewer source rows, the place of a class is not known
+LEAST_ROWS_OF_CLASS = 5  # with fewer source rows of a class, its mean logits are too uncertain
 # the smallest spread of a logit within a class, as a share of the spread of all logits
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # replaces infinity, because JSON has no infinity
@@ -154,7 +154,7 @@ class Places:
     counts: Labels  # (m,), number of rows of each class
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
-    rows: int  # number of all rows, also of rows of other classes
+    rows: int  # number of all rows, including the rows of classes that are left out
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:

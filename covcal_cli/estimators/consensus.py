@@ -91,7 +91,7 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
-# Why only DoC is used, for each check that may have failed.
+# The reason why only DoC is used, for each check that may have failed.
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
     SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
@@ -325,7 +325,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """Check for two classes whether the estimated accuracy is close to the mean target confidence.
 
-    With two classes, all estimators use the same number per row. So if they agree, this confirms
+    With two classes, all estimators use the same number per row. So their agreement confirms
     nothing.
     """
     distance = abs(accuracy - confidence)

@@ -5,20 +5,20 @@ softmax(z_j / T_s) be the probabilities of row j. Moving them to class k costs |
 1 - P_jk, where e_k is 1 for class k and 0 for the other classes. The class frequencies pi come from
 the source, or from the user.
 
-covcal subtracts the same cost on the source. The estimated error is e_v + (OT_target - OT_source).
-Here e_v = (errors + 1/2) / (n_v + 1), and OT_source is the cost on source validation rows. Errors
-that the cost misses on both domains then cancel. If the user gives frequencies q, they cancel only
-if both domains have these frequencies. So source rows get the weights q_y / p_y in e_v and in
-OT_source, and OT_source uses q too. If only the class frequencies differ, both costs are then
-equal, and the estimate is the error under q.
+covcal also computes this cost on the source, and subtracts it. The estimated error is e_v +
+(OT_target - OT_source). Here e_v = (errors + 1/2) / (n_v + 1), and OT_source is the cost on source
+validation rows. Errors that the cost misses on both domains then cancel. If the user gives
+frequencies q, they cancel only if both domains have these frequencies. So source rows get the
+weights q_y / p_y in e_v and in OT_source, and OT_source uses q too. If only the class frequencies
+differ, both costs are then equal, and the estimate is the error under q.
 
 The interval is computed by the delta method, from what each row contributes to the estimate. At the
 optimum the cost is pi . v + mean_j net_j, with prices v of the classes and net_j = min_k (c_jk -
 v_k). If a row is drawn more often, the prices do not change to first order (envelope theorem). So a
 target row contributes net_j. A source row contributes error - (net cost in OT_source + price of its
 label in OT_source) + price of its label in OT_target. A source row contributes to OT_target because
-pi is computed from source rows: the prices contain the noise of pi. If pi is given, both prices are
-left out. A bootstrap gives the same interval, but solves hundreds of transport problems.
+pi is computed from source rows: the prices contain the noise of pi. If the user gives pi, both
+prices are left out. A bootstrap gives the same interval, but solves hundreds of transport problems.
 
 **Solving it.** `transport` finds the exact cost from the semi-dual problem. Rows j = 1 .. n with
 mass r_j (by default 1/n) are assigned to classes k with mass pi_k at cost c_jk in [0, 1]. For
@@ -69,7 +69,7 @@ _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
 _LEAST_GAIN = 1e-3  # a good step reaches at least this share of the predicted gain
 _PILOT_ROWS = 4000
-_PILOT_SMOOTHING = 0.01  # for larger eps, the problem is first solved on a few rows
+_PILOT_SMOOTHING = 0.01  # if eps is larger than this, the problem is first solved on a few rows
 _BLOCK_VALUES = 1 << 16
 
 
@@ -247,7 +247,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
     guards = [detectable_shift(shift, math.sqrt(of_shift)), precise(Z * math.sqrt(of_error))]
-    if prior is None:  # if the user gives the frequencies, this check is not needed
+    if prior is None:  # if the user gives the frequencies, the check of confidence is not needed
         guards.append(confidence_change(inputs))
     return from_variance("cot", 1 - error, of_error, ASSUMPTION, tuple(guards))
 

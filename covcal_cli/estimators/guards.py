@@ -141,9 +141,9 @@ def precise(half_width: float) -> Guard:
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
     """Check whether the frequencies of predicted classes differ by at most 0.1 in total variation.
 
-    `source` and `target` have shape (K,). If they differ, the true frequencies changed, or the
-    shift misleads the classifier. In both cases the class frequencies of the source may be wrong
-    for the target.
+    `source` and `target` have shape (K,). If the predicted frequencies differ, the true frequencies
+    changed, or the shift misleads the classifier. In both cases the class frequencies of the source
+    may be wrong for the target.
     """
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT

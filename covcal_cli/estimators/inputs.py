@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class AlignedForecasters:
-    """The aligned forecasters of an adapted file, on the rows of an `EstimatorInputs`."""
+    """Logits and labels of an adapted file's aligned forecaster, on the same rows as the inputs."""
 
     source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
     target_logits: Floats  # (n_t, K)
@@ -69,7 +69,7 @@ class EstimatorInputs:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            # the results belong to other source rows
+            # other source rows have other results
             object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
@@ -149,7 +149,7 @@ class EstimatorInputs:
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """The class frequencies of the source, (K,). Half a row is added to each, so none is 0."""
+        """The class frequencies of the source, (K,). Half a row per class is added: none is 0."""
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 

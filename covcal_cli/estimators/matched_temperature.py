@@ -9,7 +9,8 @@ the accuracy. The largest T at which m falls through the accuracy is used. If m 
 accuracy, the T with the nearest m on the grid is used.
 
 The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
-logits after centring each row. So match(k z) = k match(z), as in MATHEMATICS, section 4.
+logits after centring each row. So if all logits are multiplied by k, T is multiplied by k too
+(MATHEMATICS, section 4).
 """
 
 import math
@@ -38,7 +39,7 @@ class Match:
     temperature: float
     confidence: float  # the mean confidence at `temperature`
     crossings: int  # number of temperatures that give the wanted confidence
-    guard: Guard  # fails if no T gives the wanted confidence
+    guard: Guard  # the check that some T gives the wanted confidence
 
 
 def match_accuracy(
@@ -112,7 +113,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # the root is between the nearest points on both sides
+        # the root is between the nearest points on its two sides
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

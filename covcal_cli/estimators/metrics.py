@@ -48,7 +48,7 @@ from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.records import NonNegative, at
 
-# two metrics that are about all classes together
+# two metrics that have one value for all classes together
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"  # the mean cost of a row, in the units of costs.json
@@ -71,7 +71,7 @@ Wanted = tuple[str, str | None]  # a metric, and a class; None stands for every 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """An estimate of one metric, for one class or for all."""
+    """An estimate of one metric, for one class or for all classes together."""
 
     metric: str
     # None for a metric of all rows, or for the mean over classes
@@ -288,7 +288,7 @@ def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
     logits, labels = logits[possible], labels[possible]
     counts = np.bincount(labels, minlength=K)
     scaled = class_major(logits) / temperature
-    scaled[np.isneginf(scaled)] = 0.0  # such a class has probability 0
+    scaled[np.isneginf(scaled)] = 0.0  # a class with the logit -inf has probability 0
     of_labels = scaled[labels, np.arange(len(labels))]
     # Newton's method for softmax(slope z / T + b); its log loss is convex in slope and b.
     for _ in range(_MOST_STEPS):
@@ -365,7 +365,7 @@ def _cost(
     `chances` are the probabilities, (K, n), for A and both ends of its range. `shares` are these
     three accuracies; by default they are computed from the probabilities.
     """
-    of_row = costs[:, predictions]  # (K, n): the cost of each row by its true class
+    of_row = costs[:, predictions]  # (K, n): the cost of each row, for each possible true class
     values, n = [], len(predictions)
     for number, chance in enumerate(chances):
         right = chance[predictions, np.arange(n)]

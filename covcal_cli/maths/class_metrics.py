@@ -51,7 +51,7 @@ class ClassRows:
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
-        """Return the sums of values by rank, the lowest rank first."""
+        """Return the sum of the values of each rank, the lowest rank first."""
         return np.asarray(np.bincount(self.ranks, values))
 
 
@@ -65,10 +65,10 @@ Derivative = tuple[float, Float64s]  # a value, and its derivative by each t_i, 
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """One metric of a class: its function, and which rows it needs."""
+    """One metric of a class: its function, and the kinds of rows that the metric needs."""
 
     function: Callable[[ClassRows], Derivative]
-    # The kinds of rows that the metric needs. With fewer rows of these kinds, it is less precise.
+    # The kinds of rows that the metric needs. With fewer such rows, the metric is less precise.
     needs: tuple[str, ...]  # names of properties of `ClassRows`
 
 

@@ -27,8 +27,8 @@ Form = Literal[
 Reversal = Literal["negated", "complements", "logarithms", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
-BELOW = 1e-5  # how far below 0 rounding can move a probability: forests sum float32
-ABOVE = 1e-3  # how far above 1 rounding can move a probability
+BELOW = 1e-5  # rounding can move a probability this far below 0, for example in a sum of float32
+ABOVE = 1e-3  # rounding can move a probability this far above 1
 EXACT = 1e-3  # if a sum is this near to 1, no note about rounding is needed
 _SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1, which allows for half precision
 _WIDEST_TOLERANCE = 0.5  # the largest tolerance of a sum, however many values were rounded
@@ -65,10 +65,10 @@ class OutputEvidence:
         self.low, self.high = math.inf, -math.inf  # the smallest and the largest value
         self.sums = (math.inf, -math.inf)  # the smallest and the largest sum of a row
         self.bounded = 0  # number of rows whose values are all in [0, 1]
-        # the first row with another value, and this value
+        # the first row with a value outside [0, 1], and this value
         self.first_outside: tuple[int, float] | None = None
         self.are_whole = True  # whether all values are whole numbers
-        # number of values that equal the smallest, and the largest
+        # number of values that equal the smallest value, and number that equal the largest value
         self._at_low = self._at_high = 0
         self._below_half = 0  # number of rows of a single column below 1/2
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
@@ -90,7 +90,7 @@ class OutputEvidence:
     def _add_block(self, exact: Float64s) -> None:
         self.width = exact.shape[1]
         lows, highs = extremes(exact)
-        with np.errstate(invalid="ignore"):  # a row may hold both infinities
+        with np.errstate(invalid="ignore"):  # a row may contain inf and -inf
             sums: Float64s = exact.sum(axis=1)
         self._add_extremes(exact, float(lows.min()), float(highs.max()))
         is_bounded = (lows >= -BELOW) & (highs <= 1 + ABOVE)
@@ -237,7 +237,7 @@ class OutputEvidence:
     def lowest(self) -> float:
         """The score of probability 0: 0, the smallest integer of a type, or a shifted score.
 
-        For scores a p - a it is -a. For scores from -a/2 to a/2 it is -a/2.
+        For scores a p - a, this score is -a. For scores from -a/2 to a/2, it is -a/2.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed scores of 8 bits have the sum 256
@@ -310,7 +310,7 @@ class OutputEvidence:
     def is_incomplete(self) -> bool:
         """Whether the sum of every row is below 1, because other answers have some probability.
 
-        The token probabilities of a language model are like this. But if the sum of most rows is
+        An example are the token probabilities of a language model. But if the sum of most rows is
         exactly 1, a row with a lower sum is damaged.
         """
         whole = self._exact if self._decimals is None else self.summing

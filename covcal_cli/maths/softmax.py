@@ -38,7 +38,8 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # gives very low logits that are no masks. The smallest mask that people use is -10 000.
 DEPTH = 5e3
 _DEEPEST = 1e30  # a logit this far below the highest logit of its row is always a mask
-# The usual distance is this quantile of the distances. It is low, because most rows may have masks.
+# The usual distance is this quantile of the distances. The quantile is low, because most rows may
+# have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6  # the smallest class frequency on the target
 
@@ -213,7 +214,7 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of arrays of one shape. At each place, an array must be finite."""
+    """Return log mean_m e^(l_m) of arrays l_m of one shape. At each place, one must be finite."""
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))

@@ -237,9 +237,10 @@ def better_order(
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
     """Return the class that matches each label, (K,); the most frequent pairs are matched first.
 
-    If the order is wrong, most rows of a class are predicted as the same other class. Then this is
-    the best one-to-one matching. Otherwise there may be a better matching. A label without rows
-    gets its own class if that is free, else the lowest free class.
+    If the order of the classes is wrong, most rows of a class are predicted as the same other
+    class. Then the result is the best one-to-one matching. In other cases there may be a better
+    matching. A label without rows gets its own class if that class is free, else the lowest free
+    class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

@@ -32,7 +32,7 @@ _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
 _GRID_VALUES = 1_000_000  # limits time and memory if there are many classes
 _RANGE = 1e4
-# numbers in a block, such that it fits in the processor's cache
+# how many numbers a block has, so that the block fits in the processor's cache
 _BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
 _TOLERANCE = 1e-6
 # After a step that is shorter than this, the error is below the tolerance. The first number is for
@@ -41,7 +41,7 @@ _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
 _APART = 1e-3  # smallest distance in log T of two curvatures that give a third derivative
 _MAX_STEPS = 60
 _TIE = 1e-12
-_FEW_CLASSES = 32  # with fewer classes, sums are fastest in float64
+_FEW_CLASSES = 32  # with fewer classes than this, sums in float64 are faster than in float32
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class TemperatureFit:
     temperature: float  # above 0; a value above 1 lowers confidence
     loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
-    at_limit: Limit | None  # the end of the search interval that T is at, if any
-    held_at_one: bool  # whether the best T was below 1, but not allowed
+    at_limit: Limit | None  # the end of the search interval if T is at that end, else None
+    held_at_one: bool  # whether T is 1 because the best T was below 1, which was not allowed
     local_minima: int  # number of minima inside the interval
     ruled_out: int = 0  # number of rows whose label is a masked class; no T fits such rows
 
@@ -312,7 +312,7 @@ Derivatives = tuple[float, float, float]  # the loss, and its first two derivati
 
 
 class _Objective:
-    """The weighted mean loss of the same rows, as a function of log T."""
+    """The weighted mean loss of some rows, as a function of log T."""
 
     def __init__(
         self,
@@ -413,7 +413,8 @@ class _Descent:
     third: float = 0.0  # third derivative, from the second derivatives at two points
     loss: float = math.nan
     done: bool = False
-    _last: tuple[float, float] | None = None  # the log T before, and the second derivative there
+    # the log T at which the last step began, and the second derivative at this log T
+    _last: tuple[float, float] | None = None
 
     def move(self, derivatives: Derivatives) -> None:
         """Take a step, at most as long as a step of the grid, and check whether it is the last."""
@@ -468,7 +469,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move all descents to their minima. Return the first losses at `values_at`."""
+        """Move all descents to their minima. Also return the losses at the log T in `values_at`."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):

@@ -42,7 +42,7 @@ class WeightHealth:
     ess_fit_share: float
     mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
     clipped_share: float  # share of rows whose weight is at the upper limit U
-    largest_share: float  # share of the total weight that one row has
+    largest_share: float  # the largest weight, as a share of the sum of all weights
     # The probability that the discriminator ranks a source row above a target row; 0.5 if the
     # discriminator cannot tell the domains apart.
     domain_auc: float
@@ -126,7 +126,7 @@ def effective_sample_size(weights: Float64s) -> float:
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
-    relative = weights / scale  # without this, the squares of tiny weights would become 0
+    relative = weights / scale  # the squares of tiny weights would be rounded to 0
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
