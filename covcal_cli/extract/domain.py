@@ -1,7 +1,7 @@
 """Run the model on one domain, batch by batch, and write the rows to features.h5.
 
-A shard, a resumed run and an uninterrupted run divide the rows into other batches, but must give
-the same numbers to the last bit. Two rules of `BatchRunner` ensure this:
+A shard, a resumed run and an uninterrupted run divide the rows into different batches, but must
+give the same numbers to the last bit. `BatchRunner` follows two rules for this:
 
 - Every run of the model has the same number of rows. A shorter batch is filled up, because
   numerical libraries choose their algorithms by the size of the batch.
@@ -125,7 +125,7 @@ class DomainExtraction:
                 self._run_batch(spool, piece, runner.run, progress)
 
     def forget_begun(self) -> None:
-        """Close the batches of which the classifier was checked on the first."""
+        """Close the batches in `begun`, and forget their first results."""
         if self.begun is not None:
             self.begun[0].close()
         self.begun = None
@@ -167,8 +167,8 @@ class DomainExtraction:
 
         With several labels, write one such group for each; only logits and labels differ.
         """
-        # Only now is it known which rows could be read. Write the labels, splits and ids of the
-        # rows.
+        # All rows were tried, so it is known which rows can be read. Write the labels, splits and
+        # ids of the rows.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -267,14 +267,14 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # calibrate gives warnings for each label
+        if self.labels.ndim == 2:  # ``covcal calibrate`` warns about each of several labels
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
                 f"every confidence on the {self.name} is above {_SATURATED}: "
                 f"{self._doubt_on_scale()}"
             )
-        if self.name == "source":  # only evaluate uses target labels
+        if self.name == "source":  # only ``covcal evaluate`` uses target labels
             labels = self.labels[self.kept]
             is_part = len(self.kept) < len(self.labels)
             if is_part and len(np.unique(labels[labels != UNKNOWN_LABEL])) < 2:
@@ -332,7 +332,7 @@ class DomainExtraction:
 
 
 def skipped_words(count: int) -> str:
-    """Return how many files were skipped, as the end of a sentence; nothing if none was."""
+    """Return how many files were skipped, as the end of a sentence; "" if no file was skipped."""
     return f"; {count} {'file' if count == 1 else 'files'} skipped" if count else ""
 
 
@@ -354,8 +354,8 @@ def prove(
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
     `inputs` has up to `size` rows; it is None if no row can be read. Runs of the model are compared
-    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of the first
-    rows, if they are numbers and a later run would give the same.
+    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of `inputs`,
+    unless a later run would give other numbers.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
@@ -367,7 +367,8 @@ def prove(
     results = None if features is None else features[:n], logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` will report which row it is
-    # Few rows may be rounded differently than a whole batch, so only a whole batch shows influence.
+    # A batch of few rows may be rounded differently, so only a batch of `size` rows proves
+    # influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
         return runner, results
@@ -431,14 +432,14 @@ def _joined(arrays: Sequence[Float32s]) -> Float32s:
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row until there are `size` rows, because zeros might not be allowed."""
+    """Repeat the last row until there are `size` rows; the model might not accept zeros."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
     return {name: values[places] for name, values in inputs.items()}
 
 
 class OutputStatistics:
-    """Counts over the `n` rows of a domain, to which rows are added in order."""
+    """Statistics of the outputs of a domain's `n` rows, which are added in order."""
 
     def __init__(self, n: int, classifier: Classifier | None = None) -> None:
         self.n_classes = classifier.n_classes if classifier else 0
@@ -446,7 +447,7 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
         self.largest_logit = 0.0  # the largest |logit|, without masked classes
-        # the lowest confidence so far; no longer updated when it is at most `_SATURATED`
+        # the lowest confidence of the rows so far, until it is at most `_SATURATED`
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None
@@ -472,7 +473,7 @@ class OutputStatistics:
         if self._head is not None and "features" in block:
             weight, bias = self._head
             computed = block["features"].astype(np.float64) @ weight + bias
-            # The highest logit of every row is moved to 0.
+            # In these rows the highest logit was moved to 0.
             is_moved = highest[:, 0] == 0
             if is_moved.any():
                 computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
@@ -489,7 +490,7 @@ def proof_attributes(worst: float, largest: float) -> dict[str, float]:
     """Return the attributes that say how exactly the last layer gives the logits.
 
     `worst` is the largest ``|phi W^T + b - logits|`` over all rows of the file, and `largest` is
-    the largest ``|logit|``. Both are stored, because ``merge`` needs both of every part.
+    the largest ``|logit|``. Both are stored, because ``merge`` needs both numbers of every part.
     """
     rounded = _significant(worst)
     return {

@@ -72,7 +72,7 @@ class ExtractReport:
     holds_images: bool  # whether there were images
     classes: tuple[str, ...]  # in the order of the logits
     domains: tuple[DomainReport, ...]  # the source first
-    # None without labelled source rows; ``covcal evaluate`` measures the accuracy on the target.
+    # The accuracy on the source; None without labelled source rows.
     source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # warnings, one line each
     notes: tuple[str, ...]  # notes, one line each
@@ -150,7 +150,7 @@ def extract(
         folder, note = open_spool(output, plan.config(), resume=resume)
         try:
             doubt = _run(plan, folder, partial, progress)
-        except Exception:  # not for Ctrl-C: --resume then needs the folder
+        except Exception:  # after Ctrl-C, --resume needs the folder
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -184,7 +184,7 @@ def _run(
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
         # Spool: all rows are run before the features file is written, so that a stopped run loses
-        # none.
+        # no row.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
@@ -220,7 +220,8 @@ def _run(
         # Compare the rows of both domains, and take the larger of both errors of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both paths are the same, the user wants it (a column domain) or was warned already.
+        # If both domains have the same path, it is a table with a column ``domain``, or there is a
+        # warning already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -267,8 +268,8 @@ def _require_one_form(
 
 
 _LABEL_AND_SPLIT = 9  # bytes of the label and the split of a row
-_INDEX_BYTES = 3400  # bytes of the index of a dataset's chunks, about
-_LONG_ENOUGH = 1.0  # seconds; shorter runs are too noisy to compute from
+_INDEX_BYTES = 3400  # approximate bytes of the index of a dataset's chunks
+_LONG_ENOUGH = 1.0  # seconds; the times of shorter runs are too noisy
 _TIMES = 8
 
 

@@ -66,7 +66,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     require_hdf5_name(output)
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        # The files must be of one run, or of equal runs on different domains.
+        # The files must come from one run, or from runs with equal settings on different domains.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             require_origin(file)
@@ -86,7 +86,7 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
     """Join the source of the file `earlier` with the target of the file `target`.
 
     The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
-    together, or one lacks its domain.
+    together, or if one file does not have its domain.
     """
     check_output(output, force=force, inputs=[earlier, target])
     with FeatureFile(earlier) as with_source, FeatureFile(target) as with_target:
@@ -149,7 +149,7 @@ def join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # a file without rows does not say how the output is read
+            # a file without rows does not record how the output is read
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
@@ -169,7 +169,7 @@ def join_domains(
 
 
 def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
-    """Return the parts of a domain: one file with all of it, or each shard once."""
+    """Return the parts of a domain: one file with all rows, or every shard once."""
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
@@ -180,7 +180,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # every shard has the number of rows in all shards together
+    # every shard records the number of rows of all shards together
     chosen = int(shards[0]["chosen"][()])
     for part, shard in zip(parts, shards, strict=True):
         if shard["chosen"][()] != chosen:
@@ -202,7 +202,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 
 
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return the part of a domain that a file has. `rows` and `skipped` are row numbers."""
+    """Return the part of a domain that is in a file. `rows` and `skipped` are row numbers."""
     group = file.handle[name]
     texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
@@ -225,7 +225,7 @@ def _plain(value: Any) -> Attribute:
 
 
 def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse files unless they are all shards of a domain, each of them once."""
+    """Refuse files unless they are all shards of a domain, and each shard occurs once."""
     shards: dict[int, FeatureFile] = {}
     counts = set()
     for file in files:

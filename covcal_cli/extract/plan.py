@@ -1,8 +1,8 @@
-"""Decide and check all about an extraction before the first row is run.
+"""Choose and check every setting of an extraction before the model runs on all rows.
 
 ``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. If there is no model, a
-`TableClassifier` takes its place. Rows, shards, splits, labels, statistics and the file are then
-handled in the same way.
+`TableClassifier` takes its place. So tables of outputs are extracted by the same code as the
+outputs of a model.
 """
 
 import hashlib
@@ -62,10 +62,10 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-# rows of numbers are small, and each batch has a fixed cost
+# rows of numbers are small, and every batch takes time besides its rows
 _MOST_ROWS_OF_NUMBERS = 2048
-# Runs of the model are compared on so many rows. (Whole batches would take more time than all
-# other checks together.)
+# Number of rows on which runs of the model are compared. (Whole batches would take more time than
+# all other checks together.)
 _COMPARED_ROWS = 16
 _LARGEST_BATCH = 4 << 30  # bytes of a batch of images, of which three are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
@@ -139,7 +139,7 @@ class ExtractPlan:
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
-        """In words, how the output is read, and what the features are."""
+        """Say in words how the output is read, and what the features are."""
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
@@ -159,7 +159,7 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return those root attributes of the features file that depend on the plan."""
+        """Return the root attributes of the features file that follow from the plan."""
         settings, classifier = self.settings, self.classifier
         columns = self._fed_columns()
         return {
@@ -196,7 +196,7 @@ class ExtractPlan:
         return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
-        """Return all that the extracted numbers depend on, under names that users know."""
+        """Return every setting that changes the extracted numbers, by a name that users know."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -256,12 +256,12 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    # the order of the columns in the source's table
+    # the order of the names is the order of the columns in the source's table
     if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
     # Choose how images are preprocessed. The settings may be in a file beside the model.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
-    # a batch with more rows than the data would waste memory
+    # a batch that is larger than the data would waste memory
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
@@ -292,7 +292,7 @@ def prepare(
         )
     # Check the last linear layer on the first rows that can be read.
     are_independent = settings.multilabel and settings.outputs is None
-    # a model that needs the batch size that the user gave might fail with fewer rows
+    # If the user gave a batch size, the model might fail with fewer rows.
     few = size if settings.batch else min(size, _COMPARED_ROWS)
     runner = _proved(opened, domains, size, few, classes, are_independent=are_independent)
     runner.classifier.outputs.are_independent |= are_independent
@@ -328,8 +328,8 @@ def _proved(
 ) -> BatchRunner:
     """Check the last layer on a first batch, and whether rows influence each other.
 
-    Its domain keeps the results and the batches that follow, so that `DomainExtraction.run` neither
-    reads nor runs these rows again.
+    The domain of this batch keeps its results and the open reader, so that `DomainExtraction.run`
+    neither reads nor runs these rows again.
     """
     runner = None
     for domain in domains.values():
@@ -339,7 +339,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # outputs of independent labels are converted in another way from now on
+            # after this check, outputs of independent labels are converted in another way
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()
@@ -568,7 +568,7 @@ class TableClassifier:
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
-    # what the numbers are was decided when the tables were opened
+    # opening the tables decided whether the numbers are logits
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -595,7 +595,7 @@ class TableClassifier:
         )
         self.proof = Proof()
         self.first_results: Results | None = None
-        # With two classes, the confidence in one of them gives both probabilities.
+        # With two classes, the confidence of one class gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE
@@ -617,7 +617,7 @@ class TableClassifier:
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts that are not empty, each once; two domains may give equal texts."""
+    """Return the texts that are not empty, without repeating the texts of another domain."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

@@ -22,7 +22,7 @@ from covcal_cli.errors import CovcalError, checked_settings
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of the chosen rows: row `index` and every `count`-th row after it.
+    """One of `count` parts of the chosen rows: every `count`-th row, from the row `index` on.
 
     `index` begins at 1.
     """
@@ -50,7 +50,7 @@ class Selection:
     """Which rows of each domain are extracted: all, a random sample, the first rows, or a shard.
 
     A hash of the seed and the row's id decides whether a row is in the sample. So if rows are added
-    to a domain, most rows of the sample stay in it. Splits are decided by another hash, so the
+    to a domain, most rows of the sample stay the same. Splits are decided by another hash, so the
     sample is independent of them.
     """
 
@@ -112,20 +112,21 @@ class ExtractSettings:
     threads: int | None = None
     trust_model: bool = False  # whether to open a model file that can run code
     weights: Path | None = None  # weights of the module that ``module:function`` returns
-    model_output: str | None = None  # which output is the classes, if there are several
+    # name of the output that holds the classes, if the model has several outputs
+    model_output: str | None = None
     # "input", "none", or the name of a tensor; default: the input of the last linear layer
     phi: str | None = None
     providers: Sequence[str] = ()  # execution providers of ONNX Runtime, the preferred one first
     # whether tables of outputs hold logits or probabilities; by default their column names say so
     outputs: OutputKind | None = None
-    keep: Sequence[str] = ()  # more columns of tables to keep
+    keep: Sequence[str] = ()  # names of further columns of tables to keep
     choices: tuple[str, ...] = ()  # the answers to look for in logs of a language model
     multilabel: bool = False  # whether each output is about a label of its own
-    # skip up to 1 % of the rows; if false, stop at the first that cannot be read
+    # skip up to 1 % of the rows; if false, stop at the first row that cannot be read
     skip_unreadable: bool = True
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of the splits; with `trained`, there are features to learn from."""
+        """Return the shares of the splits; `trained` says whether the file gets features."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -135,8 +136,8 @@ class ExtractSettings:
     def options(self) -> list[str]:
         """Return options of ``covcal extract`` that give the same file.
 
-        Options are left out if they have their default, or do not change the result. For a shard,
-        they are the options of the whole extraction.
+        Options with default values, and options that do not change the result, are left out. The
+        options of a shard are those of the whole extraction, without --shard.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {
