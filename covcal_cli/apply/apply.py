@@ -39,8 +39,8 @@ class ApplySettings:
 
     domain: DomainName = "target"
     split: str = ALL  # all, train, validation or test
-    confidence_only: bool = False  # whether to leave out the probabilities of classes
-    # Accept a file whose images were preprocessed differently.
+    confidence_only: bool = False  # whether to leave out the probabilities of all classes
+    # Accept a file whose images were preprocessed differently than the calibration's.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class ApplyReport:
     rows: int
     # mean calibrated confidence, which is an estimate of the accuracy on these rows
     mean_confidence: float
-    label_is_not_top: int  # in how many rows another class is more probable than the label
+    label_is_not_top: int  # number of rows in which another class is more probable than the label
     method_used: str
     temperature: float  # T_f
     aligned_temperature: float | None  # for a blend, the temperature T_a of the aligned logits
@@ -80,7 +80,7 @@ def apply(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ApplyReport:
-    """Write id, label, confidence and calibrated probabilities of every row, in their order.
+    """Write id, label, confidence and calibrated probabilities of all rows, in the file's order.
 
     Memory does not depend on the number of rows. Equal input and versions give equal bytes.
 
@@ -99,7 +99,7 @@ def apply(
         the networks. Default: the adapted file that the calibration names.
     decision : str or Path, optional
         A decide.json made with the calibration. The output then also says which rows are accepted,
-        or has sets of classes.
+        or has a set of classes for each row.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -143,7 +143,7 @@ def apply(
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
             provenance = _provenance(first.file, document, calibration, settings)
-            if labels:  # each label has a calibration of its own
+            if labels:  # with several labels, each label has its own calibration
                 del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(provenance), source.blocks())
@@ -237,7 +237,7 @@ class _CalibratedRows:
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
-        # A single confidence per row says nothing about the other classes.
+        # A table with one confidence per row says nothing about the other classes.
         if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
@@ -309,7 +309,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers. All rows are a range, which needs no memory."""
+    """Return row numbers. Return a range for all rows, because a range needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -320,7 +320,7 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 def _provenance(
     file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
-    """Return names and hashes of all that the output was computed from."""
+    """Return names and hashes of all files from which the output was computed."""
     model = file.model
     provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),

@@ -1,11 +1,11 @@
 """Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-For each format, a function writes block after block; `FORMATS` lists them. Memory does not depend
-on the number of rows.
+Each format has a function that writes block after block; `FORMATS` lists these functions. Memory
+does not depend on the number of rows.
 
-CSV is written with NumPy. Every line is first a record of fixed size. Bytes that it does not use
-are 255, which never occurs in UTF-8. These bytes are removed from the finished block. This is about
-six times as fast as formatting each number, and gives the same text.
+CSV is written with NumPy. Every line is built as a record of fixed size. Unused bytes of a record
+are 255, a value that never occurs in UTF-8. These bytes are removed from the finished block. This
+takes a sixth of the time of formatting each number, and gives the same text.
 """
 
 import json
@@ -39,10 +39,11 @@ class AppliedRows:
     ids: NDArray[np.bytes_]  # UTF-8, all of the same length
     label_index: Labels  # the classifier's label, which calibration never changes
     confidence: Float32s  # the calibrated probability of this label
-    probabilities: Float32s | None  # (m, K); None if only the confidence is wanted
-    # by a decision on rows: (m,), or (m, K) for several labels
+    probabilities: Float32s | None  # (m, K); None if only the confidence is written
+    # which rows a decision accepts: (m,), or (m, K) for several labels
     accept: Booleans | None = None
-    members: Booleans | None = None  # by a decision on sets: the classes in each set, (m, K)
+    # which classes a decision puts into the set of each row: (m, K)
+    members: Booleans | None = None
 
     def __len__(self) -> int:
         return len(self.label_index)
@@ -61,8 +62,7 @@ class Layout:
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # whether ids are integers in the input
-    # Whether `classes` are labels of which a row can have several. Then no single label is the
-    # answer.
+    # Whether a row can have several of the `classes` as labels. Then no single label is the answer.
     is_multilabel: bool = False
 
     @property
@@ -83,13 +83,13 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Names of a table's columns of text, which follow its numbers."""
+        """Names of a table's columns of text, which stand after the columns of numbers."""
         if self.is_multilabel:
             return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
-        """Return the texts of a block by column. Between the classes of a set is "|"."""
+        """Return the texts of a block by column. The classes of a set are separated by "|"."""
         texts = []
         if block.accept is not None:
             texts += [
@@ -216,7 +216,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # the date of the member is fixed, so that the file does not depend on the time
+    # the member gets a fixed date, so that the file does not depend on the time
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -300,7 +300,10 @@ FORMATS: dict[str, Write] = {
 
 
 def format_of(path: Path) -> Write:
-    """Return the writer of a file, by its name. Refuse unknown endings and missing packages."""
+    """Return the function that writes files with this ending.
+
+    Raises `CovcalError` for an unknown ending, or if a package is missing.
+    """
     write = FORMATS.get(path.suffix.lower())
     if write is None:
         raise CovcalError(f"{path}: name a file that ends in {', '.join(FORMATS)}")
@@ -312,14 +315,14 @@ def format_of(path: Path) -> Write:
 
 
 _BLOCK_VALUES = 1 << 14  # how many numbers are written at a time
-_SPECIAL = re.compile(rb'[",\n\r]')  # a field with one of these characters must be quoted
+_SPECIAL = re.compile(rb'[",\n\r]')  # CSV needs quotes around a field with one of these characters
 _UNUSED = b"\xff"
-_DIGITS = 9  # with this many digits, every float32 has a text of its own
+_DIGITS = 9  # with this many digits, different float32 numbers have different texts
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # what comes before the digits: a comma, or ",0.0"
+        ("start", "<u4"),  # the characters before the digits: a comma, or ",0.0"
         ("zeros", "<u2"),  # two more zeros, if needed
         ("first", "<u2"),  # the first digit, and the point if there is an exponent
         ("middle", "<u4"),  # four digits

@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the images may be only for people to look at
+        try:  # the column of images may be only for people to look at
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -115,7 +115,7 @@ class ArrayData:
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        # the rows were taken for images, and this column for a group
+        # without images, the columns that the model reads are features and not groups
         elif file.image_name is not None:
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}

@@ -40,7 +40,7 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    # whether names that are numbers are class numbers, so that "3" and "03" are one class
+    # whether a name that is a number is a class number, so that "3" and "03" mean the same class
     by_number: bool
     # where the names come from, for messages
     whose: str = field(default="the model", compare=False)
@@ -68,8 +68,8 @@ class ClassMap:
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
         """Return the number of the class of a name.
 
-        Messages call the name `what` (a folder, a label). A name of no class, or of several
-        classes, is refused.
+        Messages call the name `what` (a folder, a label). A name that no class has, or several
+        classes have, is refused.
         """
         index = self.index(folder)
         if index is None:
@@ -91,7 +91,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return a comma and the `advice` on ``--classes``; nothing if the user gave it."""
+        """Return a comma and the `advice` on ``--classes``; "" if the user gave this option."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -120,7 +120,7 @@ def choose_classes(
 ) -> ClassMap:
     """Return the `count` classes, named by the user, else by the model, else by the source.
 
-    If none of them names classes, the names are numbers.
+    If none of the three names classes, the names are numbers.
 
     - `asked`: the classes of ``--classes``, if given.
     - `model_names`: the class names in the model; `whose` says for messages where they come from.
@@ -144,9 +144,9 @@ def choose_classes(
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
     """Return `count` classes with the names of a domain's folders or labels.
 
-    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if they are
-    numbers, by value. Another number of names than `count` is refused, unless all names are numbers
-    below `count`.
+    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all of them are
+    numbers, by value. If there are not `count` names, the names are refused, unless all of them are
+    numbers below `count`.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -279,6 +279,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names with commas between them; of many names, the first ones and how many more."""
+    """Return names with commas between them; if there are many, the first names and a count."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

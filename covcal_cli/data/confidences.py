@@ -1,14 +1,14 @@
 """Read tables with one confidence per row, as if they had the probabilities of all classes.
 
 Detectors, matchers, OCR and language models often give a prediction and its confidence, but not the
-probability of every class. `confidence_stores` makes a table of probabilities from this. The
-predicted class gets the confidence, and all other classes share the rest equally. So a temperature
-has its usual effect: as T grows, the confidence falls to 1/K. But the probabilities of the other
-classes are not real, so nothing may depend on them (`FeatureFile.has_one_confidence`).
+probability of every class. `confidence_stores` turns such a table into a table of probabilities.
+The predicted class gets the confidence, and all other classes share the rest equally. So a
+temperature has its usual effect: as T grows, the confidence falls to 1/K. But the probabilities of
+the other classes are not real, so nothing may depend on them (`FeatureFile.has_one_confidence`).
 
 The classes are all predictions and labels of both tables. If the source only says whether a
 prediction is right, one more class stands for all other answers. In three cases the classes are
-`RIGHT` and 19 wrong answers instead:
+`RIGHT` and 19 wrong answers, not the predictions:
 
 - The table has no predictions.
 - There are too many different predictions, such as texts.
@@ -41,9 +41,9 @@ _MOST_CLASSES = 200
 # If more than this share of rows has a confidence below 1/K, confidences are not about one of K
 # classes.
 _BELOW_CHANCE = 0.01
-# with fewer rows of a prediction, it cannot be seen which class a confidence is about
+# with fewer rows of a prediction, the table does not show which class a confidence is about
 _TELLING = 10
-_NONE = -1.0  # many tools write this if there is no confidence
+_NONE = -1.0  # many tools write this number if a row has no confidence
 _MOST_DECIMALS = 7
 # a confidence of 1/K is raised by this factor, so that the predicted class is the most probable
 _ABOVE_CHANCE = 1e-4
@@ -52,7 +52,7 @@ _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
 
 class _Columns:
-    """The columns of one table: confidence, prediction, and what is right."""
+    """The columns of one table: the confidence, the prediction, and what the right answer is."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -242,7 +242,7 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Move confidences that are below 1/K or rounded to 1, and yield notes that say so."""
+        """Replace confidences that are below 1/K or rounded to 1, and yield a note on each kind."""
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
