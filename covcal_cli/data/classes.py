@@ -144,9 +144,9 @@ def choose_classes(
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
     """Return `count` classes with the names of a domain's folders or labels.
 
-    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all of them are
-    numbers, by value. If there are not `count` names, the names are refused, unless all of them are
-    numbers below `count`.
+    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all
+    of them are numbers, by value. If there are not `count` names, the names are refused, unless all
+    of them are numbers below `count`.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

@@ -123,7 +123,8 @@ def fed(
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
         if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
-            # Usually all numbers fit the model's type. Then convert them without a copy between.
+            # Usually all numbers fit the model's type. Then convert the columns directly to this
+            # type, without another copy.
             block = _beside(parts, dtype)
             if np.isfinite(block).all():
                 return block
@@ -200,7 +201,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # a file of pixels does not say how they become floats
+        # a file of pixels does not say how the pixels become floats
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
     # in CSV all numbers are floats, so `fed` refuses fractions where integers are needed
     return table or entry.dtype.kind in "iub"

@@ -112,7 +112,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # a link to a folder above it, which would never end
+        if real in above:  # a link to a folder that contains the link would make an endless path
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -270,7 +270,8 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
             raise CovcalError(
                 f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
             ) from error
-    _require_whole(shard, end + _BLOCK, size)  # an archive must end with a block of zeros
+    # an archive without a block of zeros at its end is cut short
+    _require_whole(shard, end + _BLOCK, size)
     yield from samples.items()
 
 

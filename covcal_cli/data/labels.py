@@ -3,7 +3,8 @@
 `LabelSets` reads labels of rows that can have several labels. The labels are in one of three forms:
 a column of 1 and 0 per label (``label_cat``); an array y [n, L] of 1 and 0; or one column with a
 list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels of its row, so
-an empty list means that it has none. In the other forms, an empty cell, NaN or -1 means unknown.
+an empty list means that the row has no label. In the other forms, an empty cell, NaN or -1 means
+unknown.
 """
 
 import re
@@ -39,8 +40,8 @@ class RowLabels:
     1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, labels become
     numbers if all of them are whole numbers.
 
-    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this name,
-    it means the class. -1 means unknown only if it cannot be a class.
+    An unknown label is written as -1, or as a text such as ``nan``. But if a class is called like
+    this, the label means the class. -1 means unknown only if it cannot be a class.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not one of `count` class numbers; None if all are."""
+        """Describe the first label that is not a class number below `count`, if there is one."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
@@ -311,7 +312,7 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # if all lists are empty, the column says nothing
+        # if all lists are empty, the column contains no labels
         if any(text.strip() for text in texts):
             self._lists = [_entries(text) for text in texts]
 

@@ -1,8 +1,8 @@
 """Open the data of one or both domains: folders, shards, or files of arrays.
 
 If both are tables, they must have the same features, and exactly the features that the model reads.
-A table that says it is of the other domain is refused. A column of row numbers is not used as a
-feature.
+A table whose column ``domain`` names the other domain is refused. A column of row numbers is not
+used as a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def open_images(path: Path) -> DomainData:
         return opened
     try:
         data = ArrayData(opened, wanted, opened.feeds(wanted))
-    except CovcalError as error:  # the rows are numbers of another shape or type
+    except CovcalError as error:  # the rows are numbers, but not images
         raise _without_images(path) from error
     if not data.holds_images:
         raise _without_images(path)

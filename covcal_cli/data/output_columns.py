@@ -21,15 +21,15 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """How one tool names its columns."""
+    """The names that one tool gives to its columns of outputs."""
 
     kind: OutputKind
     pattern: str  # matches a whole name, in upper or lower case; its group is the name of the class
     truth: str = "y_true"  # the column of true classes; the usual names are accepted too
 
 
-# The first layout that matches the columns of the table is used. If none does, columns named like
-# the classes are used.
+# The first layout that matches the columns of the table is used. If no layout matches, columns
+# named like the classes are used.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
@@ -58,21 +58,21 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # one array with two axes, or one column for each class
     width: int  # number of values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # the position of each class's value in a row
+    order: tuple[int, ...]  # for each class, the position of its output in a row
     names: tuple[str, ...] | None  # the names of the classes; None if they are 0 to K-1
-    positive: str | None = None  # if there is a single column: the class that its name names
+    positive: str | None = None  # if there is a single column: the class in the name of the column
     features: tuple[str, ...] = ()  # one array with two axes, or one column for each feature
     n_features: int | None = None  # number of features; None without features
     named_by: str | None = None  # the array with the names of the classes, if there is one
     truth: str = Layout.truth  # another name that the column of labels may have
-    notes: tuple[str, ...] = ()  # how names were understood, for the user
+    notes: tuple[str, ...] = ()  # notes for the user on how names were understood
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes; by default their numbers."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
-        """Return the columns with the classes in this order; unchanged if the names differ."""
+        """Return the columns in the order of `names`; unchanged if they have other classes."""
         if names is None:
             return self
         if self.positive in names and len(names) == 2:
@@ -88,7 +88,7 @@ class OutputColumns:
 
 
 def kind_of(store: Store) -> OutputKind:
-    """Return whether a file contains logits, probabilities or confidences, by its names."""
+    """Return the kind of outputs that a file contains, by the names of its columns."""
     kinds: list[OutputKind] = ["logits", "probabilities"]
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
@@ -157,7 +157,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 def _only_matrix(store: Store) -> dict[str, str]:
     """Return the only array of outputs if its name does not say what the outputs are."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
-    if tuple(store.entries) == ("x",):  # this is the name of the array in a .npy file
+    if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]
     return {names[0]: ""} if len(names) == 1 else {}
 
@@ -258,8 +258,8 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
     """Return the order in which names are used, as positions, and the names in this order.
 
-    Numbers are sorted; other names keep their order. If they are the numbers 0 to K-1, None is
-    returned for the names.
+    Numbers are sorted; other names keep their order. If the names are the numbers 0 to K-1, None is
+    returned instead of the names.
     """
     places = list(range(len(names)))
     if all(map(is_plain_number, names)):

@@ -1,7 +1,7 @@
 """Read the labels, split, ids, groups and domain of rows from their file.
 
-The code after `RowFacts` is about two kinds of columns that are easily misread. A column ``domain``
-says whether a row belongs to the source or the target. Ids look like features.
+The code after `RowFacts` reads two kinds of columns that are easily taken for features. A column
+``domain`` says whether a row belongs to the source or the target. Ids look like features.
 
 If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
 name. So no other row changes its split if you add a file later, or label a file by moving it into a
@@ -32,7 +32,7 @@ DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
 SOURCE_FRACTIONS, FITTED_FRACTIONS = (0.6, 0.4, 0.0), (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
-_BLOCK = 1 << 14  # digests at once; a million digests would take 100 MB
+_BLOCK = 1 << 14  # number of digests in memory at once; a million digests would take 100 MB
 
 
 def check_fractions(fractions: Fractions) -> None:
@@ -66,7 +66,10 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 
 
 class SplitHashes:
-    """The hashes that decide splits. The row numbers of two domains are hashed only once."""
+    """The hashes that decide the splits of rows.
+
+    The row numbers of two domains are hashed only once.
+    """
 
     def __init__(self, seed: int) -> None:
         self._prefix = f"{seed}:"
@@ -98,7 +101,8 @@ def hashed_split(
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
-    if fractions[2] == 0:  # the sum may be rounded to less than 1, and some rows would be test rows
+    # if train + validation is rounded to less than 1, some rows would become test rows
+    if fractions[2] == 0:
         split = np.minimum(split, 1 if validation > 0 else 0)
     return split.astype(np.uint8)
 
@@ -113,14 +117,15 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
-_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # fits 64 bits, whatever its digits
+_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # an integer with so few digits fits 64 bits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
 _LONGEST_GROUP = 256  # characters; a longer text is not a name of a group
 # Longer texts are kept if the user asks for them, and in tables of outputs. All texts of a column
 # are stored in the same width, so both the width and the bytes of a column are limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
-_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP  # rows of long texts that the user did not ask for
+# largest number of rows for which long texts are kept without --keep
+_MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # characters; no path is longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
@@ -291,7 +296,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids; it cannot if its name means labels or groups."""
+        """Return whether an index can be ids. An index whose name means labels or groups cannot."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -489,7 +494,7 @@ def note_on_index(store: Store) -> tuple[str, ...]:
 
 
 def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[str, ...]:
-    """Return a note if a table without ids has a column whose name ends in ``id``, all distinct."""
+    """Return a note if a table without ids has a column of distinct values ``NAME_id``."""
     for name, values in columns.items():
         ends = name.lower().endswith(("_id", " id", "-id")) or name.endswith("Id")
         if ends and len(np.unique(values)) == len(values) > 1:
@@ -528,7 +533,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_integer(row_id: str) -> bool:
-    """Return whether an id is written like an integer of 64 bits."""
+    """Return whether the text of an id is an integer of 64 bits."""
     if _SHORT_INTEGER.fullmatch(row_id):
         return True
     digits = row_id.removeprefix("-")
@@ -536,7 +541,7 @@ def _is_integer(row_id: str) -> bool:
     return is_plain and len(row_id) <= 20 and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # in fewer rows, even a feature such as the age may have only different values
+_FEW_ROWS = 20  # in fewer rows, even the values of a feature such as the age may all be different
 _FIRST = 1000  # this many rows are enough to distinguish most features from row numbers
 
 
@@ -546,7 +551,7 @@ def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tu
     candidates = [
         name
         for name in names
-        # All numbers of a CSV are float64; nobody keeps ids in half or single precision.
+        # All numbers of a CSV are float64. Ids are never in half or single precision.
         if entries[name].dtype.kind in "iu" or entries[name].dtype == np.float64
     ]
     n = entries[names[0]].shape[0] if names else 0

@@ -6,17 +6,17 @@ HDF5 file depends only on the order of writing. So equal rows give equal bytes, 
 divided into parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
-``--resume`` can continue it if it is killed. For each domain, this folder has one file of numbers
-per array, and a journal with one line of JSON per batch. The line is written after the numbers of
-its batch, and contains their checksum:
+``--resume`` can continue an extraction that was killed. For each domain, this folder has one file
+of numbers per array, and a journal with one line of JSON per batch. The line is written after the
+numbers of its batch, and contains their checksum:
 
-- If the process is killed, only the batch that it was working on is lost.
+- If the process is killed, only the batch in progress is lost.
 - After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
   this batch and all later batches are run again.
 
-``config.json`` has all that the numbers depend on. A run with other settings is never continued.
-Files are joined only if they have the same model, classes and options. If not, the message names
-the first difference.
+``config.json`` has every setting that changes the numbers. A run with other settings is never
+continued. Files are joined only if they have the same model, classes and options. If not, the
+message names the first difference.
 """
 
 import hashlib
@@ -127,7 +127,10 @@ class Join:
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
     def sha256(self) -> str:
-        """Return the sha256 of all that was written. It does not depend on the parts."""
+        """Return the sha256 of all written rows.
+
+        It does not depend on how the rows were divided into parts.
+        """
         digest = hashlib.sha256()
         for name, of_dataset in self._digests.items():
             digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
@@ -205,8 +208,8 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note on an earlier run.
 
-    `config` has all that the numbers depend on, under names that users know. With `resume`, an
-    earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
+    `config` has every setting that changes the numbers, by a name that users know. With `resume`,
+    an earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
     parts of an earlier run are removed.
     """
     folder = _folder(output)
@@ -321,7 +324,7 @@ class DomainSpool:
         }
 
     def _recover(self) -> None:
-        """Keep the complete batches, and remove what follows them."""
+        """Keep the complete batches, and remove all bytes after them."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -354,7 +357,7 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal agrees with the lines before it."""
+        """Return whether a line of the journal fits the lines before this line."""
         if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
@@ -389,11 +392,14 @@ def _is_skipped(entry: Any) -> bool:
 
 @dataclass(frozen=True)
 class RawRows:
-    """A file of rows of float32 and nothing else. It can be sliced like a dataset."""
+    """A file that has only rows of float32, without a header.
+
+    `RawRows` can be sliced like a dataset.
+    """
 
     path: Path
     shape: tuple[int, int]
-    # is applied to every slice
+    # a function that is applied to every slice
     convert: Callable[[Float32s], Float32s] | None = None
 
     def blocks(self) -> Iterator[Float32s]:
@@ -512,7 +518,7 @@ def require_same_settings(
         if expected is None or value is None or expected == value:
             continue
         if name == "tail" and "None" in (expected, value):
-            continue  # a file without rows does not know how the output follows from the logits
+            continue  # a file without rows does not record how the output follows from the logits
         if name == "preprocessing":
             raise CovcalError(
                 f"{first.path} and {path} differ in their preprocessing (the second has "

@@ -46,7 +46,7 @@ _OTHERS = {
 
 
 def open_store(path: Path) -> "Store":
-    """Open a file of arrays, whose format its suffix tells, or a folder of Parquet parts."""
+    """Open a file of arrays, whose suffix is its format, or a folder of Parquet parts."""
     from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
 
     if holds_parts(path):
@@ -71,7 +71,7 @@ def is_table(path: Path) -> bool:
 
 
 def format_of(path: Path) -> str:
-    """Return the first suffix of a file's format; nothing if it has another format."""
+    """Return the first suffix of a file's format; "" if covcal does not read the format."""
     return "".join(_suffixes_of(path)[:1])
 
 

@@ -195,7 +195,7 @@ class HDF5Store(Store):
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # only numbers and texts, no records or references
+            # covcal reads numbers and texts, but no records or references
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()
@@ -246,7 +246,10 @@ class HDF5Store(Store):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return how many rows to read at once. Whole chunks, so that each is decompressed once."""
+    """Return the number of rows to read at once.
+
+    It is a multiple of the rows of a chunk, so that each chunk is decompressed once.
+    """
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

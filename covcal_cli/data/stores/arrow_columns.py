@@ -1,7 +1,7 @@
 """Convert Arrow's columns to NumPy's arrays: what a column contains, and its values.
 
-Arrow's own conversion would load pandas if it is installed, which takes 50 MB. DLPack does not load
-it.
+Arrow's own conversion would load pandas if it is installed, which takes 50 MB. Conversion by DLPack
+does not load pandas.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.records import parsed_json
 
 _TEXT = np.dtype(str)
-_OTHER = np.dtype("V1")  # something else than numbers or texts, such as a nested list
+_OTHER = np.dtype("V1")  # the type of values that are neither numbers nor texts
 _BINARY = ("binary", "large_binary", "binary_view")
 _BYTES, _PATH = "bytes", "path"  # the fields of an image in a Hugging Face data set
 _VECTOR = ("type", "size", "indices", "values")  # the fields of a vector in Spark
@@ -35,7 +35,7 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def pandas_index(schema: Any) -> tuple[str, ...]:
-    """Return the columns that pandas saved as the table's index, if it did."""
+    """Return the columns that pandas saved as the table's index; none without such an index."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
         # an index that is only a range is described by a dictionary
@@ -116,7 +116,7 @@ class ArrowColumns:
         return self._flat(column.flatten()).reshape(len(column), -1)
 
     def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
-        # a missing list has the length NaN, which differs too
+        # the length of a missing list is NaN, which differs from every width
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
@@ -140,7 +140,7 @@ class ArrowColumns:
         listed = self._flat(indices.flatten())
         own_lengths = self._flat(indices.value_lengths())[is_sparse]
         fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
-        # a missing index is NaN, and fails this comparison
+        # a missing index is NaN, so this comparison is false
         if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
                 f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
@@ -213,7 +213,7 @@ class ArrowColumns:
         return floats
 
     def chosen(self, batch: Any, places: Rows) -> Any:
-        """Return the rows of a batch at these places."""
+        """Return the rows of a batch with these positions."""
         first, last = int(places[0]), int(places[-1])
         if last - first + 1 == len(places):  # `take` would load pyarrow.compute, which takes .3 s
             return batch.slice(first, len(places))

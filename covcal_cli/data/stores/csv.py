@@ -6,8 +6,8 @@ The first value of a column decides whether the column contains numbers, true an
 column of numbers is never in memory as a whole.
 
 If pyarrow is installed, it parses the lines of large files, several times as fast as NumPy and
-Python do. All three give the same values. pyarrow parses only lines without quotes, empty cells
-and infinite numbers. Python parses all others, and names the line of a cell that is wrong.
+Python do. The three parsers give the same values. pyarrow parses only lines without quotes, empty
+cells and infinite numbers. Python parses all other lines, and names the line of a wrong cell.
 """
 
 import csv
@@ -38,12 +38,12 @@ from covcal_cli.data.stores.store import (
 )
 
 _DELIMITERS = ",;\t"
-_EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)  # a line above the names
+_EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)  # a line above the column names
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # bytes of memory that Python takes for a short text
-_LARGE = 16 << 20  # bytes of a file; a smaller file is read in the time that loading pyarrow takes
+_LARGE = 16 << 20  # bytes of a file; reading a smaller file takes less time than loading pyarrow
 _LARGEST_BLOCK = 1 << 30  # characters that pyarrow can parse at a time
 
 
@@ -199,8 +199,8 @@ class CSVStore(Store):
         """Count the rows, keep the texts, and find out what each column contains."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are kept as texts. So are all other columns, if rows are paths of
-        # images.
+        # Labels, ids and groups are kept as texts. All other columns are kept as texts too, if rows
+        # are paths of images.
         kinds = {
             name: "text"
             for name in self._names
@@ -210,7 +210,7 @@ class CSVStore(Store):
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         self._n = 0
-        # read row by row until it is known what every column contains
+        # Read row by row until every column has shown what it contains.
         for cells in reader:
             if not cells:
                 continue
@@ -245,7 +245,7 @@ class CSVStore(Store):
     ) -> int:
         """Read the rows after a line, many at a time, and return the number of all lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
-        # if it is asked for no column, pyarrow reads all columns
+        # pyarrow reads all columns if the list of columns is empty
         places = [index for _, index in columns] or [0]
         while block := list(islice(lines, size)):
             cells = self._by_arrow(block, places, is_text=True)
@@ -315,7 +315,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines below the first, a CSV reader for them, and the first line's cells."""
+        """Yield the lines after the first, a CSV reader for them, and the cells of the first line."""
         try:
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)

@@ -11,8 +11,8 @@ answers of vLLM contain them too. `find_tokens` finds these lists wherever they 
 product over its tokens. Any other answer differs from the generated text at some token, where the
 log may list it. An answer that is not listed is at most as probable as the least probable listed
 token. All unlisted answers together are at most as probable as all unlisted tokens: 1 minus the sum
-of the listed probabilities. This rest is divided equally among the unlisted answers. Each gets half
-of the smaller of these two numbers.
+of the listed probabilities. This rest is divided equally among the unlisted answers. Each unlisted
+answer gets half of the smaller of these two limits.
 """
 
 import math
@@ -27,22 +27,22 @@ PROBABILITIES = "probabilities"
 # the column of log-likelihoods of a question's choices; questions may have different numbers of
 # choices
 CHOICES = "logits"
-# Keys that servers add to an answer.
+# Keys of settings and counts that servers add to an answer.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
-_DEPTH = 12  # lists are looked for down to this level of nesting in a line
+_DEPTH = 12  # deepest level of nesting at which lists of tokens are looked for in a line
 _BEFORE = " \t\r\n\"'`([{*_#"  # characters that a token may contain before the answer
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # a token with this log-probability or less was excluded by sampling: servers write -9999 or -inf
 _CUT = -9000.0
 # how tokenizers write a space
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
-_ROUNDING = 1e-7  # rounding error of a sum of probabilities
+_ROUNDING = 1e-7  # largest rounding error of a sum of probabilities
 _MUCH = 0.25  # if texts that are no answer have more of the probability than this, a note says so
 _SAMPLING = ("temperature", "top_p")
 
 
 def columns_of(record: Any) -> Any:
-    """Return a line of a known tool as columns.
+    """Return the columns of a line that a known tool wrote.
 
     The known answers of Hugging Face pipelines are from zero-shot classification, or from
     ``top_k=None``. In samples of lm-evaluation-harness, the log-likelihoods of the choices are
@@ -68,7 +68,7 @@ def columns_of(record: Any) -> Any:
         return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
-        # the user may have stored a pipeline's answer under any key
+        # the user may have stored the pipeline's answer with any name
         record = {key: value for key, value in record.items() if key != lists[0]} | {
             PROBABILITIES: _scores(record[lists[0]])
         }
@@ -156,7 +156,7 @@ class Token:
 class Answer:
     """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # after division by their sum
+    probabilities: dict[str, float]  # the probabilities after division by their sum
     elsewhere: float  # the probability that the text is none of the answers
     unlisted: int  # number of answers that the log does not list
     follows_text: bool  # whether other text comes before the answer
@@ -364,7 +364,7 @@ class Choices:
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
             if answer not in on_path:
-                for place in on_path:  # another answer begins in the same way
+                for place in on_path:  # another answer begins with the same text
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)

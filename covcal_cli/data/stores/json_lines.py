@@ -48,7 +48,7 @@ from covcal_cli.data.stores.store import (
 )
 from covcal_cli.errors import CovcalError
 
-_CHUNK = 1 << 16  # how many characters of a list are read at once
+_CHUNK = 1 << 16  # number of characters of a list that are read at once
 # Numbers of the first blocks of rows are kept in memory, up to a number of bytes.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # bytes of memory that Python takes for a number and its key
@@ -72,10 +72,10 @@ class _Column:
     """The facts about a column that the first pass collects."""
 
     kind: str  # number, bool, text, list or object
-    is_named: bool  # whether its name says that it contains labels, ids or paths
+    is_named: bool  # whether the name of the column says that it contains labels, ids or paths
     texts: list[str] | None = None  # the texts of all rows so far, if they are kept
     width: int = 0  # the length of lists
-    # the keys of its objects, in the order of the file
+    # the keys of the column's objects, in the order of the file
     keys: dict[str, None] = field(default_factory=dict)
     has_texts: bool = False  # whether one of the kept values is a text
     has_fractions: bool = False  # whether one of the kept values is a number with a fraction
@@ -150,14 +150,17 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # the error is raised later, when this column is read
+        except CovcalError:  # reading this column will raise the error
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of one block of numbers; a column that appeared later has none there."""
+        """Return rows of one block of numbers.
+
+        A column that appeared only after this block has no rows.
+        """
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])
@@ -343,7 +346,7 @@ class JSONLinesStore(Store):
                 column.width = max(column.width, len(value))
 
     def _new(self, name: str, value: Any) -> _Column | None:
-        """Return a new column for its first value; None for a value that is ignored."""
+        """Return a new column that begins with this value; None if such values are ignored."""
         kind = _kind(value)
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:

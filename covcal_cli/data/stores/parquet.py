@@ -5,8 +5,8 @@ pyarrow's datasets keep whole row groups in memory: 1.2 GB for a group of 400,00
 of its dictionary. Most writers make pages of about 1 MB, but a page may also contain 1,024 image
 files.
 
-`ParquetStore` reads tables in this way. The code below it finds the parts of a table.
-`arrow_columns` converts the values of columns.
+So `ParquetStore` reads every file with a `ParquetFile`. The code below it finds the parts of a
+table. `arrow_columns` converts the values of columns.
 """
 
 import math
@@ -26,7 +26,7 @@ from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_feature
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
-_HEAD = 8  # this many first values show what a column contains
+_HEAD = 8  # number of first values that show what a column contains
 _BUFFER = 1 << 13  # without a buffer, pyarrow would read a whole column of a row group
 _FEWEST, _USUAL = 64, 1 << 13  # rows in a batch
 _PAGES = 2 << 20  # bytes of memory that a column takes while it is read
@@ -43,11 +43,11 @@ class _Group(NamedTuple):
 
     file: Any
     number: int
-    start: int  # the number of its first row in the table
+    start: int  # the number that the first row of the group has in the table
 
 
 class ParquetStore(Store):
-    """The columns of a Parquet table. All parts of it must have the same columns.
+    """The columns of a Parquet table. All parts of the table must have the same columns.
 
     A column of lists of numbers, all equally long, becomes an array with two axes. The keys of
     folders ``KEY=VALUE`` become columns too, unless there are columns of these names.
@@ -167,7 +167,7 @@ class ParquetStore(Store):
             ) as file:
                 yield file
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-            # the last two are raised for texts and dates on a damaged page
+            # damaged texts raise UnicodeDecodeError, and damaged dates raise OverflowError
             reason = " ".join(str(error).split())[:200]
             raise CovcalError(
                 f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
@@ -249,7 +249,7 @@ class ParquetStore(Store):
                 return
 
     def _row_bytes(self, names: Sequence[str]) -> int:
-        """Return the bytes of memory for a row of these columns; texts count like numbers."""
+        """Return the bytes of memory for a row of these columns; a text counts like a number."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 

@@ -24,7 +24,7 @@ from covcal_cli.files import open_plain
 if TYPE_CHECKING:  # This module loads Pillow, and tables of numbers do not need Pillow.
     from PIL import Image
 
-# Some row numbers, and for each array these rows.
+# Some row numbers, and the rows with these numbers from each array.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
@@ -35,10 +35,10 @@ class Entry:
 
     shape: tuple[int, ...]  # the rows are on the first axis
     dtype: np.dtype[Any]  # kind "U" means texts of any length
-    is_encoded: bool = False  # whether its values are image files (`Encoded`)
-    # Names for its numbers 0, 1, ..., or for its columns, if the file has some.
+    is_encoded: bool = False  # whether the values are image files (`Encoded`)
+    # The file's names for the numbers 0, 1, ... in the array, or for the columns of the array.
     class_names: tuple[str, ...] | None = None
-    is_index: bool = False  # whether the file says that it is the index of the table
+    is_index: bool = False  # whether the file says that the array is the index of the table
 
     @property
     def is_text(self) -> bool:
@@ -51,8 +51,8 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # whether the file is a table, so that columns of numbers are features
-    is_typed: bool = True  # whether the format tells texts from numbers
-    entries: dict[str, Entry]  # what is known of each array, by name, in the order of the file
+    is_typed: bool = True  # whether the format distinguishes texts from numbers
+    entries: dict[str, Entry]  # shape and type of each array by name, in the order of the file
     # For each column of texts that are numbers with decimal commas: the error message.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # notes on how the file was read, for the user
@@ -203,7 +203,7 @@ LONGEST_LINE = 64 << 20  # the most characters in a line
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether a file is compressed with gzip, by its name."""
+    """Return whether the name of a file says that it is compressed with gzip."""
     return path.suffix.lower() == ".gz"
 
 
