@@ -315,7 +315,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines after the first, a CSV reader for them, and the cells of the first line."""
+        """Yield the lines after the first, a CSV reader for them, and the first line's cells."""
         try:
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
