@@ -37,6 +37,17 @@ def test_a_permuted_order_is_found(classes: int, share: float) -> None:
     assert better[0] == pytest.approx(judged)
 
 
+@pytest.mark.parametrize("classes", [5, 10, 200])
+def test_two_exchanged_classes_among_many_are_found(classes: int) -> None:
+    """Their rows are few among all rows, but nearly all of them are predicted as the other."""
+    labels = np.random.default_rng(classes).integers(0, classes, 60 * classes)
+    order = np.arange(classes)
+    order[[1, 4]] = [4, 1]
+    better = better_order(labels, noisy(order[labels], 0.3, classes), classes)
+    assert better is not None
+    assert better[1].tolist() == order.tolist()
+
+
 @pytest.mark.parametrize(("n", "classes"), [(60, 10), (200, 100), (3000, 1000), (1000, 2)])
 def test_chance_is_no_permutation(n: int, classes: int) -> None:
     """With many classes and few rows some permutation fits by luck; held-out rows show it."""
@@ -52,6 +63,8 @@ def test_a_good_or_a_bad_classifier_in_order_is_left_in_peace() -> None:
     assert better_order(labels, noisy(labels, 0.5, 10), 10) is None
     confused = np.where(labels == 3, 5, labels)
     assert better_order(labels, confused, 10) is None
+    rare = np.where((labels == 5) & (np.arange(2000) % 9 > 0), 4, labels)
+    assert better_order(rare, np.where(rare == 3, 5, rare), 10) is None
 
 
 def test_too_few_rows_say_nothing() -> None:
