@@ -323,8 +323,8 @@ _DIGITS = 9  # with this many digits, different float32 numbers have different t
 _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # the characters before the digits: a comma, or ",0.0"
-        ("zeros", "<u2"),  # two more zeros, if needed
-        ("first", "<u2"),  # the first digit, and the point if there is an exponent
+        ("zeros", "<u2"),  # two more zeros after the point, for small numbers
+        ("first", "<u2"),  # the first digit; for a number with an exponent, also the decimal point
         ("middle", "<u4"),  # four digits
         ("last", "<u4"),  # four digits
         ("exponent", "<u4"),

@@ -34,7 +34,7 @@ class DomainData(Protocol):
     given_split: Splits | None  # (n,): the splits in the data, if there are any
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
     way_to_label: str  # how the user can label the rows, for messages
-    # the kept columns by name, (n,) each; ``covcal evaluate --by`` groups the rows by them
+    # the kept columns by name, (n,) each; ``covcal evaluate --by`` groups the rows by a column
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]  # notes on how the data were read, for the user
     holds_images: bool  # whether the rows need preprocessing
@@ -56,9 +56,10 @@ class DomainData(Protocol):
     def batches(
         self, pipeline: "ImagePipeline | None", rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Yield the ascending `rows`, `size` at a time. `pipeline` preprocesses images.
+        """Yield the given rows, which must ascend, in batches of `size` rows.
 
-        A row that cannot be read is left out of its batch and listed in `Batch.skipped`.
+        `pipeline` preprocesses images. A row that cannot be read is left out of its batch and
+        listed in `Batch.skipped`.
         """
         ...
 

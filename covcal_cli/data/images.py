@@ -78,13 +78,13 @@ class ImageFiles(ABC):
     def batches(
         self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Decode images, `size` at a time, before the caller asks for them."""
+        """Decode images in batches of `size` rows, before the caller asks for them."""
         openers = openers_of(self.opener, rows, size)
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
 
 def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
-    """Yield the functions that open the images of `rows`, `size` at a time."""
+    """Yield lists of `size` functions, which open the images of `rows`."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
 
@@ -99,9 +99,9 @@ def decode_batches(
 ) -> Generator[Batch, None, None]:
     """Yield batches of decoded images for the input `name`. Some are decoded in advance.
 
-    `openers` has for each batch a sequence of functions, one per row, which open the images. If one
-    fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten when the
-    caller asks for the next.
+    `openers` has for each batch a sequence of functions, one per row, which open the images. If a
+    function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten when
+    the caller asks for the next.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")

@@ -341,7 +341,7 @@ class LabelSets:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the names in a list of labels that is written as text."""
+    """Return the label names in a cell that holds a list of labels as text."""
     text = text.strip()
     if text.startswith(("[", "(", "{")):
         try:

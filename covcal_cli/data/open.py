@@ -37,7 +37,7 @@ def open_domains(
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
     """Open the data of ``"source"``, ``"target"`` or both, as inputs of a model, with notes.
 
-    Notes are about columns that seem to contain row numbers. Columns that the user wants to `keep`
+    The notes name columns that seem to contain row numbers. Columns that the user wants to `keep`
     become groups. With `multilabel`, a row can have several labels. Raises `CovcalError` if a path
     cannot be read, its rows do not fit the model, or two tables do not fit together.
     """

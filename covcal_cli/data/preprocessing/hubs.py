@@ -267,7 +267,7 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        # mean and std of the normalisation; EfficientNet changes them in two ways
+        # mean and std of the normalisation; for EfficientNet, two keys of the file change them
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)

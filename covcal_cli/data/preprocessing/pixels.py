@@ -141,8 +141,8 @@ def centred(
 
     If half a pixel is left over, `rule` says where the centre begins: ``round`` rounds to the even
     number (torchvision), ``floor`` rounds down (transformers). With ``never``, an image of another
-    size raises ValueError. `fill` is the colour of the border, one number per channel; default:
-    black.
+    size raises ValueError. `fill` is the colour of the border, one number per channel; by default
+    it is black.
     """
     from PIL import Image
 
@@ -249,7 +249,7 @@ class PixelPipeline:
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
-                # this line prevents a warning of Pillow; it does not change the colours
+                # the next line prevents a warning of Pillow, and does not change the colours
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)
@@ -280,7 +280,7 @@ class PixelPipeline:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return numbers as text. If all are equal, write only one."""
+    """Return numbers as text. If all numbers are equal, write only one number."""
     unique = values[:1] if len(set(values)) == 1 else values
     return " ".join(f"{value:g}" for value in unique)
 

@@ -68,7 +68,7 @@ class Preprocessing:
             "mean": ",".join(map(repr, self.mean)) or None,
             "std": ",".join(map(repr, self.std)) or None,
         }
-        # with "=", a value may begin with a minus sign
+        # written as --NAME=VALUE, because VALUE may begin with a minus sign
         options = [f"--{name}={text}" for name, text in texts.items() if text is not None]
         if self.exif is not None:
             options.append("--exif" if self.exif else "--no-exif")

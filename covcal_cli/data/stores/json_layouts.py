@@ -44,9 +44,9 @@ _SAMPLING = ("temperature", "top_p")
 def columns_of(record: Any) -> Any:
     """Return the columns of a line that a known tool wrote.
 
-    The known answers of Hugging Face pipelines are from zero-shot classification, or from
-    ``top_k=None``. In samples of lm-evaluation-harness, the log-likelihoods of the choices are
-    logits. Any other line is returned unchanged.
+    Two answers of Hugging Face pipelines are known: those of zero-shot classification, and those of
+    classification with ``top_k=None``. In samples of lm-evaluation-harness, the log-likelihoods of
+    the choices are logits. Any other line is returned unchanged.
     """
     if isinstance(record, list):
         answers = record[0] if len(record) == 1 and isinstance(record[0], list) else record

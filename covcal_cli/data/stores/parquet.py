@@ -109,7 +109,7 @@ class ParquetStore(Store):
         return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts. For image files, these are their names."""
+        """Return a whole column as texts. The text of an image file is its name."""
         if not self.entries[name].is_encoded:
             return [str(value) for part in self._all(name) for value in part.tolist()]
         field = self._columns.name_field(self._schema.field(name))

@@ -64,7 +64,7 @@ class Store(Protocol):
     def texts(self, name: str) -> list[str]:
         """Return a whole array as texts. Long texts come as a list, which takes less memory.
 
-        For image files, these are their names; without a name, an empty text.
+        The text of an image file is its name, or "" without a name.
         """
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
@@ -75,7 +75,8 @@ class Store(Protocol):
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield some rows of the named arrays, in parts. `rows` are ascending.
 
-        About `size` rows are in memory at a time; fewer if they are larger than `WINDOW_BYTES`.
+        About `size` rows are in memory at a time; fewer if these rows take more than
+        `WINDOW_BYTES`.
         """
         ...
 
