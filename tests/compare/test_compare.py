@@ -114,31 +114,27 @@ def test_a_run_is_what_the_commands_make_one_by_one(tmp_path: Path) -> None:
         assert float(table[method]["ece_sd"]) == pytest.approx(np.std(values, ddof=1), abs=1e-12)
 
 
-def test_what_stands_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call reads records; more seeds and other methods adapt nothing twice."""
+def test_what_stands_is_not_made_again(tmp_path: Path) -> None:
+    """A second call reads records; other methods adapt nothing twice, other settings do.
+
+    Files as they come, and other settings, have records and adapted files of their own.
+    """
     write_features(tmp_path / "far.h5", shift=2.0)
+    asked = ("compare", "far.h5", "--methods", "temp,fl+temp", "--seeds", 2)
+    more = (*asked, "--methods", "fl+temp,atc")
     with short_training(20, members=1):
-        asked = ("compare", "far.h5", "--methods", "fl+temp", "--seeds", 2)
         first = covcal(*asked, cwd=tmp_path).require_success()
-        monkeypatch.setattr("covcal_cli.adapt.adapt.adapt", None)  # any further call fails
-        assert covcal(*asked, cwd=tmp_path).require_success().out == first.out
-        more = ("compare", "far.h5", "--methods", "fl+temp,atc", "--seeds", 2)
-        assert "atc" in covcal(*more, cwd=tmp_path).require_success().out
-
-
-def test_what_was_adapted_otherwise_stands_beside(tmp_path: Path) -> None:
-    """Files as they come, and other settings, have records and adapted files of their own."""
-    write_features(tmp_path / "far.h5", shift=2.0)
-    asked = ("compare", "far.h5", "--methods", "temp,fl+temp", "--seeds", 1)
-    with short_training(20, members=1):
-        covcal(*asked, cwd=tmp_path).require_success()
-    kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
-    before = kept.read_bytes()
-    without = covcal(*asked, "--no-adapt", cwd=tmp_path).require_success()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("covcal_cli.adapt.adapt.adapt", None)  # any further call fails
+            assert covcal(*asked, cwd=tmp_path).require_success().out == first.out
+            assert "atc" in covcal(*more, cwd=tmp_path).require_success().out
+            without = covcal(*asked, "--no-adapt", cwd=tmp_path).require_success()
     assert not any(line.startswith("fl+temp") for line in without.out.splitlines())
     assert "Could not run: fl+temp." in without.out
+    kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
+    before = kept.read_bytes()
     with short_training(20, members=2):  # another setting under the same name is no such file
-        covcal(*asked, "--methods", "fl+temp,atc", cwd=tmp_path).require_success()
+        covcal(*asked, "--seeds", 1, "--methods", "fl+temp,cot", cwd=tmp_path).require_success()
     assert kept.read_bytes() != before
     names = {path.name for path in (tmp_path / "covcal-compare").iterdir()}
     assert names == {"default", "without-adapt"}

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate import diagram
@@ -83,8 +84,11 @@ class TestFile:
         line = covcal("evaluate", features, "--diagram", name, cwd=features.parent).error_line()
         assert line == f"{name}: a diagram ends in .png, .svg, .pdf"
 
-    def test_an_existing_picture_stays(self, features: Path) -> None:
+    def test_an_existing_picture_stays(
+        self, features: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Without --force a picture is not replaced; with it, it is. The ending has any case."""
+        monkeypatch.setattr(diagram, "figure_of", lambda *_: Figure(figsize=(1, 1)))
         path = features.with_name("R.PNG")
         path.write_text("old")
         assert "exists already" in covcal("evaluate", features, "--diagram", path).error_line()

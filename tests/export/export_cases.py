@@ -13,6 +13,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
+from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.formats.writer import utf8
@@ -211,7 +212,9 @@ def calibrated(
             for name, values in networks.items():
                 file[f"networks/{name}"] = values
     document = folder / "cal.json"
-    covcal("calibrate", path, "--method", method, "-o", document, "-f").require_success()
+    # The command makes the same file, and would read the features file twice.
+    settings = CalibrateSettings(method=method, allow_limit=True)
+    write_document(calibrate(path, settings), document, force=True)
     content = json.loads(document.read_text(encoding="utf-8"))
     if temperature is not None:
         content["temperatures"]["forecaster"] = temperature

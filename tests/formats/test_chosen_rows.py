@@ -127,9 +127,9 @@ def test_memory_does_not_grow_with_the_rows(
         "calibrate.problem.MAX_DISCRIMINATED",
         "labels.target_labels.MAX_FRAME",
     ):
-        monkeypatch.setattr(f"covcal_cli.{name}", 2000)
-    monkeypatch.setattr("covcal_cli.calibrate.problem.MAX_ROWS_PER_DOMAIN", 2000)
+        monkeypatch.setattr(f"covcal_cli.{name}", 1000)
+    monkeypatch.setattr("covcal_cli.calibrate.problem.MAX_ROWS_PER_DOMAIN", 1000)
     read_in_every_way(tiled(tmp_path / "500.h5", 1))  # what it imports stays
-    sizes = [12_000, 24_000]
+    sizes = [6_000, 16_000]
     peaks = [peak(tiled(tmp_path / f"{size}.h5", size // 500)) for size in sizes]
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 3
