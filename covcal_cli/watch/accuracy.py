@@ -235,16 +235,16 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return this number of values whose distribution has the given quantiles."""
+    """Return `count` values whose distribution has the given quantiles."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]
 
 
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
-    """Return logits (n, K) that give class 0 these log odds at T. All other logits are equal.
+    """Return logits (n, K) that give class 0 the log odds `odds` at the given temperature.
 
-    The probability of class 0 is at least 1 / K, so class 0 is always the predicted class.
+    All other logits are equal. The probability of class 0 is at least 1 / K, so class 0 is always the predicted class.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

@@ -1,7 +1,7 @@
 """Cut files into periods, name the periods, and put them in the order of time.
 
-A period is a whole file or a part of it. A part is a day, week, month, quarter or year by a column
-of dates, or a number of rows. Names of periods have the form 2026-11-28, 2026-W48, 2026-11,
+A period is a whole file or a part of it. A part is a day, week, month, quarter or year of a column
+of dates, or a block of rows. Names of periods have the form 2026-11-28, 2026-W48, 2026-11,
 2026-Q4, 2026, or "row 2501" (the rows from 2501 on). If all names have the same form, periods are
 sorted by time. A time with an offset is converted to UTC.
 """
@@ -57,16 +57,16 @@ def rows_of(every: str) -> int | None:
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year. A number of rows counts as a week."""
+    """Return the number of periods in a year. A block of rows counts as a week."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 
 def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
     """Yield the periods of the target rows of a file.
 
-    Without `by`, the file is one period, or is cut into blocks of `every` rows in the order of the
-    file. With `by`, a column of dates, periods are units of time, or blocks of rows in the order of
-    the dates. A file without rows is one period without `by`, and no period with `by`.
+    If `by` is None, the file is one period, or is cut into blocks of `every` rows in the order of
+    the file. Else `by` is a column of dates: periods are units of time, or blocks of rows in the
+    order of the dates. A file without rows is one period if it is not cut, else it has no period.
 
     Raises
     ------

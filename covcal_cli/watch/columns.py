@@ -204,7 +204,7 @@ def psi(before: Floats, now: Floats) -> float:
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the share of values between neighbouring edges; a value on an edge counts below it."""
+    """Return the share of values in each part; an edge belongs to the part below the edge."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 
@@ -226,7 +226,7 @@ def ks_p(statistic: float, n: int, m: int) -> float:
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # the series would converge slowly, but the p-value is 1 to ten digits
+    if size < 0.2:  # here the series converges slowly, and the p-value is 1 to ten digits
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))

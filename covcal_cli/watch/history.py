@@ -3,7 +3,7 @@
 The history is a file of JSON lines. Lines are added to the file, and never changed. A run writes
 all its new lines at once, while the file is locked, and waits until these lines are on the disk. If
 a process is killed, earlier lines are unchanged. A line holds one period and its hash. A line that
-was cut off or changed is ignored with a warning. A file without any line of a period is refused,
+was cut off or changed is ignored with a warning. A file in which no line holds a period is refused,
 and not changed.
 
 A period that arrives late changes the verdicts of later periods. So periods are put in the order of
@@ -46,7 +46,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# Every line begins with the schema of its kind.
+# A line begins with the schema of its kind: a period or an acknowledgement.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
@@ -100,9 +100,9 @@ def read_history(path: Path) -> History:
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Append the lines that `lines` makes from the history in the file.
+    """Append the lines that the function `lines` returns for the history in the file.
 
-    Nothing is appended if `lines` raises. Lines that `earlier` already has are not read again.
+    If `lines` raises an exception, nothing is appended. Lines that `earlier` already has are not read again.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file for appending. A file system without locks is no error."""
+    """Lock the file for appending, if its file system has locks."""
     if sys.platform != "win32":
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -232,7 +232,7 @@ def judged(
 ) -> list[Period]:
     """Return a line for each of the `fresh` periods, and for each period whose verdict changes.
 
-    `fresh` has new, longer, joined and replaced periods by name.
+    `fresh` has, by name, the periods that are new, longer, joined or replaced.
     """
     recorded = {period.measured.period: period for period in history.of(used.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
@@ -318,7 +318,7 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return the line that accepts the rows of the last period, and the last period.
+    """Return the line that accepts the rows of the last period, together with this period.
 
     Return None if the last period has no alarm.
     """

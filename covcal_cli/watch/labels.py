@@ -8,9 +8,9 @@ interval of the gap after every period: its error probability still holds
 (`maths.odds.anytime_interval`).
 
 A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
-... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the intervals
-of all pools are right together with probability 1 - e, and the labels may decide which pool is
-used. A pool can be used if its interval overlaps the intervals of all shorter pools; the longest
+... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the
+probability that all these intervals are right is at least 1 - e, and the labels may decide which
+pool is used. A pool can be used if its interval overlaps the intervals of all shorter pools; the longest
 such pool is used. So if the gap has changed, the pool begins after the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
@@ -54,7 +54,7 @@ _MOST_STARTS = 100  # a pool has at most this many labelled periods: the latest 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with their scores and the scores of the rows they represent.
+    """The labelled rows of a file, with scores of these rows and of all rows that could be drawn.
 
     A score is an estimate of the probability that the classifier is right on a row.
     """
@@ -156,10 +156,10 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return rows of a file, ascending, with late labels.
+    """Return the `rows` of a file, ascending, with their late labels.
 
-    If ``covcal pick`` drew all these rows, the probabilities of the draw are used, and labels that
-    other drawn rows have count too. Otherwise the rows count as random rows of their period.
+    If ``covcal pick`` drew all these rows, the probabilities of the draw are used. Then the labels
+    of other drawn rows count too. Otherwise the rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():

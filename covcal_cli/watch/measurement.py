@@ -331,7 +331,7 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Return the standard with the segments of a column.
+    """Return `standard` with the segments of a column.
 
     A note tells the user if the calibration's features file is missing, or lacks the column.
     """
@@ -413,7 +413,7 @@ def _mean(shares_of_rows: Float64s) -> float:
 def joined(first: Measured, second: Measured) -> Measured:
     """Join two parts of a period that are in two files.
 
-    Numbers of the period are means over the two parts, which count in proportion to their rows.
+    The period's numbers are means over the two parts, weighted by the parts' numbers of rows.
     """
     rows = np.array([first.rows, second.rows], dtype=np.float64)
 
@@ -467,7 +467,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Add the accepted rows of two parts. Return None if two decisions accepted them."""
+    """Add the accepted rows of two parts; None unless the same decision accepted both."""
     parts = first.accepted, second.accepted
     if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None
@@ -497,7 +497,7 @@ def distances(
 ) -> tuple[float | None, float | None, float | None]:
     """Return how far a period is from the source and the target: two AUCs, and effective rows.
 
-    The AUC is that of the best classifier which separates the period's rows from a domain's rows.
+    An AUC says how well the best classifier separates the period's rows from a domain's rows.
     For normal domains with equal covariance and squared Mahalanobis distance d2, the AUC is
     Phi(sqrt(d2 / 2)). After importance weighting, the effective share of the source rows is
     exp(-d2).

@@ -48,13 +48,13 @@ class Watch:
     Parameters
     ----------
     calibration : path or Calibrator
-        A cal.json, with its reference data or its features file beside it; or a fitted calibrator.
+        A fitted calibrator, or a cal.json with its reference data or its features file beside it.
     source_logits, source_labels, target_logits : arrays, optional
         The arrays on which the calibrator was fitted, with which later rows are compared. Leave
         these arrays out for a cal.json.
     target_columns, source_columns : data frames or dicts of arrays, optional
         Other columns of the source and target rows. The columns of later rows are compared with
-        those of the target. `segment` needs the source's columns too, to estimate the accuracy of
+        the target's columns. `segment` needs the source's columns too, to estimate the accuracy of
         each segment.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. By default, the

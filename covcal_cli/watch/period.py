@@ -98,7 +98,7 @@ class ColumnDrift:
     p: Share  # p-value of the drift, corrected for the number of columns in the period
     missing: Share
     missing_before: Share
-    new: Share  # share of the rows with a value whose category the reference does not have
+    new: Share  # among rows with a value, the share whose category the reference lacks
     new_categories: tuple[str, ...]  # the most frequent categories that the reference does not have
     measure: str  # name of the number that changed most, such as "median"
     now: str
@@ -152,7 +152,7 @@ class RaisedAlarm:
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
-            raise ValueError("raised does not fit the evidence")
+            raise ValueError("the key raised does not fit the evidence")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-# The number of labels that is suggested is one of these numbers.
+# The suggested number of labels is one of these numbers.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _PRIOR = 10.0  # the estimated error counts like this many labels
 
@@ -87,7 +87,7 @@ def accepted_in_period(
     """Measure the accepted rows of a period.
 
     - `sample`: a random sample of all rows of the period.
-    - `estimate`: the estimated accuracy of all rows, or None; then the expected error is None too.
+    - `estimate`: the estimated accuracy of all rows; if it is None, no error is estimated.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -108,7 +108,7 @@ def accepted_in_period(
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     """Judge the promise of a decision after the last period; None if no decision is watched.
 
-    Only labels of periods from position `start` on count, and only for the same decision.
+    A label counts if its period is at position `start` or later, and has the same decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -150,7 +150,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels would decide, if a share `rate` of these labels is wrong."""
+    """Return how many more labels a verdict needs, if the share `rate` of them is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

@@ -51,7 +51,7 @@ class Segments:
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments of a column, without rows if the calibration's file has changed."""
+    """Return the segments of a column; without the calibration's rows if its file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})

@@ -6,8 +6,8 @@ dozen rows, this mean rank is nearly normally distributed.
 
 For signals from the classifier's outputs, the reference rows are the target's training and
 validation rows. The density ratio and the aligned logits were fitted to the target's training rows,
-and later rows are not training rows. So for these two signals, the reference rows are only the
-target's validation rows. The source's training rows are never used, because the classifier was
+so their values may differ on these rows and on later rows. So for these two signals, the reference
+rows are only the target's validation rows. The source's training rows are never used, because the classifier was
 trained on them.
 """
 
@@ -269,7 +269,7 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the number of rows with which domains are compared at most; fewer for wide rows."""
+    """Return the largest number of rows to compare domains with; it is smaller for wide rows."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 

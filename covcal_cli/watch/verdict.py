@@ -66,7 +66,7 @@ class Alarm:
     log_threshold: float  # logarithm of c
     raised: bool  # whether R is at least c
     start: int  # number of periods before the most likely start of the change
-    signal: int  # number of the strongest signal; of the first axis if the axes are the strongest
+    signal: int  # number of the strongest signal; if it is the axes together, the first axis
 
 
 def alarm(
@@ -143,8 +143,8 @@ def verdict_on(
     labels.
 
     Only the middle half of the estimated range counts, because the whole range is too wide for any
-    verdict. On streams of the half *choose*, labels contradict 10 of 116 verdicts "holds" that use
-    the middle half, and no verdict "off".
+    verdict. On the streams of the half named `choose`, labels contradict 10 of 116 verdicts "holds"
+    that use the middle half, and no verdict "off".
     """
     if not entry.rows:
         return "not known", None, "no rows came"

@@ -329,7 +329,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the new periods, or the last period if none is new; and whether any is new."""
+    """Return the new periods and True; if no period is new, return the last period and False."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -434,8 +434,8 @@ def _notes(
     if reference.is_carried_over:
         notes.append(
             "the reference data come from an earlier calibration, because the rows of the present "
-            "calibration raised the alarm. If these rows are normal, delete the file "
-            ".reference.json"
+            "calibration raised the alarm. If these rows are normal, delete the calibration's "
+            "file that ends in .reference.json"
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(
