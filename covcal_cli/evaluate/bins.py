@@ -70,7 +70,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # both are NaN if any value is NaN
+    lowest, highest = values.min(), values.max()  # each of the two is NaN if any value is NaN
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
@@ -341,7 +341,7 @@ class ClasswiseBins:
         return added
 
     def _first_cells(self, classes: int, m: int) -> NDArray[np.int32]:
-        """Return the index of the first bin that each row uses for each class, (classes, m)."""
+        """Return the index of the first bin in the copy of each class and row, (classes, m)."""
         lanes = np.arange(classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 

@@ -19,8 +19,8 @@ noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all
   standard errors, and sets all other gaps to 0; then noise adds the most to the ECE. `even` has the
   same gap in every bin, in the observed direction; then noise adds the least to the ECE.
 - A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. Before this comparison, every ECE below the median simulated ECE of a
-  calibrated forecaster is raised to this median.
+  95 % of the simulations are. Let m be the median of the ECEs simulated for a
+  calibrated forecaster. Before this comparison, every ECE below m is raised to m.
 
 The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
 test may err with half of the error probability, so the two tests together have the stated level:
@@ -37,8 +37,8 @@ If the observed ECE is above its interval, most of the observed ECE is noise. A 
 checks how often intervals contain the true ECE.
 
 The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
-larger than the ECE. Then intervals are widened until each end of the ECE's interval is at least the
-same end of each part's interval. Wider intervals contain the truth at least as often.
+larger than the ECE. Then intervals are widened until no end of a part's interval is above the same
+end of the ECE's interval. Wider intervals contain the truth at least as often.
 
 At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
 computed at the highest level with five resamples outside, and widened as for a normal distribution.
@@ -56,9 +56,9 @@ depend on the number of rows.
 - Noise adds to both ECEs, and adds more to the smaller ECE. So the observed difference of ECEs is
   too close to 0, and resampled differences are even closer to 0. The interval therefore contains
   the percentiles of the resampled differences, and their mirror image at the observed difference
-  (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). A test of covcal checks that
-  the interval contains 0 too often rather than too rarely.
-- The class gap is a sum of absolute values, and has the same interval as the ECE. The interval
+  (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). If the true
+  difference is 0, the interval contains 0 at least as often as its level says; a test checks this.
+- The class gap is a sum of absolute values, so its interval is computed like that of the ECE. It
   needs joint cells for every class, so it is missing if there are more than a few hundred classes.
 """
 
@@ -332,7 +332,7 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Set those gaps to 0 that do not add to this part of the ECE."""
+    """Return the gaps that add to this part of the ECE, and 0 for all other gaps."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
@@ -354,7 +354,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return the share of draws in each row that are as far from their median as `observed`."""
+    """Return, for each row, the share of draws at least as far from their median as `observed`."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -490,7 +490,7 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield the name of each sum of gaps, rows by joint cell, and gaps of both calibrations."""
+        """Yield the name of a metric, the rows in each joint cell, and both calibrations' gaps."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -508,10 +508,10 @@ class _Side:
     """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
 
     place: Integers  # the bin or class of the cell, in which gaps are summed
-    gaps: Float64s  # mean confidence minus 1 if labels are right, minus 0 if they are wrong
+    gaps: Float64s  # mean confidence, minus 1 in a cell of rows whose labels are right
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of R resamples, whose rows per cell are `drawn`, (R, cells)."""
+        """Return n times the metric of R resamples; `drawn`, (R, cells), are rows per cell."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)

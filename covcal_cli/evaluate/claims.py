@@ -115,7 +115,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """The number of classes that are off, in words. If classes are undecided, a lower bound."""
+        """The number of classes that are off, in words; a lower bound if some are undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:

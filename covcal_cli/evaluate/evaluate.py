@@ -432,9 +432,9 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield each calibration with ``none``, the first calibration, and its earlier version.
+    """Yield the pairs of calibrations to compare. The first of `versions` is ``none``.
 
-    The first of `versions` is ``none``.
+    Each calibration is paired with ``none``, the first calibration, and its own earlier version.
     """
     every = list(versions)
     now = [version for version in every if not version.earlier]
@@ -559,10 +559,10 @@ def _notes_on_split(split: str) -> list[str]:
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration of which no labelled row is in the file.
+    """Return a note for each calibration if no file has the ids of the rows with its labels.
 
-    Either the file has other data, or it has the labelled rows under other ids. In the second case,
-    rows are measured to which the calibration was fitted.
+    Either the files have other data, or these rows have other ids there. In the second case, the
+    metrics also count rows to which the calibration was fitted.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -587,7 +587,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if rows were left out that `covcal pick` had drawn with preference."""
+    """Return a note if rows from `covcal pick` were left out, because pick prefers unsure rows."""
     picked = {
         row_id
         for calibration in calibrations.values()

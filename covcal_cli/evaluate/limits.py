@@ -141,7 +141,7 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of each gate's interval, at which all gates have the evaluation's level.
+    """Return the level of each gate's interval, so that all gates together have the set level.
 
     `times` is the number of labels, if each label has these gates.
     """
@@ -429,8 +429,10 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference between two independent samples.
 
-    The method is called variance estimates recovery (Zou & Donner 2008). The method combines the
-    distance from each value to an end of its own interval. An observed ECE may be outside its
+    The method is called variance estimates recovery (Zou & Donner 2008). The lower end is
+    sqrt(a^2 + b^2) below the difference. Here a is the distance from `value` to the lower end of
+    its interval, and b the distance from `before` to the upper end of its interval. The upper end
+    is computed in the same way, with the opposite ends. An observed ECE may be outside its
     interval, because noise makes it larger. Then the nearest end of the interval replaces this ECE.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])

@@ -1,9 +1,9 @@
 """Evaluate several labels together: the mean over labels, the worst label, and the gates.
 
 A limit such as ``ece=0.05`` applies to every label. ``ece:macro=0.05`` applies to the mean over
-labels. The ends of the mean's interval are the means of the ends of all labels' intervals. Such an
-interval is wide enough even if the labels depend on each other. All gates of all labels share one
-error probability.
+labels. The lower end of the mean's interval is the mean of all labels' lower ends, and the upper
+end is the mean of all upper ends. Such an interval is wide enough even if the labels depend on each
+other. All gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence

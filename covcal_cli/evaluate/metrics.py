@@ -166,7 +166,7 @@ _RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # metrics
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
-    """Return the metrics that can be computed; without all classes, some metrics cannot."""
+    """Return the metrics that can be computed; some need the probabilities of all classes."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 

@@ -2,8 +2,8 @@
 
 Each row is stored as one integer of four bytes. If the bits of float32 numbers in [0, 1] are read
 as integers, these integers have the order of the numbers, and their highest bit is 0. So the bits
-are moved up by one, and the lowest bit says whether the row is right. Sorting such integers is much
-faster than sorting rows.
+are shifted by one place, and the new lowest bit says whether the row is right. Sorting such
+integers is much faster than sorting rows.
 """
 
 from collections.abc import Iterator
@@ -223,12 +223,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Number of wrong rows before each run, plus those up to the end of the run, (runs,)."""
+        """Sum of the wrong rows before a run and the wrong rows up to its end, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Number of right rows before each run, plus those up to the end of the run, (runs,)."""
+        """Sum of the right rows before a run and the right rows up to its end, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
@@ -276,7 +276,7 @@ def smooth_ece(rows: RankedRows) -> float:
 
     The smooth ECE at bandwidth s is the integral of |r(t)| over t in [0, 1]. Here r(t) is the mean
     over rows of (confidence - correct) K_s(confidence, t), and K_s is a Gaussian kernel, mirrored
-    at 0 and 1. The bandwidth is the s that equals the smooth ECE at s, found to 1/1024.
+    at 0 and 1. covcal uses the bandwidth s at which the smooth ECE equals s, to within 1/1024.
 
     The authors' package relplot takes the same steps. Each row is shared linearly between two nodes
     of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)

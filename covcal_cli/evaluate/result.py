@@ -124,7 +124,7 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the whole interval (without interval, the value) is beyond the limit
+    exceeded: bool  # whether the interval (or, if there is none, the value) is beyond the limit
     low: float | None = None  # lower end of the interval
     high: float | None = None
     by: str | None = None  # a column, "class" or "predicted", if each group of rows has the limit
@@ -151,7 +151,7 @@ class Change:
     before: float  # the value in the baseline
     value: float  # the value now
     worse_by: float  # the change for the worse; negative if the metric got better
-    exceeded: bool  # whether `low` (without interval, `worse_by`) is above the limit
+    exceeded: bool  # whether `low` (or `worse_by` if there is no interval) is above the limit
     baseline: str  # the calibration's name in the baseline
     low: float | None = None  # lower end of the interval of `worse_by`
     high: float | None = None

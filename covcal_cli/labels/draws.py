@@ -251,9 +251,9 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
-    `parts` has the file and its draw, or such a pair for each of several labels. The copy also
-    stores the sha256 of the file without a draw. So the calibrations and the adapted files of the
-    original file also belong to the copy.
+    `parts` has the file with its draw; with several labels, one such pair for each label. The copy
+    also stores the sha256 of the file without a draw. So the calibrations and the adapted files of
+    the original file also belong to the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -371,7 +371,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # If the row of the largest size is not certain, no row is, and no further pass is needed.
+    # If the row of the largest size is not certain, no row is certain: no further pass is needed.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -395,8 +395,8 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     No probability is below the limit that `FLOOR` gives. The sum of the inverse probabilities
     estimates the population, so it must be within six standard errors of the population. Standard
     errors are those of a draw with replacement (Hansen & Hurwitz 1943). If the draw is for a
-    decision, the sum is not checked, because few rows have small probabilities; `decide` checks
-    such draws.
+    decision, the sum is not checked: few drawn rows have small probabilities, so the sum varies too
+    much. `decide` checks such draws.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR

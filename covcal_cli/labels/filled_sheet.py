@@ -53,7 +53,8 @@ _FACTS = re.compile(
 # If a column has empty cells, pandas writes a class number as 2.0.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # leading zeros are restored up to this number of digits
-_LEAST_CHANCE = 1e-3  # if chance sorts labels with a smaller probability, somebody sorted them
+# If chance would sort the labels with a smaller probability, somebody has sorted them.
+_LEAST_CHANCE = 1e-3
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -268,7 +269,7 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
         value = float(text)
     except ValueError:
         value = math.nan
-    # A spreadsheet may save only the decimals that it shows, but at least two.
+    # A spreadsheet may save only the decimals that it shows. At least two are required.
     half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
@@ -320,7 +321,7 @@ def require_labels_beside_rows(
                     "the labels again"
                 )
             continue
-        # The lines were moved. Labels may agree with the classifier here, or at the old positions.
+        # The lines were moved: do labels agree with the classifier here, or at the old positions?
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])

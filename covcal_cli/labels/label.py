@@ -240,7 +240,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return the sums over the labels in `names`; without names, the only result."""
+    """Return one result with the sums over the labels in `names`; without names, the only one."""
     first = next(iter(of_label.values()))
     if not names:
         return first

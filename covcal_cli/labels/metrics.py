@@ -14,15 +14,16 @@ and the slope b are fitted to the labels with the weights w_i. The offset is shr
 and the slope towards 1, so a useless score does no harm. The estimated accuracy without labels is
 not used, because it is a single number, and the offset a would undo it.
 
-The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. A random draw of n*
-labels would give the same variance V without a forecast. Here p is the mean of the fitted forecast,
-and V is the variance of the estimate, assuming that the forecast is right. With one to three
-errors, or one to three right rows, normal quantiles give a range that is too narrow. So with few
-errors the upper end, and with few right rows the lower end, comes from the Poisson distribution
-(Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
+The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. The labels of n*
+random rows would give the same variance V without a forecast. Here p is the mean of the fitted
+forecast, and V is the variance of the estimate, assuming that the forecast is right. With one to
+three errors, or one to three right rows, normal quantiles give a range that is too narrow. So the
+upper end comes from the Poisson distribution if there are few errors, and the lower end if there
+are few right rows (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends
+at 1.
 
-The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on the half
-*choose* of ``examples/research/benchmark`` (78 shifts).
+The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 shifts
+of the half named `choose` of ``examples/research/benchmark``.
 
 Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
 probability p of the class. This probability is computed with the temperature and the offset that
@@ -38,8 +39,8 @@ where v_i is the factor of the design (`Draw.variances`). The interval is Wilson
 number of rows for which a share would have this variance. A metric is estimated only if there are
 at least `LEAST_LABELS` labelled rows of each kind that the metric `needs`, such as positives.
 
-On 51 shifts of the half *choose* (50 to 500 labels, 3 draws each), these intervals contained the
-metric of all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) in V, the
+On 51 shifts of `choose` (50 to 500 labels, 3 draws each), these intervals contained the metric of
+all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) in V, the
 intervals contained the metric in 76 to 98 % of the cases, because a few rows without an error prove
 little. (This was measured before the limit `_MOST_GAIN` was added.)
 """
@@ -221,7 +222,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over classes, given the same metric for all other classes."""
+        """Return the mean over all classes; `others` has this metric of all other classes."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -309,7 +310,7 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Return the mean cost of the rows `inside`, computed as a share of the largest cost."""
+        """Return the mean cost of the rows `inside`, estimated as a share of the largest cost."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help a person to label
 _LONG = 60  # a column of longer texts, or of several lines, is shown as text, not in the table
-_FILE = Path("page")  # a document needs a path, but a page contains no paths
+_FILE = Path("page")  # the path that `document_text` asks for, although a page contains no paths
 LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
 _MOST_BYTES = 24_000  # largest thumbnail; 60 thumbnails in base 64 then take less than 2 MB
 _QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried in this order until one is small enough
@@ -83,7 +83,7 @@ def page(
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, without repetition.
     - `pictures`: the image of each row as a data URI. The URI is empty if the image could not be
-      read. For None instead of a URI, the page shows the row's cells.
+      read. Without images, all are None, and the page shows only the cells of each row.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
     - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
     """

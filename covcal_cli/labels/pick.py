@@ -279,7 +279,7 @@ def pick(
             predictions,
             several={name: [""] * n for name in names},
         )
-        rows_of(target, sheet)  # refuses ids that occur twice before anybody labels rows
+        rows_of(target, sheet)  # refuse repeated ids now, before anybody labels rows
         classes = names or ((RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes))
         unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
@@ -331,7 +331,7 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Most scores are near 1, where 32 bits store the score minus 1 with more digits.
         self._less = 0.0 if self._is_exact else 1.0
-        # Whether rows are drawn in random order, and whether in the order of their scores.
+        # The order in which rows are drawn: random, by score, or (if both are False) by likeness.
         self._is_random, self._is_by_score = False, False
         self.variance = 0.0  # `_variance` of all rows, known after the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
@@ -402,8 +402,9 @@ class _Frame:
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: earlier rows were not picked for --set alone, so no "
-                    "labels can prove a promise: extract the data to another file, and pick there"
+                    f"{self._file.path}: earlier rows were not picked for --set alone, so "
+                    "labels cannot prove a promise about sets: extract the data to another file, "
+                    "and pick there"
                 )
             self._is_random = True
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))

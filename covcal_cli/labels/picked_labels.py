@@ -1,8 +1,8 @@
-"""Read the labels that a person gave to the rows of `covcal pick`, which no other module reads.
+"""Read the labels that a person gave to the rows of `covcal pick`.
 
-The labels by people are stored separately from ``/target/labels``. Code that may use labels by
-people imports this module, and still cannot reach the labels that ``evaluate`` reads. A test lists
-the modules that import this module.
+Only this module reads these labels. The labels by people are stored separately from
+``/target/labels``. Code that may use labels by people imports this module, and still cannot reach
+the labels that ``evaluate`` reads. A test lists the modules that import this module.
 """
 
 from collections.abc import Sequence

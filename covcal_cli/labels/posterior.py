@@ -7,8 +7,8 @@ temperature, and a is an offset of the log odds. The fit is Bayesian, and has th
    rows that could be drawn. The prior is Student's t with 2 degrees of freedom, centred at the
    estimate without labels (`consensus.combined`). The width of the prior is 3 points if the
    estimators are at most 10 points apart, else 8 points. These widths are the errors of the
-   estimate on the half *choose* of the benchmark. The errors hardly depend on ``adapt`` or on the
-   number of classes, so no other widths are needed.
+   estimate on the half named `choose` of the benchmark. The errors hardly depend on ``adapt`` or on
+   the number of classes, so no other widths are needed.
 2. **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4, for this
    reason. If two calibrations have the same mean confidence, the calibration whose confidence
    varies less is usually better after a shift.
@@ -19,10 +19,10 @@ temperature, and a is an offset of the log odds. The fit is Bayesian, and has th
    confidence is the posterior mean of the accuracy. Without labels, T would be about the
    temperature of the method ``consensus``.
 
-Two variants were worse on the half *choose*: a temperature without an offset, if there are 50
-labels or more (ECE of 8 % with 200 labels); and rows without weights, if there are 100 labels or
-more. Wider, narrower and normal priors, and mixtures of the estimators, changed the ECE with 10
-labels by less than 2 %.
+Two variants were worse on `choose`. A temperature without an offset was worse with 50 labels or
+more (ECE of 8 % with 200 labels). Rows without weights were worse with 100 labels or more. Wider,
+narrower and normal priors, and mixtures of the estimators, changed the ECE with 10 labels by less
+than 2 %.
 
 `label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
 with 50 labels and a well calibrated confidence, the binned ECE is about 15 %. So a curve is fitted
@@ -99,7 +99,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # This factor makes every accuracy equally probable, instead of every log T.
+        # With this factor every accuracy is equally probable. Without it, every log T would be.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)

@@ -4,8 +4,8 @@
 too. The score is the confidence in the predicted class. The confidence comes from a calibration if
 the user gives one, else from temperature scaling on labelled source validation rows. If the file
 has an aligned forecaster, the score is the mean of the classifier's confidence and the aligned
-forecaster's confidence. On the shifts of the half *choose*, the accuracy estimated from 50 labels
-is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
+forecaster's confidence. On the shifts of the half named `choose`, the accuracy estimated from 50
+labels is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re

@@ -312,7 +312,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     order = np.argsort(wanted, kind="stable")
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
     hashes, start = _hashes(wanted), 0
-    is_near = np.zeros(1 << 16, dtype=np.bool_)  # for each 16 bits, if a wanted hash begins so
+    is_near = np.zeros(1 << 16, dtype=np.bool_)  # whether a wanted hash begins with these 16 bits
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
         # Hashes are compared first, because comparing texts one by one is ten times slower.

@@ -187,8 +187,8 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
-            f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): give "
-            'the control with the classes the name "label", and export again'
+            f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): in "
+            'the labelling interface, name the control with the classes "label"; export again'
         )
     value = next(iter(chosen.values()), "") if name is None else chosen[name]
     if isinstance(value, dict):

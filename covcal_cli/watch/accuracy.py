@@ -244,7 +244,8 @@ def _spread(quantiles: Floats, count: int) -> Floats:
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
     """Return logits (n, K) that give class 0 the log odds `odds` at the given temperature.
 
-    All other logits are equal. The probability of class 0 is at least 1 / K, so class 0 is always the predicted class.
+    All other logits are equal. The probability of class 0 is at least 1 / K, so class 0 is always
+    the predicted class.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

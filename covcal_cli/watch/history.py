@@ -102,7 +102,8 @@ def read_history(path: Path) -> History:
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
     """Append the lines that the function `lines` returns for the history in the file.
 
-    If `lines` raises an exception, nothing is appended. Lines that `earlier` already has are not read again.
+    If `lines` raises an exception, nothing is appended. Lines that `earlier` already has are not
+    read again.
 
     Raises
     ------

@@ -10,8 +10,8 @@ interval of the gap after every period: its error probability still holds
 A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
 ... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the
 probability that all these intervals are right is at least 1 - e, and the labels may decide which
-pool is used. A pool can be used if its interval overlaps the intervals of all shorter pools; the longest
-such pool is used. So if the gap has changed, the pool begins after the change.
+pool is used. A pool can be used if its interval overlaps the intervals of all shorter pools; the
+longest such pool is used. So if the gap has changed, the pool begins after the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
 rows of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If

@@ -50,7 +50,7 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file; with several labels, a hash of it and the label."""
+    """Return the sha256 of a calibration's file; with several labels, hash the label with it."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256

@@ -7,8 +7,8 @@ dozen rows, this mean rank is nearly normally distributed.
 For signals from the classifier's outputs, the reference rows are the target's training and
 validation rows. The density ratio and the aligned logits were fitted to the target's training rows,
 so their values may differ on these rows and on later rows. So for these two signals, the reference
-rows are only the target's validation rows. The source's training rows are never used, because the classifier was
-trained on them.
+rows are only the target's validation rows. The source's training rows are never used, because the
+classifier was trained on them.
 """
 
 from collections.abc import Sequence
