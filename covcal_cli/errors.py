@@ -277,7 +277,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        # The function itself refuses other texts, with a list of the allowed texts.
+        # If the text is not allowed, the function's own message lists the allowed texts.
         return isinstance(value, str)
     if kind is Any or isinstance(kind, TypeVar):
         return True

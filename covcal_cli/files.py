@@ -36,7 +36,7 @@ _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # an array of at most this number of bytes in memory may have any ratio
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_MOMENT = 3_000_000_000  # 3 s in nanoseconds, longer than the steps of the times of files
+_MOMENT = 3_000_000_000  # nanoseconds: file systems round the times of files to 2 s or less
 _DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files by device, inode, size and times
 
 
@@ -111,7 +111,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     check_output(path, force=force)
     path = path.resolve()  # if the path is a link, replace the file that it leads to
     with ExitStack() as stack:
-        with _undisturbed():  # Ctrl-C before the callback would leave the sibling behind
+        with _undisturbed():  # a Ctrl-C between these lines would leave the sibling behind
             writing = _begun(path)
             stack.callback(writing.end)
         try:

@@ -241,7 +241,7 @@ class File(Group):
 
     @property
     def n_beside(self) -> int:
-        """The number of groups in the parent of the group that is read, including this group."""
+        """The number of groups in the parent of the group that is read, with this group counted."""
         with _readable(self.path, "/"):
             return len(self._raw.parent)
 
@@ -415,7 +415,7 @@ def _require_checksums(
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
-        # only compressed chunks can be shorter than their numbers
+        # only a compressed chunk can have fewer bytes than its numbers
         whole = chunk.size == bytes_needed or len(filters) > 1
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads
-_SEPARATED_ESS = 0.05  # with fewer effective rows (a share), psi still separates the domains
+_SEPARATED_ESS = 0.05  # if a smaller share of rows is effective, psi still separates the domains
 DEFAULTS = AdaptSettings()
 
 
@@ -193,5 +193,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members whose features on psi still separate the domains."""
+    """Return the number of members whose psi still separates the domains."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -133,7 +133,7 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Keep the networks of the check before, or store those of the first check.
+                    # Keep the networks of the previous check, or the current networks at the first.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -266,7 +266,7 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Fit a logistic regression to `source`, (n, p), and `target`, (m, p), with equal weights.
 
-    Return a function that computes the logits of "came from the source", (r,), of rows, (r, p).
+    Return a function of rows, (r, p), that gives the logits of "came from the source", (r,).
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)

@@ -68,7 +68,7 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights. `widths` are the number of inputs, and of outputs of each layer.
+        """Draw initial weights. `widths`: the number of inputs, then the outputs of each layer.
 
         With `xavier`, weights are Xavier-normal and biases are 0, as in the discriminator of the
         paper. Without `xavier`, weights and biases are uniform between -1 / sqrt(inputs) and

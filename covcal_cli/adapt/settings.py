@@ -48,7 +48,7 @@ class Schedule:
     batch: int  # number of rows of each domain in a step
     steps: int | None = None  # largest number of steps; None if `epochs` is given
     epochs: int | None = None  # largest number of epochs; None if `steps` is given
-    check_every: int | None = None  # number of steps between checks whether to stop; None: an epoch
+    check_every: int | None = None  # number of steps between two checks; None for an epoch
     warm_up: int = 0  # number of steps at the start in which the learning rate rises linearly
     halve_every: int | None = None  # number of epochs after which the learning rate is halved
 
@@ -83,7 +83,7 @@ class DiscriminatorSettings:
     hidden: int  # width of the hidden layer
     dropout: float  # share of hidden activations that are set to 0 in training
     schedule: Schedule
-    patience: int  # number of checks without a smaller validation error after which training ends
+    patience: int  # training ends after so many checks without a smaller validation error
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ class Settings:
     penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
     # decay of the running averages of psi and the head, which are stored; 0 for no averages
     averaging: float
-    # the share of effective rows by a new probe at which training stops, after two checks in a row
+    # training stops if a new probe finds this share of effective rows or more, twice in a row
     stop_ess: float | None
-    # the mean squared error of D-bar on training rows below which training stops
+    # training stops if the mean squared error of D-bar on training rows is below this number
     stop_discriminator_error: float | None
     schedule: Schedule  # the training of psi, the head and D-bar
     discriminator: DiscriminatorSettings  # for discriminators on phi and on the fixed psi

@@ -236,7 +236,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 # Drawing batches and samples.
 class RowStream:
-    """An endless series of row numbers for each of M members: random permutations in a row."""
+    """An endless series of row numbers for each of M members, in random permutations."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators

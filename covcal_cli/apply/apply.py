@@ -27,8 +27,7 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes, NumPy is fastest if classes are the first axis; with more, if they are the
-# last.
+# With fewer classes, NumPy is faster if the classes are the first axis; otherwise the last axis.
 _FEW_CLASSES = 32
 
 
@@ -64,8 +63,8 @@ class ApplyReport:
     aligned_temperature: float | None  # for a blend, the temperature T_a of the aligned logits
     # the adapted file from whose networks the aligned logits come; None if not needed
     networks: Path | None
-    # If rows can have several labels: the mean calibrated probability of each label. The fields
-    # above are then about the first label.
+    # If rows can have several labels: the mean calibrated probability of each label.
+    # The fields above are then about the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -339,8 +338,8 @@ def _provenance(
     return provenance
 
 
-# Blocks are computed in float32, the type in which they are stored. Sums over many rows are in
-# float64.
+# Blocks are computed in float32, the type in which they are stored.
+# Sums over many rows are computed in float64.
 
 
 def calibrated_rows(

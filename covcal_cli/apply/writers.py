@@ -106,8 +106,8 @@ class Layout:
         return texts
 
 
-# Bytes of a row group before compression. With many small groups, the index of the groups would be
-# larger than the rows.
+# Bytes of a row group before compression.
+# With many small groups, the index of the groups would be larger than the rows.
 _GROUP_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20  # bytes that are copied at a time into an NPZ
 
@@ -185,8 +185,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
         # A zip archive is written one array after the other, but each block has rows of all arrays.
-        # So the widest array goes directly into the archive, and the others first into temporary
-        # files.
+        # So only the widest array goes directly into the archive; temporary files hold the others.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -456,9 +455,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Some numbers are formatted one by one: those whose tenth digit is a 5, where rounding the
-    # product may go wrong; those that are rounded into the next decade; and those outside [0, 1] or
-    # below the smallest normal float32.
+    # Some numbers are formatted one by one, because the rounded product may be wrong or unusual:
+    # Numbers whose digits after the ninth are near 5000.
+    # Numbers that are rounded into the next decade, are outside [0, 1] or are not normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

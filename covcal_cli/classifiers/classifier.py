@@ -24,7 +24,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest value of votes, percentages, or scores of 8 or 16 bits
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # an offset of all logits that costs half of float32's digits
+_FAR = 1 << 12  # an offset of all logits so large that float32 loses half of its digits
 # the two ways to read outputs that may be logits or probabilities
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
@@ -54,7 +54,7 @@ class Outputs:
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # whether the outputs of all rows are needed to decide
+        self.is_open = tail == PLAIN  # whether all rows must be seen to choose `tail`
         self.are_independent = False  # whether rows can have several labels, with one output each
         self.notes: tuple[str, ...] = ()  # notes about the outputs, after the decision
         self.warnings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Outputs:
 
         A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
         """
-        # The logits of several labels have no common offset. Numbers of 32 bits lose no digits.
+        # The logits of several labels share no offset, and these two types fit into float32.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
@@ -76,7 +76,7 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers that the model gives: a single number z without the 0 before it."""
+        """Return the model's own numbers: for the pair 0 and z, only z."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -135,10 +135,11 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs as an earlier extraction that found `tail`, if the outputs allow it.
+        """Read the outputs in the same way as an earlier extraction, if they can be read so.
 
-        `outputs` are the outputs for random inputs, which decide if `tail` is None. Outputs are
-        read as probabilities only if `outputs` are probabilities.
+        `tail` is the result of that extraction. `outputs` are the outputs for random inputs. If
+        `tail` is None, the form of `outputs` decides. Later outputs are read as probabilities only
+        if `outputs` are probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -220,7 +221,7 @@ class Classifier(Protocol):
     logits_tensor: str
     proof: Proof  # the largest errors of the check on all batches so far
     outputs: Outputs  # turns the outputs that `run` returns into logits
-    # phi and the outputs of the first batch, if it was checked; the caller removes them
+    # phi and the outputs of the first batch, if it was checked; `extract` then frees this memory
     first_results: tuple[Float32s | None, Float32s] | None
 
     @property

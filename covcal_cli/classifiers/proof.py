@@ -49,7 +49,7 @@ def tolerance(dtype: np.dtype[np.generic]) -> float:
 
 
 def rounding(logits: Floats) -> float:
-    """Return how much rounding to float32 can change the largest logit, without masked classes."""
+    """Return the rounding error of the largest logit in float32; masked classes are left out."""
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
@@ -67,9 +67,9 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
 
     If the shapes differ, the first result is infinite. Equal infinities count as equal.
     A logit of -3.4e38 masks a class. If the mask counted as the largest logit, the relative errors
-    of all other logits would be about 0. So the error of a mask is divided by the mask itself, and
-    1 % of the mask counts like 1 % of the largest other value. A mask of -inf must be -inf in both
-    arrays.
+    of all other logits would be about 0. So the error of a mask is measured relative to the
+    mask: an error of 1 % of the mask counts like an error of 1 % of the largest other value. A mask
+    of -inf must be -inf in both arrays.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -194,7 +194,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return the largest relative difference of a predicted class's logit from the highest."""
+    """Return the relative error of predicted classes' logits, compared with each row's highest."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -212,8 +212,8 @@ def _as_extracted(
             if networks.n_features != original.n_features:
                 raise CovcalError(
                     f"{networks.path}: its networks take {networks.n_features} features but "
-                    f"{model} gives {original.n_features}: pass --networks with the file adapted "
-                    "from this model"
+                    f"{model} gives {original.n_features}: pass --networks with the adapted "
+                    "file of this model"
                 )
             return original
     raise refusal or CovcalError(
@@ -229,7 +229,7 @@ def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
 
 
 def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """Return the metadata with a value for each of several labels, as JSON lists."""
+    """Return the metadata if rows can have several labels: JSON lists with a value per label."""
     if not calibrations:
         return {}
     entries = {

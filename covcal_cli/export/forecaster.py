@@ -187,7 +187,7 @@ def calibrated_networks(
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
     """Return the first rows of the calibration's file; None if the file is missing or has changed.
 
-    Reads phi from the features file of an adapted file, because an adapted file has no phi.
+    An adapted file has no phi. So its phi is read from the features file that it was made from.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

@@ -272,7 +272,7 @@ class OnnxOriginal:
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Add nodes that compute one score per class, [N, K], for the label and for the forecaster.
+        """Add nodes that compute scores, [N, K], once for the label and once for the forecaster.
 
         The scores for the label are float64 if the model's scores are float64. The scores for the
         forecaster are float32.

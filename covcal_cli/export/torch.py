@@ -84,7 +84,7 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
     """Return the nodes whose values side by side are `expected`, (n, width).
 
     Usually the result is one node. A model with several heads has a node per head. The result is
-    empty if no node has some of the columns.
+    empty if a column is in no node.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -105,7 +105,7 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the node that has the most leading columns of `expected`, and the number of columns.
+    """Return the node with the most of the first columns of `expected`, and their number.
 
     Among nodes with the same number of columns, the first node with the smallest error is used.
     """

@@ -84,7 +84,7 @@ def prove(
         added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the merged model accepts other rows than those with a confidence "
+            f"{answers.where}: the merged model does not accept exactly the rows with a confidence "
             f"above its threshold, so nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
@@ -118,7 +118,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         # Integers may be token ids or a mask. The values 0 and 1 are valid for ids and masks.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # so a mask leaves at least one token
+            values[..., 0] = 1  # if this is a mask, at least one token remains
     return values.astype(wanted.dtype)
 
 
@@ -174,8 +174,8 @@ def _difference(before: Any, after: Any) -> float:
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether each label, int64 (n,), is the class with the original's largest logit.
 
-    In an output of the original with a number per class, the number of this class must also be the
-    largest. Rows with NaN or infinity are not compared.
+    If an output of the original has a number per class, this class must also have the largest
+    number there. Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:

@@ -120,7 +120,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"; None without importance weights
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
     loss: str  # the loss that T_f minimises: "brier" or "nll"
-    # rows and errors in the fit of T_f, the loss before and after, and the limit that T_f reached
+    # the fit of T_f: rows, errors, the loss before and after, and the limit if T_f reached it
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # the fields of `WeightHealth`; None without weights
     bound: Mapping[str, Any] | None  # the terms of Theorem 1 of the paper; None without weights
@@ -203,7 +203,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError, naming the key, unless every mapping contains its numbers."""
+    """Raise ValueError if a mapping lacks a number; the message names its key."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:
@@ -226,7 +226,7 @@ def _require_numbers(calibration: Calibration) -> None:
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return a field that is impossible or contradicts another field, in words; else None."""
+    """Return a message if a field is impossible or contradicts another field; else None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} but forecaster is {calibration.forecaster}"

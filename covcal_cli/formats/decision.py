@@ -139,7 +139,7 @@ class Decision(Document):
 
     @property
     def accept_above(self) -> float:
-        """The score above which rows are accepted; 1, which no score exceeds, to accept none."""
+        """The score above which rows are accepted; 1 accepts no row, because no score exceeds 1."""
         return 1.0 if self.threshold is None else self.threshold
 
     def accepts(self, scores: Floats) -> Booleans:

@@ -37,7 +37,7 @@ SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # attribute: the names of the labels as a JSON list, if rows can have several
 OPTIONS = "options"  # attribute: the options of extract, as a JSON list
 ONE_TABLE = "one_table"  # attribute: 1 if one table contains both domains
-# attribute: sha256 of the content of a features file, which saves reading the whole file
+# attribute: sha256 of a features file's content, by which files are compared without reading them
 CONTENT = "content_sha256"
 # attributes of an adapted file: the path and the two hashes of its features file
 FEATURES_FILE = "features_file"
@@ -353,7 +353,7 @@ class FeatureFile:
     def reading(self) -> dict[str, Any]:
         """The known facts on how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # the value in a file without rows
+        if reading.get("tail") == "None":  # the text in a file without rows
             del reading["tail"]
         if "preprocessing" in reading:
             try:
@@ -441,7 +441,7 @@ class FeatureFile:
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
         if self._file.attrs.get("complete") != 1:
-            raise CovcalError(f"{self.path} is not complete: run the step that made it again")
+            raise CovcalError(f"{self.path} is not complete: run again the step that made it")
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
@@ -523,7 +523,7 @@ def thinned_places(n: int, most: int, seed: int) -> Rows:
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return the rows that `thinned` draws from n rows, which come in blocks."""
+    """Return the rows that `thinned` draws from the n rows of all `blocks`."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:
@@ -568,7 +568,8 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    A span is at most a few MiB, or twice as long as `rows`. Chunks between two spans are not read.
+    A span is at most a few MiB, or at most twice as many rows as `rows`. Chunks between two spans
+    are not read.
     Rows that do not ascend are sorted first.
     """
     gaps = np.diff(rows)

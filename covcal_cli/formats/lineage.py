@@ -161,7 +161,7 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file exists and has not changed; false outside the document's folder."""
+    """Return whether a file is in the document's folder, exists and has not changed."""
     if entry.is_outside or not entry.path.is_file():
         return False
     return unmarked_sha256(entry.path) == entry.sha256

@@ -103,7 +103,7 @@ class HDF5Writer:
         self._file.create_dataset(name, data=values, **_layout(values.shape, values.dtype, 0))
 
     def share(self, name: str, written: str) -> None:
-        """Give a dataset that is already written a second name."""
+        """Give a second name, `name`, to a dataset that is already written."""
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:

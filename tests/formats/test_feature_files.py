@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "unfinished": (
         attribute("complete", 0),
-        " is not complete: run the step that made it again",
+        " is not complete: run again the step that made it",
     ),
 }
 

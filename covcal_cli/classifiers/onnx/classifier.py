@@ -80,7 +80,7 @@ class OriginalModel:
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Refuse a model if the output in `values` differs by more than `limit`, relatively."""
+        """Refuse a model if the relative difference of its outputs is more than `limit`."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -164,7 +164,7 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return how phi and the logits are read, by the facts that the graph shows."""
+        """Return a first reading of phi and the logits, from the graph alone."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
@@ -227,10 +227,10 @@ class OpenedOnnx:
         """Return a runner that reads inner tensors without changing the output of the model.
 
         ONNX Runtime may not fuse operators around a tensor that is read, and then rounds
-        differently. If the first `few` rows show no change, the others are not compared.
+        differently. If the first `few` rows show no change, the other rows are not compared.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
-        # rounding to integers changes few rows, and a fixed batch is filled up
+        # Rounding to integers may change only later rows, and a fixed batch cannot be made smaller.
         if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
             first = {name: array[:few] for name, array in batch.items()}
             error = original.difference(first, runner.run(reading.tensors, first))
@@ -376,7 +376,7 @@ class OnnxClassifier:
         if self.tail is not None:
             text += f", output = {proof.TAIL_TEXT[self.tail]}"
             if self.weight is not None:
-                text += f", last layer reproduced to {self.proof.error:.0e}"
+                text += f", last layer reproduced to within {self.proof.error:.0e}"
         return text
 
 

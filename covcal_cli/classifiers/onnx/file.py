@@ -47,7 +47,7 @@ class OnnxFile:
 
     path: Path
     folder: Path  # the folder with the model's weights in other files
-    data: bytes  # the model, which names the destinations of links to weights, not the links
+    data: bytes  # the model's bytes, in which links to weights are replaced by their destinations
     model: onnx.ModelProto  # the parsed model, without weights in other files
     sha256: str  # hash of the file and of its weights in other files
 

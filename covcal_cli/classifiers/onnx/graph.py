@@ -19,7 +19,7 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # an operator whose second and third outputs only say how to read its first output
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` return NaN.
+# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` pass NaN on.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }

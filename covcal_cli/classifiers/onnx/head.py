@@ -3,8 +3,8 @@
 `find_head` works in three steps:
 
 1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   A single layer with constant weights is the head, and its input is phi. Several layers are the
-   head together if the logits are a weighted sum of their results.
+   A single layer with constant weights is the head, and its input is phi. Several layers
+   together are the head if the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
    tensor on this way is the logits.
 3. The rest of the graph is called the tail. The tail is recognised by its values
@@ -45,7 +45,7 @@ INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
 _SHOWN = 8  # the largest number of tensors that a message lists
-# Operators that begin a softmax, log-softmax, sigmoid or argmax, and are not inside the network.
+# Operators that can begin the tail: a softmax, log-softmax, sigmoid or argmax.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
@@ -104,7 +104,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # The layer is inside the network if an unknown operator or other classes follow it.
+    # If an unknown operator or another number of classes follows, this is not the last layer.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -128,7 +128,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # An output of another size can only be right if a row has several tokens.
+    # If the output has another size, the head can only be right if a row has several tokens.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -201,7 +201,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     """Find the head of `output`, or of the only output that may hold the classes."""
-    # Find the last layers before each output, without outputs from inside the network.
+    # Find the last layers before each output, without outputs of inner layers.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -275,7 +275,7 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may hold the classes and are not from inside the network."""
+    """Return the outputs that may hold the classes, without outputs of inner layers."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -284,7 +284,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # True if no layer comes before the output, or if the head of another output reads it.
+        # Inner: no layer comes before the output, or another output's layers depend on its layers.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -342,7 +342,7 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Compute b, the step and W of the weighted sum.
+    # Compute b, the rounding error and W of the weighted sum.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
@@ -401,6 +401,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Return the simple fraction next to a value, such as 0.5; the value if none is near."""
+    """Return the simple fraction next to a value, such as 0.5; the value if no fraction is near."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

@@ -5,7 +5,7 @@
 `walk_forward` follows the result of a layer while it is a linear function of phi, plus a constant.
 It walks past an added constant, a constant factor, a batch normalisation, a reshape, the choice of
 a token or of some classes, a mean over positions, and a change of the number format. W and b change
-with every step. If W or b becomes wrong, the check by numbers refuses the model.
+with every step. If W or b becomes wrong, the check in ``proof.py`` refuses the model.
 """
 
 from collections.abc import Sequence
@@ -420,7 +420,7 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # the first axis of the result would not be the rows
+        return None  # the rows would no longer be the first axis
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -448,7 +448,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # A choice of one class would give one number per row, which has two logits.
+    # If one class is chosen, the model gives one number per row, which stands for two classes.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])
@@ -478,7 +478,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply by a scale that depends on the model's input, perhaps times a constant."""
+    """Multiply a position by a scale that depends on the input, and perhaps by a constant."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

@@ -35,7 +35,7 @@ class ClassOutput:
     is_label: bool = False  # whether the output is only the number of the most likely class
     is_vector: bool = False  # whether the output is one number per row, without an axis of classes
     columns: int = 0  # the number of columns that the output declares; 0 if it declares none
-    # the keys of an output that is dictionaries, in the order of the tensor's columns
+    # if each row of the output is a dictionary: its keys, in the order of the tensor's columns
     zipped: tuple[str | int, ...] = ()
 
     @property
@@ -45,7 +45,7 @@ class ClassOutput:
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may be the scores of the classes; labels only if no output has any.
+    """Return the outputs that may be the scores of the classes; if there are none, the labels.
 
     Raises `CovcalError` if no output can hold the classes, or if the user must choose an output.
     """
@@ -258,7 +258,7 @@ def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the class names in an operator that names `count` classes; None if none does."""
+    """Return the class names in an operator with `count` class names, or None."""
     for node in graph.nodes:
         labels = zip_labels(node)
         if not labels and node.op_type == "ArrayFeatureExtractor":

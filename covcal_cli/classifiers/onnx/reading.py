@@ -139,7 +139,7 @@ class Tail:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the scores are the model's output itself, without a known layer or softmax."""
+        """Whether no layer or softmax was found, so that the scores are the model's output."""
         head = self.head
         return (
             not head.layer
@@ -162,7 +162,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with its `kind`, and with the first output that fits a kind.
+        """Return the tail with the first output that follows from the scores, and with its `kind`.
 
         Raises `UnknownTailError` if no output fits.
         """
@@ -177,7 +177,7 @@ class Tail:
         """Raise `UnknownTailError` if the output of a later batch does not fit `kind`."""
         (output,) = self.outputs
         if self.kind == "none" and output.tensor == self.head.logits.tensor:
-            return  # the output is the logits themselves
+            return  # the output is the logits
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
 
@@ -192,7 +192,7 @@ class Tail:
         printed = values[output.tensor]
         largest = float(np.abs(printed).max(initial=0)) or 1.0
         logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
-        # Rounding of a large logit changes the softmax by about the same number.
+        # A rounding error of a logit changes the softmax by at most about the same number.
         step = self.head.tail_step + proof.rounding(logits)
         allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
         return proof.tail_error(kind, logits, rows) <= allowed

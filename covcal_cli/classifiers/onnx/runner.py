@@ -197,7 +197,7 @@ class Part:
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Float64s, Float64s] | None:
-    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if none fit.
+    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if no W and b fit.
 
     `row` is the shape of a row of `tensor`.
     """
@@ -208,7 +208,7 @@ def affine_map(
         part = Part(graph, [tensor], [target])
         points = np.random.default_rng(0).normal(size=(5, d)) * [[1.0], [1.0], [10.0], [100.0], [0]]
         values = _rows(part, points, row)
-        # If a function is affine, two points on a line determine the value of a third point.
+        # The values of an affine function at two points determine the value between them.
         middle = _rows(part, 0.25 * points[:2] + 0.75 * points[2:4], row)
         expected = 0.25 * values[:2] + 0.75 * values[2:4]
         if not np.abs(middle - expected).max() <= part.close * max(np.abs(values).max(), 1e-30):

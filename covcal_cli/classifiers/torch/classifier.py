@@ -180,7 +180,7 @@ class Reading:
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # the number for random rows, which the first batch may change
+    n_features: int | None  # found on random rows; the first batch may change it
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -437,5 +437,5 @@ class TorchClassifier:
         if self.tail is not None:
             parts.append(f"output = {proof.TAIL_TEXT[self.tail]}")
             if self.weight is not None:
-                parts.append(f"last layer reproduced to {self.proof.error:.0e}")
+                parts.append(f"last layer reproduced to within {self.proof.error:.0e}")
         return ", ".join(parts)

@@ -180,7 +180,7 @@ class RandomRun:
 
 
 def find_head(run: RandomRun) -> Head:
-    """Return the head of an output that may be the classes. Raise `CovcalError` without a head."""
+    """Return the head of the output with the classes; raise `CovcalError` if no output has one."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
@@ -273,7 +273,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the head of the outputs that are not from inside the network; None without a head."""
+    """Return the head of the outputs, without outputs of inner layers; None if no head is left."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -359,8 +359,8 @@ def _all_finite(values: Float64s) -> bool:
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` if the same classes are masked in every row; else None.
 
-    In the formula, a masked class has the factor 0, and an offset equal to the mask: the output's
-    own value if the output is logits, else -inf.
+    In the formula, a masked class has the factor 0. Its offset is the mask: the value in the output
+    if the output is logits, else -inf.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -381,7 +381,10 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield possible tails of `output`, with logits up to an unknown constant in each row."""
+    """Yield possible tails of `output`, each with logits.
+
+    These logits may differ from the true logits by a constant for each row.
+    """
     if not np.isfinite(output).all():
         return
     yield "none", output

@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError
 
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-_DECOMPOSED = {"einsum"}  # operators that torch runs as products
+_DECOMPOSED = {"einsum"}  # operators that torch replaces by products
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
@@ -340,7 +340,7 @@ class Tap:
     """A reader of the features of ``--phi``. The class `Tap` itself reads the program's input."""
 
     keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers to record
-    note = ""  # says that the features are averaged, if they are
+    note = ""  # a note if the features are averaged; else empty
 
     def __init__(self, where: str, name: str) -> None:
         self.where = where  # the model, for messages
