@@ -341,7 +341,7 @@ class ClasswiseBins:
         return added
 
     def _first_cells(self, classes: int, m: int) -> NDArray[np.int32]:
-        """Return the index of the first bin in the copy of each class and row, (classes, m)."""
+        """Return the index at which the bins of each class begin for each row, (classes, m)."""
         lanes = np.arange(classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 

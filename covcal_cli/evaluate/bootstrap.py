@@ -182,8 +182,8 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    This is Wilson's interval for an effective number n of rows: a share of n rows has the same
-    variance as the area. Let m be the number of right rows or of wrong rows, whichever is smaller.
+    Let n be the number of rows for which a share would have the area's variance. The interval is
+    Wilson's for n rows. Let m be the number of right rows or of wrong rows, whichever is smaller.
     No area has a larger variance than a share of m rows (Birnbaum & Klose 1957), so n is at least
     m. So the interval is wider than 0 even if every right row ranks above every wrong row.
     """

@@ -162,7 +162,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     Neighbouring bins are joined until at most 15 lines remain.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # number of bins in a line
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # number of bins that are joined to one line
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)

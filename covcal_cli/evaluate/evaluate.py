@@ -559,7 +559,7 @@ def _notes_on_split(split: str) -> list[str]:
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration if no file has the ids of the rows with its labels.
+    """Return a note for each calibration whose labelled rows have ids that no file contains.
 
     Either the files have other data, or these rows have other ids there. In the second case, the
     metrics also count rows to which the calibration was fitted.

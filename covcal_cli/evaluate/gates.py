@@ -375,7 +375,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # (1.96 + 0.84) / 1.96 is the factor at the level 95 %. It is used at every level.
+    # (1.96 + 0.84) / 1.96, the factor for the level 95 %, is used at every level.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 

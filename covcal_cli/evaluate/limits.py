@@ -141,7 +141,7 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of each gate's interval, so that all gates together have the set level.
+    """Return the level of the interval of each gate, from the level for all gates together.
 
     `times` is the number of labels, if each label has these gates.
     """

@@ -223,12 +223,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Sum of the wrong rows before a run and the wrong rows up to its end, shape (runs,)."""
+        """Number of wrong rows before each run, plus the number up to its end, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Sum of the right rows before a run and the right rows up to its end, shape (runs,)."""
+        """Number of right rows before each run, plus the number up to its end, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 

@@ -212,7 +212,7 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Raise a CovcalError unless each row of the draw, or of the share, has exactly one line."""
+    """Raise a CovcalError if a row of the draw (or share) has no line, or if a line is surplus."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -260,7 +260,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
 
 
 def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
-    """Raise a CovcalError unless a cell has the number that `pick` wrote, perhaps rounded."""
+    """Raise a CovcalError if a cell differs by more than rounding from what `pick` wrote."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
     if text.endswith("%"):

@@ -108,9 +108,10 @@ def label(
         Accept rows without a label. Until the missing labels follow, the labelled rows are assumed
         to be a random part of their batch.
     resolve : str, optional
-        The label to use if two sheets disagree, or a sheet and the file. ``first`` and ``last`` use
-        the order of the arguments, with the file as the first. ``majority`` uses the most frequent
-        label. ``drop`` leaves the row without a label. By default, a disagreement is an error.
+        The label to use if two sheets disagree, or a sheet and the file. The file's label comes
+        first, then the labels of the sheets in the given order: ``first`` and ``last`` use one of
+        them. ``majority`` uses the most frequent label. ``drop`` leaves the row without a label. By
+        default, a disagreement is an error.
     force : bool
         Replace labels in the file by labels of the sheets, and replace an existing output.
 
@@ -240,7 +241,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return one result with the sums over the labels in `names`; without names, the only one."""
+    """Return a result with sums over the labels in `names`; without names, the only result."""
     first = next(iter(of_label.values()))
     if not names:
         return first

@@ -173,7 +173,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return the labelled source validation rows of an open features file, or only its `rows`."""
+    """Return the labelled source rows of an open features file: validation rows, or `rows`."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(

@@ -43,7 +43,7 @@ class Cut:
 
 
 def require_every(text: str) -> None:
-    """Raise a CovcalError unless the text is a unit of time or a number of rows."""
+    """Raise a CovcalError if the text is neither a unit of time nor a number of rows."""
     if text not in UNITS and rows_of(text) is None:
         raise CovcalError(
             f"--every {shown(text)} is not a period: use {', '.join(UNITS)}, or a number of rows "

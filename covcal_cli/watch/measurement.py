@@ -467,7 +467,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Add the accepted rows of two parts; None unless the same decision accepted both."""
+    """Add the accepted rows of two parts; None if the parts do not have the same decision."""
     parts = first.accepted, second.accepted
     if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None

@@ -7,8 +7,8 @@ confidence minus accuracy) with a tolerance. The alarm says whether the rows cha
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
 have begun in any period j. For every signal and every j, the rows from period j on ("after") are
 compared with the reference rows and the rows of earlier periods ("before"). Let u be the rank of a
-row among the reference rows, and D the mean rank after minus the mean rank before. Let v be the
-variance of D, var(u) (1 / n_after + 1 / n_before), which includes the sampling noise of the
+row among the reference rows, and D the mean of u over "after" minus the mean over "before". Let v
+be the variance of D, var(u) (1 / n_after + 1 / n_before), which includes the sampling noise of the
 reference. While nothing changes, D is approximately normal with mean 0 and variance v. Suppose that
 a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood ratio of
 change to no change is
