@@ -55,6 +55,7 @@ _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # leading zeros are restored up to this number of digits
 # If chance would sort the labels with a smaller probability, somebody has sorted them.
 _LEAST_CHANCE = 1e-3
+_RAREST = 1e-4  # the same for labels that moved by a line
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -304,7 +305,8 @@ def require_labels_beside_rows(
     `columns` has, for each column of labels, the labels and the names of the predicted classes. If
     somebody sorted only a column of labels, this column is in alphabetical order, while the lines
     are in the order of `pick`. If somebody sorted only the other columns, the labels agree with the
-    classifier more often in the order of `pick` than in the order of the lines.
+    classifier more often in the order of `pick` than in the order of the lines. If somebody
+    inserted or deleted a cell, the labels agree more often with the line above or below.
     """
     if sheet.is_export:  # in an export, a label is inside the task of its row
         return
@@ -320,6 +322,14 @@ def require_labels_beside_rows(
                     f"{sheet.path}: the column {column} was sorted alone: undo that, or fill in "
                     "the labels again"
                 )
+            for step in (-1, 1):
+                if _is_shifted(labels, predicted, step, _RAREST / len(columns)):
+                    side, other = ("low", "above") if step < 0 else ("high", "below")
+                    raise CovcalError(
+                        f"{sheet.path}: the labels in the column {column} seem to be one line too "
+                        f"{side}, because they fit the predictions of the lines {other} better: "
+                        "move them back"
+                    )
             continue
         # The lines were moved: do labels agree with the classifier here, or at the old positions?
         for line in labelled:
@@ -333,6 +343,19 @@ def require_labels_beside_rows(
             f"{sheet.path}: its lines are in another order than covcal pick wrote, and the "
             "labels may not have moved with them: sort whole lines by the column draw"
         )
+
+
+def _is_shifted(
+    labels: Sequence[str], predicted: Sequence[str], step: int, least_chance: float
+) -> bool:
+    """Return whether labels agree with the classifier far better if they move by `step` lines."""
+    moves = stays = 0
+    for line, label in enumerate(labels):
+        other = line + step
+        here = _is_same_class(label, predicted[line])
+        there = 0 <= other < len(labels) and _is_same_class(label, predicted[other])
+        moves, stays = moves + (there and not here), stays + (here and not there)
+    return _sign_test(moves, moves + stays) < least_chance
 
 
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:

@@ -114,6 +114,19 @@ def test_labels_sorted_by_themselves_are_noticed(
         put_in(picked, tmp_path / "x.csv")
 
 
+@pytest.mark.parametrize(("step", "side"), [(1, "high"), (-1, "low")])
+def test_labels_that_moved_by_a_line_are_noticed(
+    step: int, side: str, picked: Path, tmp_path: Path, lines: Lines
+) -> None:
+    """A cell was deleted or inserted above them."""
+    moved = [
+        line | {"label": lines[(place + step) % N]["predicted"]} for place, line in enumerate(lines)
+    ]
+    write_lines(tmp_path / "x.csv", moved)
+    with pytest.raises(CovcalError, match=f"one line too {side}"):
+        put_in(picked, tmp_path / "x.csv")
+
+
 def changed(name: str, change: Callable[[str], str]) -> Callable[[Lines], Lines]:
     return lambda lines: [line | {name: change(line[name])} for line in lines]
 
