@@ -270,7 +270,7 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
         value = float(text)
     except ValueError:
         value = math.nan
-    # A spreadsheet may save only the decimals that it shows. At least two are required.
+    # A spreadsheet may save only the decimals that it shows, but it must show at least two.
     half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:

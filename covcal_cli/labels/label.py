@@ -109,9 +109,9 @@ def label(
         to be a random part of their batch.
     resolve : str, optional
         The label to use if two sheets disagree, or a sheet and the file. The file's label comes
-        first, then the labels of the sheets in the given order: ``first`` and ``last`` use one of
-        them. ``majority`` uses the most frequent label. ``drop`` leaves the row without a label. By
-        default, a disagreement is an error.
+        first, then the labels of the sheets in the given order: ``first`` and ``last`` use the
+        first or the last of these labels. ``majority`` uses the most frequent label. ``drop``
+        leaves the row without a label. By default, a disagreement is an error.
     force : bool
         Replace labels in the file by labels of the sheets, and replace an existing output.
 

@@ -83,7 +83,7 @@ def page(
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, without repetition.
     - `pictures`: the image of each row as a data URI. The URI is empty if the image could not be
-      read. Without images, all are None, and the page shows only the cells of each row.
+      read. Without images, every entry is None, and the page shows only the rows' cells.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
     - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
     """

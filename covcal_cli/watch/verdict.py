@@ -66,7 +66,7 @@ class Alarm:
     log_threshold: float  # logarithm of c
     raised: bool  # whether R is at least c
     start: int  # number of periods before the most likely start of the change
-    signal: int  # number of the strongest signal; if it is the axes together, the first axis
+    signal: int  # number of the strongest signal, or of the first axis if the axes are strongest
 
 
 def alarm(
