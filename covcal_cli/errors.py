@@ -134,7 +134,7 @@ def short_percent(share: float) -> str:
 
 
 def in_percent(share: float) -> str:
-    """Return a share in percent as text, with one decimal near 0 and 100 %, else with none."""
+    """Return a share in percent as text; it has one decimal near 0 and 100 %, else no decimals."""
     digits = 1 if share > 0.945 or share < 0.055 else 0
     return f"{100 * share:.{digits}f}"
 
@@ -232,7 +232,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument as its annotation asks: lists as tuples, NumPy's numbers as Python's."""
+    """Return an argument in the type of its annotation; lists become tuples, for example."""
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(kind, value):

@@ -241,7 +241,7 @@ class File(Group):
 
     @property
     def n_beside(self) -> int:
-        """The number of groups in the parent of the group that is read, with this group counted."""
+        """The number of groups in the parent of the group that is read. This group counts too."""
         with _readable(self.path, "/"):
             return len(self._raw.parent)
 

@@ -21,7 +21,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return a seeded generator on the CPU for each member. Each `purpose` has other seeds."""
+    """Return a seeded generator on the CPU for each member. Each `purpose` has its own seeds."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]

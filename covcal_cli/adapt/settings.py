@@ -180,7 +180,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper's 0.2 is a sum over both domains, divided by the number of rows of one domain.
+        # The paper's 0.2 is the sum of both domains' errors; here, the limit is for their mean.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),

@@ -27,7 +27,7 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# With fewer classes, NumPy is faster if the classes are the first axis; otherwise the last axis.
+# NumPy is faster with few classes on the first axis, and with many classes on the last axis.
 _FEW_CLASSES = 32
 
 

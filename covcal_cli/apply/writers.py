@@ -455,9 +455,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Some numbers are formatted one by one, because the rounded product may be wrong or unusual:
-    # Numbers whose digits after the ninth are near 5000.
-    # Numbers that are rounded into the next decade, are outside [0, 1] or are not normal float32.
+    # Some numbers are formatted one by one.
+    # The rounded product may be wrong if the digits after the ninth are near 5000.
+    # It does not fit if it reaches the next decade, or if a number is not in [0, 1] or not normal.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -50,7 +50,7 @@ def kind_of(model: str | Path) -> Kind:
 
 
 def is_model(path: str | Path) -> bool:
-    """Return whether `path` is ``module:function`` or ends like the file of a model."""
+    """Return whether `path` is ``module:function`` or has the ending of a model's file."""
     endings = {ending for kind in KINDS for ending in (*kind.usual, *kind.others)}
     return names_a_function(path) or Path(path).suffix.lower() in endings
 

@@ -194,7 +194,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return the relative error of predicted classes' logits, compared with each row's highest."""
+    """Return the relative error of predicted classes' logits from the highest logit of each row."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

@@ -353,7 +353,7 @@ class FeatureFile:
     def reading(self) -> dict[str, Any]:
         """The known facts on how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # the text in a file without rows
+        if reading.get("tail") == "None":  # files without rows have this text
             del reading["tail"]
         if "preprocessing" in reading:
             try:

@@ -397,7 +397,7 @@ def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
 def _affine_maps(
     results: Sequence[Float64s], target: Float64s, *, up_to_a_constant: bool
 ) -> Iterator[tuple[tuple[Float64s, ...], Float64s]]:
-    """Yield least-squares factors and offsets from results to target, the simplest pair first."""
+    """Yield factors and offsets that map results to the target by least squares, simplest first."""
 
     def centred(values: Float64s, axes: tuple[int, ...]) -> Float64s:
         for axis in axes:

@@ -18,7 +18,7 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# Usual sizes of images, in the order in which they are tried. A module must declare unusual sizes.
+# Usual sizes of images, in the order in which they are tried. A module must declare any other size.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
@@ -205,7 +205,10 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its number of inputs or words."""
+    """Return the class of the first layer with weights, and its number of inputs.
+
+    For an embedding, this is the number of words.
+    """
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)
