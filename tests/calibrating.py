@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 

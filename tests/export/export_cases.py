@@ -13,7 +13,8 @@ import onnxruntime
 from numpy.typing import NDArray
 from scipy.special import log_softmax, logsumexp, softmax
 
-from covcal_cli.calibrate.calibrate import CalibrateSettings, calibrate
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.formats.writer import utf8
