@@ -258,7 +258,7 @@ def extract_with_ray(
     model = Path(model).resolve() if Path(model).exists() else model
     source, target = (path and path.resolve() for path in (source, target))
     threads = settings.threads or available_cores()
-    settings = replace(settings, threads=threads)  # the same number on every node
+    settings = replace(settings, threads=threads)  # one number for all nodes
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)

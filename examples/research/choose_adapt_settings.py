@@ -11,7 +11,8 @@ SVHN-MNIST are left out. These shifts are run only after a setting is written do
 chosen on them.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
-dvd-electronics`` prints the table in ``settings``. Everything takes an hour on two cores.
+dvd-electronics`` prints the table in ``adapt/settings.py``. Everything takes an hour on
+two cores.
 
 Families ``made`` and ``corruptions`` (scikit-learn's digits) need no data. ``svhn-usps``,
 ``office`` and ``reviews`` are read from DIR (svhn.npz, usps.npz, models/svhnnet.onnx,

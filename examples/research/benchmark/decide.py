@@ -63,7 +63,7 @@ def promises(
     *,
     these_rows: bool,
 ) -> tuple[float, float, float]:
-    """Return the mean share accepted, and the shares of draws with a promise and a broken one."""
+    """Return the mean accepted share, the share of draws with a promise, and of broken promises."""
     level, n = level_of_look(0.9, 1), len(ranking)
     region = best_region(ranking, min(labels, n), error, level)
     if region is None:
@@ -99,7 +99,7 @@ def measured(
     these_rows: bool,
     peers: bool,
 ) -> Float64s:
-    """Return the numbers in the line of one file."""
+    """Return the numbers in the line that is printed for one file."""
     with TemporaryDirectory() as folder:
         document = Path(folder) / "cal.json"
         calibration = calibrate(path, CalibrateSettings(labels="none"))
@@ -150,14 +150,15 @@ def of_error(
     *,
     these_rows: bool,
 ) -> list[float]:
-    """Return the true share, and the numbers of two estimates and of all promises, as one array.
+    """Return numbers: the true share, two estimates, all promises, and the suggested labels.
 
     The true share is the largest share that could be accepted if all labels were known. The first
     estimate is the decision's; the second estimate uses only the calibrated confidence. An estimate
     has three numbers: the accepted share; whether the error is above the limit; and whether the
     error is above twice the limit. A promise has two numbers for each number of labels. The last
     three numbers are the number of labels that `decide` suggests, the probability that it states
-    for a promise, and the share of draws of this many labels that allow a promise.
+    for a promise, and the share of draws with that number of labels in which a promise is
+    made.
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
@@ -190,7 +191,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 
 
 def print_peers(table: Float64s) -> Float64s:
-    """Print the means of other libraries, and return all other columns of the numbers."""
+    """Print the means of other libraries, and return the table without their columns."""
     from benchmark.decide_peers import COLUMNS, N_SETS
 
     for place, name in enumerate(COLUMNS):
@@ -200,8 +201,8 @@ def print_peers(table: Float64s) -> Float64s:
         if place < len(COLUMNS) - N_SETS:
             accepting = second[first > 0].mean() if (first > 0).any() else 0.0
             print(
-                f"{name} accepts {first.mean():.3f}, broken {second.mean():.3f}, where it accepts "
-                f"{accepting:.3f}"
+                f"{name} accepts {first.mean():.3f}; broken promises {second.mean():.3f}, and "
+                f"{accepting:.3f} where it accepts rows"
             )
         else:
             print_sets(f"{name} ({len(first)} files)", first, second)
@@ -247,19 +248,19 @@ def main() -> None:
     for number, error in enumerate(options.error):
         of_error = table[:, number * width : (number + 1) * width]
         mean = of_error.mean(axis=0)
-        print(f"error {error}: in truth {mean[0]:.3f} could be accepted")
+        print(f"error {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
         for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
             print(
-                f"  {name} accepts {share:.3f} ({share / mean[0]:.2f} of it), broken {broken:.3f}, "
-                f"by double {double:.3f}"
+                f"  {name} accepts {share:.3f} ({share / mean[0]:.2f} of these rows); error above "
+                f"the limit {broken:.3f}, above twice the limit {double:.3f}"
             )
         families = np.array([path.stem.partition("-")[0] for path in paths])
         for place, labels in enumerate(options.labels):
             accepted, broken = of_error[:, 7 + 2 * place], of_error[:, 8 + 2 * place]
             print(
-                f"  {labels} labels accept {accepted.mean():.3f} ({accepted.mean() / mean[0]:.2f}),"
-                f" broken {broken.mean():.4f}, worst shift {broken.max():.2f}, worst family "
-                f"{max(broken[families == name].mean() for name in families):.3f}"
+                f"  {labels} labels accept {accepted.mean():.3f} ({accepted.mean() / mean[0]:.2f});"
+                f" broken promises {broken.mean():.4f}, worst shift {broken.max():.2f}, worst "
+                f"family {max(broken[families == name].mean() for name in families):.3f}"
             )
         offers = of_error[:, -3:]
         for name, chances in (("probably", (LIKELY, 1.1)), ("perhaps", (0.01, LIKELY))):
@@ -268,8 +269,8 @@ def main() -> None:
             ].T
             if len(labels):
                 print(
-                    f"  suggested, {name} enough: on {len(labels)} of {len(table)} files, "
-                    f"{np.median(labels):.0f} labels in the median, enough {promised.mean():.3f}"
+                    f"  suggested as {name} enough on {len(labels)} of {len(table)} files: median "
+                    f"{np.median(labels):.0f} labels, enough in {promised.mean():.3f} of draws"
                 )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
         print_sets(name, table[:, place], table[:, place + 1])

@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def ranking(self) -> Ranking:
-        """Scores of the rows, and forecasts that make a promise likely."""
+        """The ranking of the rows by score, with forecasts by which a promise is likely."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)

@@ -57,7 +57,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def certified(confidence: Float64s, right: Booleans, error: float) -> float:
-    """Return the threshold that MAPIE's controller certifies; infinity if it certifies none."""
+    """Return the threshold that MAPIE's controller certifies, or infinity if there is none."""
     from mapie.risk_control import BinaryClassificationController
 
     controller = BinaryClassificationController(

@@ -92,7 +92,7 @@ class Family:
 
     half: Half
     kind: Kind
-    # a function from the data folder to the makers of shifts, by name
+    # The function takes the data folder and returns a maker for the name of each shift.
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
     extracted: tuple[str, ...] = ()  # shifts that ``paper/reproduction`` extracts
     files: tuple[str, ...] = ()  # files that the data folder must contain
@@ -104,7 +104,7 @@ class Family:
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of the named families. The files and packages of these must exist.
+    """Return the shifts of the named families, whose files and packages must exist.
 
     Parameters
     ----------

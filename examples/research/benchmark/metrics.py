@@ -39,9 +39,10 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# A class is compared if at least this many rows belong to it, and as many are predicted as it.
+# A class is compared if at least this many rows belong to it,
+# and at least this many rows are predicted as it.
 LEAST = 5
-SMALLEST = 1e-9  # a weighted number of rows above this counts as above 0
+SMALLEST = 1e-9  # a smaller weighted number of rows counts as 0
 # Whether there are two classes, the name of the metric, and the error of each method.
 Errors = tuple[bool, str, dict[str, float]]
 # Values by metric and class. The key with the class None is the number of the shift.

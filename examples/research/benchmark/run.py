@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="only this half: choose settings on choose, and run test once to judge them; "
+        help="run only this half: settings are chosen on choose, and judged by one run of test; "
         "seen-once judged the second rule; seen has U-M, M-U, M-M, M-S and S-M",
     )
     add("--without-adapt", action="store_true", help="measure files without covcal adapt")

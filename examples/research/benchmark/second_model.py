@@ -12,7 +12,7 @@ target labels are used only for the true accuracy. The table has mean errors in 
 - agreement: the source accuracy minus the fall of agreement
 - reweighted: the source accuracies of rows where both models agree and of the other rows, weighted
   by the agreement on the target
-- probit: agreement on the line, with slope 1
+- probit: as agreement, but the fall is computed after the inverse of the normal distribution
 - FRAP: the second model's probability of the classifier's label, minus its error on the source
 
 With ``--own``, the second classifiers are classifiers that covcal could train itself, on the
@@ -62,7 +62,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 Logits = np.ndarray
 Errors = dict[str, float]
 _MOST_BELOW = 0.05  # a second model whose source accuracy is lower by more is not used
-_MOST_ROWS = 4000  # the most rows of a split that own classifiers read
+_MOST_ROWS = 4000  # the most rows of a split that the classifiers of --own read
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
 
@@ -88,7 +88,7 @@ def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) ->
 
 
 def agreement(inputs: EstimatorInputs, source: np.ndarray, target: np.ndarray) -> list[float]:
-    """Return on which shares of source and target rows predicted labels equal the classifier's."""
+    """Return the shares of source and target rows whose labels equal the classifier's labels."""
     return [
         float((labels == predictions).mean())
         for labels, predictions in (
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)
     for case in cases(options.data, options.families, half=options.half):
-        # A published classifier has no maker, and no rows to train a second one on.
+        # Without a maker (the classifier was published), there are no rows to train on.
         if not options.own and case.shift not in FAMILIES[case.family].makers(options.data):
             continue
         if not case.path(options.features, 0).is_file():

@@ -36,7 +36,7 @@ def _django(app: str, count: int) -> Texts:
 
 
 def django_shift(name: str, count: int, app: str, classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: Django's core messages to those of a part."""
+    """Return a shift with languages as classes: Django's core messages to messages of one app."""
     return text_shift(
         "many-classes", name, _django("conf", count), _django(app, 200), classifier, most=9000
     )

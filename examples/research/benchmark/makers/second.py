@@ -22,7 +22,7 @@ from benchmark.makers.classifiers import Maker, Values
 from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
 _TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
-_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # with more, boosted trees take long or fail
+_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # boosted trees take long or fail with more than these
 _SMALLEST = 1e-4  # replaces a probability of 0, which forests can give
 
 
@@ -68,7 +68,9 @@ def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, Sec
         except _Stopped as stopped:
             family, _, sides, splits, classifier = stopped.args
         else:
-            raise ValueError("this shift has a published classifier, and no second one")
+            raise ValueError(
+                "this shift has a published classifier, and no rows to train a second classifier on"
+            )
     inputs, labels = sides[0]
     known, numbers = np.unique(labels, return_inverse=True)
     kind = second_kind(family, inputs, len(known), classifier)

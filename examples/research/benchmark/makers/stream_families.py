@@ -149,7 +149,7 @@ TEST = {
 
 
 def stream_family(family: str, streams: dict[str, Stream]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function from a data folder, which it ignores, to the makers of all periods."""
+    """Return a function that takes a data folder, ignores it, and returns a maker per period."""
     makers = {}
     for stream, content in streams.items():
         for period, query in content.periods.items():

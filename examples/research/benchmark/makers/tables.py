@@ -73,7 +73,7 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function from a data folder, which it ignores, to a family's makers by name."""
+    """Return a function that takes a data folder, ignores it, and returns a maker per shift."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 

@@ -61,7 +61,7 @@ def _encoded(vectorizer: TfidfVectorizer, texts: Any, classifier: Classifier) ->
 
 
 def message_shift(name: str, apps: tuple[str, ...], classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: Django's core messages to those of a part."""
+    """Return a shift with languages as classes: Django's core messages to messages of apps."""
     return text_shift("messages", name, _messages(("conf",)), _messages(apps), classifier)
 
 

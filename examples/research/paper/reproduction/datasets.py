@@ -190,7 +190,7 @@ def _read_mat(path: Path) -> tuple[Values, Labels]:
 
     content = loadmat(path)
     labels = content["y"].ravel().astype(np.int64)
-    # The digit 0 is written as 10; images come last in X.
+    # The label of the digit 0 is 10. The last axis of X numbers the images.
     return np.ascontiguousarray(np.moveaxis(content["X"], 3, 0)), labels % 10
 
 

@@ -26,7 +26,7 @@ _ENDINGS = {".jpg", ".jpeg", ".png"}
 
 
 def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reader:
-    """Find one domain: Office31's folders if `model` is given, else the stand-in's features.
+    """Find one domain: Office31's folders if `model` is given, else Office-Caltech10's features.
 
     Parameters
     ----------
