@@ -59,9 +59,9 @@ def calibrate(
 ) -> None:
     """Fit a temperature, so that the confidence on the target is as high as the accuracy.
 
-    The only target labels that are read are those you added with covcal label or asked for with
+    No target labels are read, except the labels that you added with covcal label or asked for with
     --labels. With labels, the fit also adds an offset to the log odds of the confidence. covcal
-    evaluate then leaves out these rows.
+    evaluate then leaves out the rows with these labels.
 
     \b
     Methods for most uses:

@@ -233,9 +233,9 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return how many checks passed, and each failed check with what follows from its failure.
+    """Return how many checks passed, and the name of each failed check with its advice.
 
-    If one of the `warnings` already says what follows, only the name of the check is given.
+    If one of the `warnings` already gives the advice, only the name of the check is given.
     """
     if not guards:
         return ""

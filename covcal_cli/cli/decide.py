@@ -92,10 +92,10 @@ def decide(
     """Decide which target rows to accept, and which a person should review.
 
     Without labels, the error of the accepted rows is an estimate. With labels of rows that covcal
-    pick --for drew, it is a promise: with the given certainty, at most --error of the accepted rows
-    are wrong. The promise is valid for every classifier and shift, because it rests only on the
-    random draw of the rows. Target test rows are not used, so that covcal evaluate can measure the
-    result on them.
+    pick --for drew, this error is a promise: with the given certainty, at most the share --error of
+    the accepted rows is wrong. The promise is valid for every classifier and shift, because it
+    rests only on the random draw of the rows. Target test rows are not used, so that covcal
+    evaluate can measure the result on them.
 
     \b
     Examples:

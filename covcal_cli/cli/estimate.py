@@ -78,8 +78,8 @@ def estimate(
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
-    The only target labels that are read are those you added with covcal label. The printed range is
-    a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
+    No target labels are read, except the labels that you added with covcal label. The printed range
+    is a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
     Without labels, no number can show that the right label of the same input has changed. With -v,
     the command shows every estimator with its assumption.
 
@@ -208,7 +208,7 @@ def estimate(
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
-    """Return whether a metric keeps its limit. The sentence names the failed checks, too."""
+    """Compare a metric with its limit. The result's sentence also names the failed checks."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
@@ -337,7 +337,7 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return a cell for the column ``trusted``: yes, or the failed checks, if it has any check."""
+    """Return a cell for ``trusted``: yes, the failed checks, or that no check is available."""
     if not estimate.checked:
         return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"

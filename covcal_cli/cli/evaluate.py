@@ -401,7 +401,7 @@ def _one_decimal(share: float) -> str:
 
 
 def _promise(evaluation: "Evaluation", name: str) -> str:
-    """Return the accuracy that a calibration promises, the measured one, and what follows."""
+    """Return the promised accuracy, the measured accuracy, and what their difference proves."""
     from covcal_cli.evaluate.claims import MeanGap, ece_sentence, percent
 
     metrics = evaluation.metrics[name]

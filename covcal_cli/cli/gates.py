@@ -160,7 +160,8 @@ class GatedOutput:
                 write_text(self.junit, junit_report(gates, self.command), force=self.force)
         kind = "json" if self.prints_json else self.format.value
         if kind == "json":
-            printed = Path(f"{self.command}.json")  # relative paths in it are from this folder
+            # Paths in the printed JSON are relative to the current folder.
+            printed = Path(f"{self.command}.json")
             console.result(document_text(content(printed), printed))
         else:
             show = console.screen if kind == "table" else console.result

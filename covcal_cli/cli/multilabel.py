@@ -142,7 +142,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the verdict on all labels and the next step; measured if target rows have labels."""
+    """Return the verdict on all labels, measured if target rows have labels, and the next step."""
     from covcal_cli.cli import tables
 
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""

@@ -76,7 +76,7 @@ AllowOtherPreprocessing = Annotated[
     bool,
     typer.Option(
         "--allow-other-preprocessing",
-        help="Accept a file whose images were not preprocessed as those of the calibration.",
+        help="Accept a file whose images were not preprocessed like the calibration's images.",
     ),
 ]
 ModelOutput = Annotated[
@@ -168,7 +168,7 @@ EstimatedMetrics = Annotated[
         metavar="METRIC[:CLASS],...",
         help="More metrics, for every class or for the named class, such as f1,recall:fraud. "
         "Metrics: precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. "
-        "Instead of a class, macro means the mean over all classes.",
+        "Write macro instead of a class for the mean over all classes.",
     ),
 ]
 RowCosts = Annotated[

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; no adapt or compare
+_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; adapt and --from add one each
 _NO_MODEL = (
     "No calibrated model was written, because the classes seem to be in the wrong order "
     "(covcal export --force writes one)"
@@ -236,7 +236,7 @@ class _ProgressLines:
         self.facts.update(step.messages.facts)
         for note in step.messages.notes:
             self.console.note(note)
-        # Several steps find the same fault, such as a wrong order of the classes.
+        # Several steps can give the same warning, so print it only once.
         self.console.warn(text for text in step.messages.warnings if text not in self.warnings)
         self.warnings.update(step.messages.warnings)
         self.console.step(f"{step.output} {'is up to date' if step.reused else 'made'}")

@@ -197,7 +197,7 @@ def watch(
     periods without another change.
 
     --metrics estimates precision, recall and other metrics for every period, as covcal estimate
-    does. If rows of the period have labels, these are used.
+    does. If rows of the period have labels, the labels are used.
 
     If the files contain columns (covcal extract --keep), the column whose values changed most is
     named too. The changes are measured by PSI, and by a KS or chi-square test. -v lists all

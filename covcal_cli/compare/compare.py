@@ -163,7 +163,7 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus the loss of the better baseline. Above 0, it is worse."""
+        """Return a method's loss minus the loss of the better baseline; above 0: harm."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None

@@ -45,7 +45,7 @@ from covcal_cli.records import (
     write_document,
 )
 
-# All methods, except methods that need class frequencies, which the user knows for each shift only.
+# Methods that need class frequencies are left out, because each shift has its own frequencies.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
 # The methods that do not use the target. All other methods are compared with these baselines.
 BASELINES = (NONE, "temp")

@@ -32,7 +32,7 @@ _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
 _WIDTH, _HEIGHT = 328, 360  # size of a diagram, in pixels
 _LEFT, _TOP, _SIDE = 44, 12, 262  # place and width of the square with the bars
 _COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # place of the bars below, which show the rows per bin
-# The two hatchings. A page defines them once, before its first diagram.
+# The two hatchings. A page defines both hatchings once, before its first diagram.
 DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definitions"><defs>
 <pattern id="over" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" fill="{_OVER}" fill-opacity="0.18"/>

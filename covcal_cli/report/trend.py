@@ -37,7 +37,7 @@ _MOST_LISTED = 60  # largest number of periods in a table
 _MOST_DOTS = 400  # a line with more periods has no dots
 _LABELS = 7  # largest number of names of periods below a figure; a phone shows 3
 _LONGEST_LABEL = 12  # characters of the longest name of a period below a figure
-_LONGEST_GAP = 60  # of more successive periods without rows, only so many are drawn
+_LONGEST_GAP = 60  # largest number of successive periods without rows that are drawn
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -468,7 +468,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line, with a dot for each period, or (not `dotted`) for isolated periods only."""
+        """Yield a line. If `dotted`, each period has a dot; otherwise only isolated periods do."""
 
         def number(period: Period) -> float:
             return value(period) or 0.0

@@ -219,7 +219,7 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the first calibration. Of several labels, the worst one decides."""
+    """Return the verdict on the first calibration; with several labels, on the worst label."""
     if content.labels:
         return _of_labels(content.labels)
     if content.evaluation is None:

@@ -241,7 +241,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows by labels, by the estimate, and by `watch`."""
-    # The estimate uses the class frequencies of the first calibration, which is the new one.
+    # The new calibration comes first, because the estimate uses its class frequencies.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
