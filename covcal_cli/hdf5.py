@@ -143,8 +143,8 @@ def _has_zeros(values: AnyArray) -> bool:
 class Group(Mapping[str, Any]):
     """A group of an open file, which maps names, or paths such as ``a/b``, to its members.
 
-    `datasets` and `members` map paths in the file, without a leading slash, to all datasets, and to
-    the identifiers of all datasets and groups.
+    `datasets` has all datasets of the file, and `members` the identifiers of all datasets and
+    groups. The keys of both are paths in the file, without a leading slash.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class AdaptReport:
     n_inputs: int  # number of inputs of psi: principal components or features
     counts: Mapping[str, int]  # numbers of rows; see `TrainingRows.counts`
     members: "tuple[MemberReport, ...]"
-    # squared error of the discriminator on phi, on validation rows, mean of both domains
+    # squared error of the discriminator on phi: the mean over both domains' validation rows
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]

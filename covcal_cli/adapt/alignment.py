@@ -116,7 +116,7 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # for each member, the number of the latest checks in a row with enough overlap
+        # for each member: how many checks in a row, up to now, had enough overlap
         good = [0] * settings.members
         while self._iteration < total and running:
             # Members that have stopped are trained too, because this costs nothing.

@@ -155,7 +155,8 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# Losses of each member. Training minimises their sum, which trains each member independently.
+# The loss of each member. Training minimises the sum of the members' losses.
+# This trains each member independently, because members share no weights.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return the mean loss of each member over its labelled rows, shape (M,).
 

@@ -112,7 +112,8 @@ class Settings:
     # training stops if the mean squared error of D-bar on training rows is below this number
     stop_discriminator_error: float | None
     schedule: Schedule  # the training of psi, the head and D-bar
-    discriminator: DiscriminatorSettings  # for discriminators on phi and on the fixed psi
+    # the training of the source discriminators on phi and on the fixed psi
+    discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
         """Return the coefficient of the gradient reversal at an iteration; the first is 0."""

@@ -357,7 +357,7 @@ def calibrated_rows(
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return the labels, the logits minus the highest of each row, and the axis of the classes."""
+    """Return labels, logits minus the highest logit of their row, and the axis of the classes."""
     with np.errstate(over="ignore"):  # -inf means a probability of 0
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
@@ -371,7 +371,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(z / T), (m, K), in the memory of `distances`."""
+    """Return softmax(z / T), (m, K), which overwrites `distances`."""
     with np.errstate(over="ignore"):
         # divide in float64, because a very small temperature would be 0 in float32
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")

@@ -457,7 +457,8 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["exponent"] = _EXPONENTS.take(decades)
     # Some numbers are formatted one by one.
     # The rounded product may be wrong if the digits after the ninth are near 5000.
-    # It does not fit if it reaches the next decade, or if a number is not in [0, 1] or not normal.
+    # It has too many digits if rounding reaches the next decade.
+    # Numbers outside [0, 1] and numbers below the smallest normal float32 have other forms.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

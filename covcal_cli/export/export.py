@@ -84,7 +84,8 @@ def export(
     ExportReport
         The files and outputs that were written, and the result of the checks.
     Calibration
-        The calibration that the model now contains; with several labels, that of the first label.
+        The calibration that the model now contains; with several labels, the
+        calibration of the first label.
 
     Raises
     ------

@@ -71,7 +71,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Merge:
-    """A calibrated forecaster to build in, and the file to write."""
+    """A calibrated forecaster to build into a model, and the file to write."""
 
     forecaster: Forecaster
     stored: StoredRows | None  # None if the calibration's file is missing or has changed

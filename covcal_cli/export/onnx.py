@@ -1,4 +1,4 @@
-"""Build a calibrated forecaster into an ONNX classifier, and check the new model before it appears.
+"""Build a calibrated forecaster into an ONNX classifier, and check the file before it is in place.
 
 `NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
 the classifier that gets these nodes, and `OnnxExporter` writes the new model.
@@ -333,8 +333,8 @@ class OnnxExporter:
     def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks.
 
-        If the model has weights in other files, they are written to one file beside the new model,
-        called like the model with ``.data`` at the end.
+        If the model has weights in other files, they are written to one file beside the new model.
+        The name of this file is the name of the model with ``.data`` at the end.
         """
         output, folder = merge.output, self._file.folder
         added = tuple(

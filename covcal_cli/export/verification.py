@@ -133,8 +133,8 @@ def no_number(where: str) -> CovcalError:
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest difference of probabilities, and of the confidence, from `expected`.
 
-    The result is infinite if a value is NaN or a shape differs. `added` is the probabilities and,
-    unless rows can have several labels, the label and the confidence.
+    The result is infinite if a value is NaN or a shape differs. `added` has the
+    probabilities; if a row has one label, also the label and the confidence.
     """
     probabilities, *rest = added
     if probabilities.shape != expected.shape:

@@ -197,7 +197,7 @@ class Domain:
         return _taken(dataset, rows, axis=0)
 
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
-        """Divide `rows` into blocks of a few MiB, which limits memory.
+        """Divide `rows` into blocks of a few MiB, to limit memory.
 
         `names` are the arrays that will be read: ``features``, ``logits`` or ``aligned_logits``.
         By default, all three will be read.

@@ -264,7 +264,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the most frequent number of rows of inputs; None if an input takes any number."""
+    """Return the number of rows that most inputs declare; None if an input takes any number."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

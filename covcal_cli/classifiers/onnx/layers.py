@@ -92,7 +92,7 @@ class Linear:
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias
     quantised: Quantisation | None = None  # how to read `output` if it holds integers
-    # a scale by which a later node multiplies `output`, and which depends on the model's input
+    # a scale that depends on the model's input; a later node multiplies `output` by this scale
     pending: str | None = None
 
 
@@ -309,7 +309,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor` after the quantisation by a layer that quantises its own input."""
+    """Return `tensor` rounded by its quantisation, for a layer that quantises its own input."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)

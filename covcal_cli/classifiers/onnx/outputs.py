@@ -177,7 +177,7 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The name of the output to read; empty if no output has labels, or a label differed."""
+        """The name of the output to read; empty if no output has labels, or if a label differed."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class Head:
 
     @property
     def is_single(self) -> bool:
-        """Whether one number per row is for two classes."""
+        """Whether the head gives one number per row, for two classes."""
         return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
