@@ -84,7 +84,7 @@ def export(
     ExportReport
         The files and outputs that were written, and the result of the checks.
     Calibration
-        The calibration that the model now contains; with several labels, the
+        The calibration that the model now contains. If rows can have several labels, this is the
         calibration of the first label.
 
     Raises

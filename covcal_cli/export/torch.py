@@ -1,4 +1,4 @@
-"""Build a calibrated forecaster into a torch classifier, and check the ``.pt2`` before it is in place.
+"""Build a calibrated forecaster into a torch classifier, and check the file before it is in place.
 
 The program becomes a graph of operators. Phi and the logits are found among the values of this
 graph. A `CalibratedModule`, which consists of the graph and a `TorchForecaster`, is traced again.

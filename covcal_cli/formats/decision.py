@@ -118,7 +118,7 @@ class Decision(Document):
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # the files of data and calibration
-    cost: CostPoint | None = None  # None if the user gave an `error` instead of costs
+    cost: CostPoint | None = None  # None if the user gave no costs
     by: str | None = None  # the column of the groups, or "predicted"
     groups: tuple[GroupPoint, ...] = ()
     # the probability that `labels_needed` labels are enough for a promise
