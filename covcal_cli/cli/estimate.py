@@ -80,7 +80,7 @@ def estimate(
 
     No target labels are read, except the labels that you added with covcal label. The printed range
     is a rule of thumb: the further the estimate is below the source accuracy, the wider the range.
-    Without labels, no number can show that the right label of the same input has changed. With -v,
+    Without labels, no number can show whether the same input now has another right label. With -v,
     the command shows every estimator with its assumption.
 
     With -c, the defaults of --max-weight, --seed and --target-prior come from the calibrations. If

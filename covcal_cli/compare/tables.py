@@ -141,7 +141,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names as text. A name has its number of seeds if this is less than `of`, all seeds."""
+    """Return names as text, each with its number of seeds unless all `of` seeds have it."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 

@@ -468,7 +468,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line. If `dotted`, each period has a dot; otherwise only isolated periods do."""
+        """Yield a line. If `dotted`, every period has a dot, else only isolated periods."""
 
         def number(period: Period) -> float:
             return value(period) or 0.0

@@ -444,7 +444,7 @@ def _expected(content: ReportContent) -> Verdict:
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(
-        "Without labels, no number can show that the right label of the same input has changed. "
+        "Without labels, no number can show whether the same input now has another right label. "
         f"{_LABELS_HELP}"
     )
     return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))

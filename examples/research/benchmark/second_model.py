@@ -12,7 +12,7 @@ target labels are used only for the true accuracy. The table has mean errors in 
 - agreement: the source accuracy minus the fall of agreement
 - reweighted: the source accuracies of rows where both models agree and of the other rows, weighted
   by the agreement on the target
-- probit: as agreement, but the fall is computed after the inverse of the normal distribution
+- probit: like agreement, but all shares are transformed by the inverse of the normal distribution
 - FRAP: the second model's probability of the classifier's label, minus its error on the source
 
 With ``--own``, the second classifiers are classifiers that covcal could train itself, on the
