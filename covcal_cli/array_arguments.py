@@ -10,7 +10,7 @@ from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
 # If there are at least this many rows, and all values are in [0, 1], the values count as
-# probabilities and not as logits. True stands for several columns, False for one column.
+# probabilities and not as logits. The first number is for several columns, the second for one.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
@@ -50,7 +50,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return the evidence on whether rows contain logits or some form of probabilities."""
+    """Return the facts that tell whether rows contain logits or some form of probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -101,7 +101,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(
-            f"{name}: {fact}, so they are hardly logits: give np.log of probabilities, or "
+            f"{name}: {fact}, so they are probably not logits: give np.log of probabilities, or "
             "np.log(p / (1 - p)) of sigmoids"
         )
 

@@ -253,8 +253,8 @@ def read_named(
 
     `names` are the names that the user gave, in the order of `documents`. A calibration with an
     empty name gets the name of its method. If two calibrations have the same method, or the files
-    have several labels, it gets the name of its file. A calibration by the method none is always
-    called ``none``.
+    have several labels, a calibration gets the name of its file. A calibration by the method
+    ``none`` is always called ``none``.
 
     Raises
     ------
@@ -417,7 +417,7 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the class names are 0 .. K-1, as for a model that names no classes."""
+    """Return whether the class names are the numbers from 0, as if a model names no classes."""
     return list(names) == [str(number) for number in range(len(names))]
 
 
@@ -447,8 +447,8 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
     """Refuse a file whose logits or features come from other tensors of the model.
 
-    If a file has no features (``--phi none``), only the kind of the output must be the same, but
-    not the names of tensors.
+    If a file has no features (``--phi none``), only the kind of the output must be the same. The
+    names of tensors may differ.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]

@@ -1,4 +1,4 @@
-"""Files whose rows can have several labels, and the label that is read at a time.
+"""Files whose rows can have several labels: code reads one label at a time.
 
 A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
 the classes `CLASSES`. A features file contains such a classification for each label. A JSON
@@ -37,7 +37,7 @@ def one_label(name: str) -> Iterator[None]:
 
 
 def current_label() -> str | None:
-    """Return the label of the block `one_label`; None outside such a block."""
+    """Return the label of the block ``with one_label(...)``; None outside such a block."""
     return _LABEL.get()
 
 
@@ -56,12 +56,12 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
 
 
 def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
-    """Return the result of a call for the first label; without labels, of the call alone."""
+    """Call a function for the first label, or once without labels, and return its result."""
     return next(iter(for_each_label(labels[:1], call).values()))
 
 
 def chosen_label(path: Path, names: Sequence[str]) -> str:
-    """Return the label of the block `one_label`, after checking that the file has this label.
+    """Return the label of the block ``with one_label(...)``; check that the file has this label.
 
     Raises
     ------

@@ -10,8 +10,8 @@ alone is not enough evidence to raise confidence.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
 pass, else ``prior``. Bayes' rule corrects for the class frequencies, also if something else shifts
-too. Methods with a prior were tried with the true frequencies on 91 shifts. These are 33 shifts of
-the benchmark, unchanged and with some classes made rarer. The mean Brier score of this choice is
+too. Methods with a prior were tried with the true frequencies on 91 shifts: 33 shifts of the
+benchmark, and variants of them with some classes made rarer. The mean Brier score of this choice is
 .267. If ``cot`` or ``temp`` is chosen by the same checks, the mean Brier score is .310. With
 ``temp`` alone, the score is .342. With ``prior`` and class frequencies that BBSE estimates, the
 score is .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
@@ -106,7 +106,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return two methods for given class frequencies: one if COT's checks pass, and one if not."""
+    """Return the choice for given class frequencies if COT's checks pass, and the choice if not."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

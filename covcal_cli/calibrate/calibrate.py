@@ -126,7 +126,7 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            # the warning of a failed check has the same content as this note
+            # this note says the same as the warning of the failed check
             if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
@@ -176,7 +176,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # these are errors of the classifier, also if the method is a blend
+        # a blend has two forecasters; the first is the classifier
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )
@@ -212,7 +212,7 @@ def _fit_to_labels(
     """Fit temperature and offset to labelled target rows, for the classifier's own logits."""
     try:
         problem = Problem(file, settings, settings.loss)
-    # without labelled source rows, there is no estimate without target labels
+    # without labelled source rows, the accuracy is estimated only from the labelled target rows
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)
@@ -301,7 +301,10 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 
 
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the name and shares of the class frequencies, because their file may be deleted."""
+    """Return the name of the class frequencies, and their shares.
+
+    cal.json stores the shares too, because the user's file may be deleted.
+    """
     name, shares = problem.settings.target_prior, None
     if problem.settings.prior_shares is not None:
         return TargetPrior(name, problem.settings.prior_shares)
@@ -309,7 +312,7 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
         return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior
-    elif name != BBSE_PRIOR:  # the frequencies of BBSE come from an estimate
+    elif name != BBSE_PRIOR:  # BBSE estimates the frequencies
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))
 

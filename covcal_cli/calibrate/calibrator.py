@@ -48,9 +48,6 @@ from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")  # stands for a file in messages
-# At least this many rows within [0, 1] are not logits, but probabilities. The first number is for
-# rows of several columns, the second for a single column.
-_FEW_BOUNDED = {True: 8, False: 50}
 # the sum of shares may differ from 1 by this, because shares are often rounded
 _PRIOR_TOLERANCE = 1e-3
 # Options of the command line in messages, and what replaces them in Python.
@@ -139,7 +136,7 @@ class Calibrator:
 
         Parameters
         ----------
-        source_logits : array, shape (n, K), or (n,) for the second of two classes
+        source_logits : array, shape (n, K), or (n,) with logits of the second of two classes
             Logits (or logarithms of probabilities) of labelled rows that the classifier was not
             trained on. A data frame or a torch tensor is accepted too.
         source_labels : array, shape (n,)
@@ -154,8 +151,8 @@ class Calibrator:
         ------
         CovcalError
             If shapes, values or labels do not fit together, or if the method needs more than
-            logits. This error is also a ValueError. Also if there are too few rows, if the prior
-            cannot be read, or if T is at the limit of its range.
+            logits. In these cases, the error is also a ValueError. Or if there are too few rows, if
+            the prior cannot be read, or if T is at the limit of its range.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -285,7 +282,7 @@ class Calibrator:
             return calibration, problem.accuracy if lacking is None else None
 
     def rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as (n, K); raise an error before `fit`, or for other classes."""
+        """Return logits as (n, K); refuse them before `fit`, or if `fit` had other classes."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
@@ -363,7 +360,7 @@ class ArrayFile(FeatureFile):
 
 
 def _in_python(text: str) -> str:
-    """Return a message of the commands, with the names of Python's arguments."""
+    """Return a command's message with Python's arguments in place of the options."""
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
     return text

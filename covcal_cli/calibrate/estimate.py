@@ -98,7 +98,7 @@ def estimate(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy of a file's classifier, and the `metrics` and cost if given.
+    """Estimate the target accuracy of a file's classifier, and perhaps metrics and the mean cost.
 
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
     and a class, such as ``("recall", "fraud")``; the class None stands for all classes. `by` is a
@@ -241,7 +241,7 @@ def expect(
     `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
     `asked` has the fields of `EstimateSettings` that the user set. The other fields are taken from
     the first calibration. But class frequencies are taken from the first calibration whose method
-    takes them. `networks` is the adapted file of an fl method, if it has moved.
+    takes class frequencies. `networks` is the adapted file of an fl method, if it has moved.
     `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too
     few rows for an estimate. Raises `CovcalError` if the class frequencies or a value of the file
     cannot be used, or a calibration does not fit the file. Raises `UnusedOptionError` if `networks`
@@ -285,9 +285,9 @@ def expect(
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the class frequencies of the first calibration that takes some.
+    """Return the class frequencies of the first calibration whose method takes class frequencies.
 
-    Also return a note on each calibration with other class frequencies.
+    Also return a note on each other calibration whose class frequencies differ.
     """
     taking = [
         (document, calibration.target_prior)

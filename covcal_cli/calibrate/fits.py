@@ -125,8 +125,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "that of temp"
         )
     text = (
-        f"RLLS estimates that class frequencies differ from the source's for {shift.moved:.1%} "
-        "of the target's rows"
+        f"RLLS estimates that {shift.moved:.1%} of the target's rows would need another class to "
+        "match the source's class frequencies"
     )
     if shift.sigmas > MIN_SIGMA:
         return text
@@ -161,8 +161,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
     if health.ess == 0:
         return [
             "all importance weights are 0, because no source validation row is similar to the "
-            "target, so T is fitted as by the same method without iw: use auto, or label target "
-            "rows (covcal pick)"
+            "target, so T is fitted without weights: use auto, or label target rows (covcal pick)"
         ]
     few = []
     if health.ess_share < MIN_ESS_SHARE:
@@ -199,7 +198,8 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
-            f"{match.temperature:.4g}, but T is at least the source's T, {least:.4g}"
+            f"{match.temperature:.4g}, but covcal does not set T below the source's T, which is "
+            f"{least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)

@@ -163,7 +163,7 @@ class LabelledFit:
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE and its interval. The fit that judges a row did not use this row."""
+        """Return the ECE and its interval. A row's confidence comes from a fit without this row."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):

@@ -177,7 +177,7 @@ METHODS = {
             "blend",
             "blend",
             "by_consensus",
-            "mean of consensus and of consensus on the logits of adapt",
+            "mean of consensus on the classifier's logits and on adapt's",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -195,7 +195,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks on which the result depends, and the checks of weights it does not use."""
+    """Return the checks on which the result depends, and checks of weights that are not used."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

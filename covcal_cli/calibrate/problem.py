@@ -396,10 +396,10 @@ class Problem:
         return fit
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the smallest T that a method may choose by an accuracy estimated without labels.
+        """Return the floor: the smallest T that an accuracy estimated without labels may lead to.
 
-        This T is 1. But it is the T of `temp` if that T is below 1 and the source has enough
-        errors.
+        The floor is 1. But if the T of `temp` is below 1, and the source has enough errors, the
+        floor is the T of `temp`.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0

@@ -6,9 +6,9 @@ within the limit. With labels of rows that ``covcal pick --for`` drew, `decide` 
 after the other. The bound of a test is exact, and the order of the tests does not depend on labels
 (`maths.acceptance`).
 
-Labels to which the calibration was fitted cannot be used for a promise, because the fit raised the
-confidence of rows on which these labels agree with the classifier. Rows of the test split are not
-read, and a promise is not about these rows.
+A promise cannot use labels to which the calibration was fitted. The fit raised the confidence of
+the rows where these labels say that the classifier is right. Rows of the test split are not read,
+and a promise does not cover them.
 """
 
 import math
@@ -64,19 +64,19 @@ from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-# the largest numbers of rows and of probabilities from which the curve is computed
+# the curve is computed from at most this many rows, and this many probabilities
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
 # the numbers of labels that may be suggested
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # labels are suggested only if a larger share of rows than this can probably be accepted
 _LEAST_SHARE = 0.005
-# Labels are suggested if they allow a promise with the first of these probabilities. If no number
-# of labels reaches it, the second probability is enough.
+# With the suggested number of labels, a promise is possible with the first of these probabilities.
+# If no number of labels reaches the first probability, the second is enough.
 LIKELY, _EVEN = 0.8, 0.5
 # The probability that labels allow a promise is a mean over five errors: the expected error, each
-# end of its range, and the values half way to the ends. A mean over the three errors of the plan
-# would be too high.
+# end of its range, and the values half way to the ends. The plan leaves out both ends. Without the
+# ends, the mean would be too high.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5  # rounding error of a threshold in 32 bits
 
@@ -191,10 +191,10 @@ def decide(
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
-                    "some labelled rows were not picked for --set alone, so the sets are only an "
-                    "estimate. To promise the sets, extract the data to another file. On that "
-                    "file, run covcal decide with --set and without --error, and covcal pick "
-                    "--for the new decision"
+                    "some labelled rows were not picked for a decision with --set and without "
+                    "--error, so the sets are only an estimate. To promise the sets, extract the "
+                    "data to another file. On that file, run covcal decide with --set and without "
+                    "--error, and covcal pick --for the new decision"
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
@@ -269,13 +269,13 @@ class _Labelled:
         self.draw, self.target, self._ranking = draw, target, ranking
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # the threshold of the region of each batch that was drawn for a decision
+        # for each batch that was drawn for a decision, the threshold of its region
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 
     @cached_property
     def wrong(self) -> Booleans:
-        """Whether the classifier is wrong on each drawn row, or the row has no label."""
+        """For each drawn row, whether the classifier is wrong or the label is missing."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
@@ -349,7 +349,7 @@ class _Labelled:
         return lowest, use
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return the number of rows above a threshold that no batch before batch `number` drew."""
+        """Return how many rows above a threshold were not drawn before batch `number`."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -359,17 +359,17 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return how a batch drew from the rows above a threshold."""
+        """Return the `Sampling` of the rows above a threshold by a batch."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # some rows above the threshold are outside the region, or the region is all rows (-1)
+        # The region is all rows (-1), or some rows above the threshold are outside the region.
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
     def require_design(self) -> None:
-        """Refuse a draw whose probabilities do not fit its regions."""
+        """Refuse rows that were drawn with other probabilities than their regions give."""
         for number, region in self.used.items():
             p, q = self._inclusions(number)
             rows = self.draw.batch == number

@@ -20,7 +20,7 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, the plan considers these accuracies, as shares of the mean confidence.
+# Without an estimate, the plan considers the mean confidence times these numbers as accuracies.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
@@ -91,7 +91,7 @@ class Decision:
 
         Parameters
         ----------
-        logits : array of shape (n, K), or (n,) for the second of two classes
+        logits : array of shape (n, K), or (n,) with the logits of the second of two classes
         rows : array of shape (m,), optional
             The numbers of the labelled rows. The labelled rows must be drawn at random from all n
             rows, each row at most once.
@@ -144,13 +144,13 @@ class Decision:
         return rule.members(self._new_probabilities(logits))
 
     def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        """Return the expected errors at several accuracies, for fits without an estimate."""
+        """Return beliefs at several accuracies, which replace a missing estimate."""
         accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
         samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold for which the labels prove the error; 1 without a proof.
+        """Return the lowest threshold at which the labels prove the limit `error`; 1 if none does.
 
         The labelled rows above a threshold are a random sample of all rows above it. So the number
         of wrong labelled rows has a binomial distribution.

@@ -40,9 +40,9 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Both numbers were chosen on the half *choose*. The first is the part of the way from the estimated
-# accuracy to its low end, for sets. The second is the part of the way from the expected error to
-# its high end, for rows to accept.
+# For sets: the part of the way from the estimated accuracy to the low end of its range.
+# For accepted rows: the part of the way from the expected error to the high end of its range.
+# Both numbers were chosen on the half *choose* of the benchmark.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100  # number of points of the curve
 _SHARES = 200  # number of shares whose costs are compared
@@ -51,7 +51,7 @@ Cost = Annotated[float, Within(0, 1e100)]  # the square of a larger cost may be 
 
 
 class Sample:
-    """Rows that stand for all target rows, with their calibrated probabilities.
+    """Target rows, or a sample of them, with their calibrated probabilities.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Sample:
     temperature : float
         T of the calibration.
     accuracy : tuple of float, optional
-        The estimated accuracy between the ends of its range. Without it, the calibrated
+        The low end, the estimate and the high end of the accuracy. Without it, the calibrated
         probabilities are assumed to be right.
     labels : array of shape (n,), optional
         The classes that the classifier predicts, if they may differ from the largest logit.
@@ -84,7 +84,7 @@ class Sample:
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """The calibrated confidence (n,), and that at the low and high end of the accuracy."""
+        """The confidence, (n,), by the calibration and at the low and high end of the accuracy."""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
@@ -93,7 +93,7 @@ class Sample:
         return softmax(self._logits, self._temperatures[0]).T
 
     def curve(self) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the best rows for every share of rows, with its range."""
+        """Return, for every share of rows, the expected error of the most confident rows."""
         order = np.argsort(-self.confidence[0], kind="stable")
         n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
         sizes = np.ceil(shares * n).astype(np.int64)
@@ -136,7 +136,7 @@ class Sample:
         return float(values[order[min(place, len(order) - 1)]])
 
     def cheapest(self, wrong: Float64s, review: float, predicted: Labels) -> CostPoint:
-        """Return the share of best rows that is cheapest to accept, and the mean cost of a row.
+        """Return the share of rows that is cheapest to accept, and the mean cost of a row.
 
         `wrong`, (K, K), has the costs by true and predicted class; `predicted` has shape (n,).
         """
@@ -155,7 +155,7 @@ class Sample:
 
 
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
-    """Return a point of the curve, whose range contains the error."""
+    """Return a point of the curve; its range is widened until it contains the error."""
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
 
@@ -171,9 +171,10 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return in how many labelled rows the set may lack the right class; -1 if 0 is too many.
+    """Return for how many labelled rows a set may leave out the right class.
 
-    The random rounding uses the numbers of the labelled rows as its seed.
+    The result is -1 if every set needs all classes. The random rounding uses the numbers of the
+    labelled rows as its seed.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
@@ -195,7 +196,10 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the probability of each row's label: 1 for the top class, 0 without a label."""
+    """Return the probability of each row's label; 0 without a label.
+
+    If the label is the most probable class, the result is 1, because every set contains this class.
+    """
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
@@ -243,7 +247,9 @@ def read_costs(
         wrong = np.full((len(classes), len(classes)), costs.wrong)
         for pair in costs.pairs:
             if pair.true == pair.predicted:
-                raise ValueError(f"a pair has {pair.true!r} twice, but a right class costs nothing")
+                raise ValueError(
+                    f"a pair has the class {pair.true!r} twice, but a right class costs nothing"
+                )
             for name in (pair.true, pair.predicted):
                 if name not in classes:
                     raise ValueError(f"{name!r} is not a class of the file")

@@ -7,9 +7,9 @@ are standardised: each class's logit gets mean 0 and standard deviation 1. Then 
 still together, near the source rows of that class. If a row does not end in the cluster of its
 predicted class, the prediction counts as wrong.
 
-Other class frequencies also change the mean of a logit. Standardising removes this change too, but
-it is no effect of the shift. So both estimators (with free and with fixed class shares) are wrong
-if the class frequencies changed.
+A change of the class frequencies also changes the mean of a logit. Standardising removes this
+change too, although it should not. So both estimators (with free and with fixed class shares) are
+wrong if the class frequencies changed.
 """
 
 import math
@@ -29,9 +29,9 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the largest number of rows of a domain that are clustered
 _STEPS = 10  # the largest number of steps of the clustering
-# A centre has length 1. If a centre moves less than this, the move is only 32-bit rounding. The
-# same is true if a cluster's powers change less than this times the length of the sum of its
-# points.
+# A centre has length 1. If a centre moves less than this, the move is only 32-bit rounding.
+# Let s be the sum of a cluster's points. If the cluster's powers change less than this number times
+# the length of s, the change is only rounding too.
 _ROUNDING = 1e-7
 # Two centres coincide if their squared distance is smaller than this. Such centres share a cluster,
 # because only rounding could decide which of them is nearer to a row.
@@ -64,7 +64,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """The index of the first centre that coincides with each centre, shape (m,)."""
+        """For each centre, the index of the first centre that coincides with it, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)
@@ -129,9 +129,9 @@ def strays(
 ) -> tuple[Float64s, Float64s]:
     """Return 1 for each point of a domain, (n, K), that ends outside the cluster of its label.
 
-    Clustering starts from `centres`, the centres of the source's classes. In the first result,
-    clusters may have any share of the rows. In the second result, the shares of the clusters are
-    moved towards `shares`, shape (K,).
+    Clustering starts from `centres`, the centres of the source's classes. There are two results. In
+    the first, clusters may have any share of the rows. In the second, the shares of the clusters
+    are moved towards `shares`, shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
     shared = np.arange(len(shares))
@@ -158,7 +158,7 @@ class Places:
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
-    """Return `Places` of the classes that are predicted for `at_least` rows, from logits (n, K)."""
+    """Return `Places` of the classes with `at_least` predicted rows or more, from logits (n, K)."""
     values, predictions = _centred(logits), logits.argmax(axis=1)
     counts = np.bincount(predictions, minlength=logits.shape[1])
     classes = np.flatnonzero(counts >= at_least)
@@ -221,7 +221,8 @@ def _clustered(
     centres that moved.
     """
     directions = centres.directions.copy()
-    # The length of each cluster's sum of points, and its distance from the direction that is used.
+    # For each cluster: the length of the sum of its points, and how far its direction is from the
+    # centre.
     lengths, apart = np.zeros((2, len(directions)))
     # The powers of this step, and the powers from which each centre was computed.
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
@@ -253,7 +254,7 @@ def _clustered(
 
 
 def _places(chosen: Booleans) -> Labels | slice:
-    """Return the places of chosen columns; for all columns, a slice, which copies nothing."""
+    """Return the places of chosen columns, as a slice (which copies nothing) if all are chosen."""
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 

@@ -110,20 +110,20 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
     The threshold t is chosen so that the number of source validation rows below it is the number of
     the classifier's errors on these rows. The estimate is the share of target rows that are not
-    below t. Rows are compared by the log odds of their confidence at T_s. Log odds have the order
-    of the confidences, but still differ if confidences round to 1. (The published code fits a
+    below t. Rows are compared by the log odds of their confidence at T_s. Log odds rank rows like
+    the confidences, but still differ where confidences round to 1. (The published code fits a
     temperature, but does not use it. For two classes this makes no difference, because T_s does not
     change the order of rows.)
 
-    The interval includes the noise of t. For this, the share is also computed with two standard
-    errors more source errors, and with two standard errors fewer.
+    The interval includes the noise of t. For this, the number of source errors is raised and
+    lowered by two standard errors, and the share is computed for both numbers.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # t changes only if wrong rows above t or right rows below t are drawn more or less often
+    # t moves only with the numbers of wrong rows above t and of right rows below t
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [

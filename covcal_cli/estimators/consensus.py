@@ -13,7 +13,7 @@ The rule of combination has five steps. Its constants are in this module, in `cl
      clusters` (clustering finds the classes on the source).
    - If the accuracy does not seem to have fallen: only DoC. Perhaps only the class frequencies have
      changed, and the other estimators mistake this for errors. Or the classes form no clusters,
-     which two estimators need.
+     but two estimators need clusters.
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
      the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
      lower accuracy.
@@ -255,7 +255,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return why the estimate is no reason to change the T of `temp`; None if it is a reason."""
+    """Return why `temp` keeps its T in spite of the estimate; None if T should change."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"
@@ -263,7 +263,7 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
         return f"within {100 * SAME:.0f} points of {after}"
     sampling = _sampling(inputs, estimate.accuracy)
     if distance < sampling:
-        return f"within its sampling error of {100 * sampling:.1f} points of {after}"
+        return f"within its sampling error ({100 * sampling:.1f} points) of {after}"
     if not estimate.bounds:
         return f"but its range of {estimate.low:.0%} to {estimate.high:.0%} is too wide to act on"
     return None

@@ -56,13 +56,13 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard
 
 ASSUMPTION = (
-    "the class frequencies on the target are as assumed, and the classifier's errors give "
-    "probability to classes that are predicted too rarely"
+    "the class frequencies on the target are as assumed, and where the classifier is wrong, it "
+    "gives some probability to classes that it predicts too rarely"
 )
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-# q may misplace the larger of two masses: the first number, and the second number times eps
+# q may misplace as much mass as the first number, or as the second number times eps if this is more
 _MISPLACED = 1e-5
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
@@ -86,7 +86,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smooth problem at A prices (of classes or rows) that face B rows or classes."""
+    """The smooth problem at the prices of A classes for B rows, or of A rows for B classes."""
 
     prices: Float64s  # v, (A,)
     value: float  # the smooth D(v)
@@ -108,8 +108,8 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     if len(used) <= n:
         prices, upper = _solved(some, pi, rows)
     else:
-        # With fewer rows than classes, rows have prices, and the prices of classes follow from
-        # these.
+        # With fewer rows than classes, rows have prices.
+        # The prices of classes are computed from the prices of rows.
         of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
@@ -242,7 +242,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # source error plus rise of the cost, but at most slightly below the error of guessing
+    # source error plus rise of the cost, limited to slightly less than the error of guessing
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))

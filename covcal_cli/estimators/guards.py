@@ -45,12 +45,12 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check whether more than the class frequencies changed, to the harm of the classifier.
+    """Check whether the shift is harmful, and more than a change of the class frequencies.
 
-    COT looks at how often each class is predicted. Both errors and other class frequencies change
-    this, so COT cannot tell them apart. But errors mostly lower the mean confidence, and other
-    frequencies alone do not lower it. Other frequencies alone also cannot change most predicted
-    labels, or raise the confidence by over 15 points.
+    COT looks at how often each class is predicted. Errors change this, and a change of the class
+    frequencies changes it too, so COT cannot tell them apart. But errors mostly lower the mean
+    confidence, and a change of the class frequencies alone does not. Such a change can also neither
+    change most predicted labels nor raise the confidence by over 15 points.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the share of predicted labels that would have to change to be as frequent as on the
@@ -156,7 +156,9 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 
 
 def prior_rows(noise: float) -> Guard:
-    """Check whether the source's class frequencies are known to a third (nine rows per class).
+    """Check whether the error of the source's class frequencies is at most a third of their size.
+
+    With nine rows of a class, the error of its frequency is a third.
 
     `noise` is the mean standard error of log p_y over the classes, weighted by the frequencies of
     the classes on the target. The standard error of log p_y is 1 / sqrt(rows of class y).

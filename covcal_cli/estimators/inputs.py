@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# The largest numbers of rows and of logits that are read of a domain. With 1000 classes, the limit
+# At most this many rows, and this many logits, of a domain are read. With 1000 classes, the limit
 # of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
@@ -149,7 +149,7 @@ class EstimatorInputs:
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """The class frequencies of the source, (K,). Half a row per class is added: none is 0."""
+        """The class frequencies of the source, (K,), with half a row added to each class."""
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
@@ -169,7 +169,7 @@ class EstimatorInputs:
 
 
 def most_rows(classes: int) -> int:
-    """Return the most rows of a domain that are read, for this number of classes."""
+    """Return how many rows of a domain are read at most, for this number of classes."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 

@@ -9,9 +9,9 @@ w = mu. Two methods solve this for noisy C and mu:
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
   (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
   n_v) + sqrt(2 log(2K/delta) / n_v), except with probability delta. The published code uses rho =
-  0.01 x 3 Delta, and so does this module. With rho = Delta, theta would always be 0 unless Delta is
-  below the singular values of C, which are about 1/K. Here C and mu are made of probabilities; the
-  published code uses predicted labels by default.
+  0.01 x 3 Delta, and so does this module. With rho = Delta, theta could differ from 0 only if
+  Delta is below the singular values of C, which are about 1/K. Here C and mu are made of
+  probabilities; the published code uses predicted labels by default.
 
 If more than the class frequencies changed, these estimates are badly wrong. So covcal uses them
 only if the user asks for them.
@@ -132,11 +132,12 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 
 
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
-    """Minimise theta H theta / 2 - slope theta for theta >= -1. Also return which are above -1.
+    """Minimise theta H theta / 2 - slope theta for theta >= -1.
 
-    This is block principal pivoting (Judice and Pires 1994), beginning with the guess `free`: solve
-    for the free elements, then exchange all elements on the wrong side of -1. If this makes no
-    progress, only one element is exchanged.
+    Also return which elements are free; the other elements are fixed at -1. This is block principal
+    pivoting (Judice and Pires 1994), beginning with the guess `free`: solve for the free elements,
+    then fix the elements below -1, and free the elements that would rise above -1. If this makes no
+    progress, only one element is fixed or freed.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -163,10 +164,10 @@ _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies of `value`, (K,), with sum 1; None for those of the source.
+    """Return the class frequencies of `value`, (K,), with sum 1; None for "source".
 
-    Raises `CovcalError` if a file is missing or is not JSON, or its shares are not one number per
-    class, not negative, with sum 1 (within 0.001, because shares are often rounded).
+    Raises `CovcalError` if a file is missing, is not JSON or lacks a class, if a share is negative,
+    or if the sum is not 1 (within 0.001, because shares are often rounded).
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior

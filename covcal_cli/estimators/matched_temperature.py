@@ -113,7 +113,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # the root is between the nearest points on its two sides
+        # shrink the interval to the nearest point on each side of the root
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

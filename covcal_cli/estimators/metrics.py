@@ -22,9 +22,9 @@ sampling error of the labels, and o allows for a class that became rarer or more
 change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
 classes, the errors s and o of different classes are assumed to be independent.
 
-A group of rows has the same T as all rows, and o = 0 for the accuracy. This was tried on each shift
-of *choose*, whose rows were divided into two groups by their logits. The ranges contained 88 to 93
-% of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
+A group of rows has the same T as all rows, and o = 0 for the accuracy. Groups were tried on each
+shift of *choose*: its rows were divided into two groups by their logits. The ranges contained 88 to
+93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
 wrong row, by the probabilities at the T that matches A. If all pairs of classes cost the same, R is
@@ -54,9 +54,10 @@ METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"  # the mean cost of a row, in the units of costs.json
 MACRO = "macro"  # stands for the mean over classes, in place of the name of a class
 _LISTED = 10  # the largest number of classes that a message names
-LEAST_ROWS = 5.0  # a metric of fewer expected rows is not estimated
+# a metric is not estimated if fewer rows than this are expected for it
+LEAST_ROWS = 5.0
 ODDS = float(np.e)
-_MOST_CLASSES = 1000  # with more, too few source rows of each class are read to fit offsets
+_MOST_CLASSES = 1000  # with more classes, too few source rows of a class are read to fit offsets
 _MOST_STEPS, _TOLERANCE, _LEAST_SLOPE = 50, 1e-6, 0.1
 METRIC_RANGE = (
     "Without labels, ranges of metrics are rules of thumb; they contained 91 to 94 % of the "
@@ -79,7 +80,7 @@ class MetricEstimate:
     value: NonNegative | None  # a share (or a cost); None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the smaller number: rows of the class, or rows that are predicted as this class
+    # number of rows of the class, or number predicted as this class: the smaller of both
     rows: NonNegative
     interval: str  # the meaning of the range, in words
     group: str | None = None  # the group of rows; None for all rows
@@ -180,8 +181,8 @@ class ExpectedSpread:
 
     value: float
     ends: tuple[float, ...]  # the metric at both ends of the accuracy's range
-    below: float  # sum of squared independent errors downwards; `above`: the sum upwards
-    above: float
+    below: float  # sum of the squares of independent errors that lower the metric
+    above: float  # the same sum for errors that raise the metric
 
     @property
     def interval(self) -> Interval:
@@ -320,7 +321,7 @@ def _spreads(
     members: Sequence[Float64s],
     odds: float = ODDS,
 ) -> dict[str, tuple[float, ExpectedSpread | None]]:
-    """Return the metrics of a class; `members` are its probabilities at all three T."""
+    """Return the metrics of a class. `members` are its probabilities at T and at both ends."""
     mass = np.ones(len(ranks))
     middle, *ends = (ClassRows(is_predicted, ranks, chance, mass) for chance in members)
     moved = [

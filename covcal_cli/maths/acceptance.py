@@ -1,9 +1,9 @@
 """Plan which thresholds `decide` tests, in which order, and from which rows labels are drawn.
 
 The whole plan is fixed before any label is seen. The plan depends on the scores of unlabelled rows,
-on the number of labels, and on beliefs. A belief says, for every share of best rows, how many of
-them are expected to be wrong. With wrong beliefs fewer rows may be accepted, but a promise is never
-broken more often. MATHEMATICS, section 13, explains the tests and their bound.
+on the number of labels, and on beliefs. A belief says how many of the best rows are expected to be
+wrong, for every share of rows. If beliefs are wrong, fewer rows may be accepted, but a promise is
+never broken more often. MATHEMATICS, section 13, explains the tests and their bound.
 
 A candidate is a set of rows (the rows with the highest scores) and a number k. The set is accepted
 if at most k of its labelled rows are wrong. The first candidate and the region (the rows from which
@@ -28,7 +28,7 @@ from covcal_cli.arrays import Float64s, Integers
 # Only numbers K of wrong rows within this many standard deviations are computed. All other numbers
 # together have a probability below 1e-18.
 _DEVIATIONS = 9
-_POINTS = 128  # largest number of values of K; a value stands for all numbers up to the next
+_POINTS = 128  # at most this many values of K; a value also stands for the numbers up to the next
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
 
@@ -50,10 +50,11 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the largest number of wrong drawn rows that proves the error; -1 if no number does.
+    """Return the largest number of wrong drawn rows with which the limit `error` is proved.
 
-    If more than `error` of the rows were wrong, so few wrong rows would be drawn with a probability
-    of at most `level`.
+    The result is -1 if even a draw without a wrong row proves nothing. Proved means: if more than
+    `error` of the set's rows were wrong, so few wrong rows would be drawn with a probability of at
+    most `level`.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def most_wrong(
 
 
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
-    """Return possible numbers K of wrong rows at exactly `error`, and their probabilities."""
+    """Return numbers K of wrong rows if the error just reaches `error`, and their probabilities."""
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
     mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))
@@ -98,7 +99,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return bounds of P(W <= k), for k = 0 .. `most` (rows) and every K (columns)."""
+    """Return bounds of P(W <= k), for k from 0 to `most` (rows) and every K (columns)."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -133,7 +134,7 @@ _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
 _GROWTH = 1.05  # ratio of the numbers k of neighbouring candidates
 _COUNTS = 400  # largest number of label counts for which a binomial tail is computed
-# A threshold is a multiple of 1 / _STEPS, up to two steps above the best score that it leaves out.
+# A threshold is a multiple of 1 / _STEPS, at most two steps above the best score below it.
 _STEPS = 1_000_000
 
 
@@ -177,7 +178,7 @@ class Ranking:
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
-        """Return a threshold that the best `rows` exceed, or fewer of them if scores are equal.
+        """Return a threshold that the best `rows` rows exceed, or fewer rows if scores are equal.
 
         The threshold depends only on the score of the next row. Given this score, the rows above it
         are a random sample of all rows that will ever be above it.
@@ -207,10 +208,11 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 
 
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
-    """Return the candidates that accept the most rows on average, among the best `most` rows.
+    """Return the candidates that accept the most rows on average, within a region.
 
-    `most` is the number of rows in the region. `limits` takes a threshold. It returns about how
-    many rows above the threshold have a label, and the result of `most_wrong` for these rows.
+    The region is the `most` rows with the highest scores. The function `limits` takes a threshold,
+    and returns about how many rows above the threshold have a label, and the result of `most_wrong`
+    for the rows above the threshold.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -243,7 +245,7 @@ def _candidates(
         # a binary search for the smallest set that allows this number of wrong rows
         low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
         new = candidate(low)
-        if new.wrong < 0:  # this happens if many rows have the same score
+        if new.wrong < 0:  # only if many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)
@@ -257,7 +259,7 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
     """Return the expected share of accepted rows for each candidate that may be the first."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # How much more is expected after a candidate, given how many of its labelled rows are wrong.
+    # The expected gain after a candidate, by the number of its labelled rows that are wrong.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -275,7 +277,7 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
 
 
 def _binomial(n: int, p: float, most: int) -> Float64s:
-    """Return the probabilities of 0 .. `most` successes in n trials."""
+    """Return the probabilities of 0 to `most` successes in n trials."""
     p = min(max(p, 1e-12), 1 - 1e-12)
     k = np.arange(min(n, most) + 1)
     steps = np.log(np.maximum(n - k[:-1], 1) / (k[:-1] + 1)) + math.log(p) - math.log1p(-p)
@@ -322,7 +324,11 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return for each number of labels how many may be wrong to prove the error; -1 if none may."""
+    """Return, for each number of labels, how many labelled rows may be wrong.
+
+    The limit `error` is still proved with so many wrong rows. The result is -1 if the limit is not
+    proved even without a wrong row.
+    """
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)
@@ -335,6 +341,6 @@ def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return how a batch, drawn along the order of scores, drew from the best `rows` rows."""
+    """Return the `Sampling` of the best `rows` rows, for a batch drawn in the order of scores."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))

@@ -75,7 +75,7 @@ class ClassMetric:
 def class_odds(logits: Floats) -> Float64s:
     """Return the log odds of each class by the classifier's own probabilities, shape (K, n).
 
-    Log odds have the order of the probabilities, but still differ if probabilities round to 1.
+    Log odds rank rows like the probabilities, but still differ where probabilities round to 1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))

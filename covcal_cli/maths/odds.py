@@ -1,7 +1,7 @@
 """Conversions between logits, probabilities and log odds, and intervals of a share of rows.
 
-The log odds of a probability p are log(p / (1 - p)). They still differ if both probabilities are so
-near to 1 that a float rounds them to 1.
+The log odds of a probability p are log(p / (1 - p)). The log odds of two rows still differ if both
+probabilities are so near to 1 that a float rounds them to 1.
 
 `anytime_interval` is valid however often, and whenever, you look at it. Every draw is right with
 probability a. So far, S draws were right and F draws were wrong. The likelihood ratio of a mixture
@@ -84,7 +84,7 @@ def confidences_of(
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the most probable class at T, shape (n,).
 
-    Log odds have the order of the probabilities, but still differ if probabilities round to 1.
+    Log odds rank rows like the probabilities, but still differ where probabilities round to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):

@@ -40,8 +40,8 @@ _MOST = 0.5  # if a larger share of rows is probabilities, the other rows count 
 # if a larger share of values equals the smallest or largest value, values were clipped
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # in fewer rows, a pattern may be chance
-_FEWEST_ROWS = 4  # in fewer rows, equal sums may be chance
+_FEW_ROWS = 50  # with fewer rows, a pattern may be chance
+_FEWEST_ROWS = 4  # with fewer rows, sums may be equal by chance
 _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9  # share of the largest value that a softmax of probabilities can have
 # quantised scores represent probability 0 by 0 or by the smallest number of the integer type
@@ -191,7 +191,8 @@ class OutputEvidence:
     def _complement_of(self) -> float | None:
         """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; else None.
 
-        Then the sum of a row is A (K - 1). With two classes, A p has the same sum.
+        Then the sum of a row is A (K - 1). With two classes, this sum is A, but the values p also
+        sum to A. So A - p and p cannot be told apart.
         """
         if self.width < 3:
             return None
@@ -287,7 +288,7 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum, and are as unequal as probabilities."""
+        """Return whether rows have a constant sum, and some values are far from their mean."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -296,7 +297,7 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Return the constant sum as a whole number, if rounding explains the difference.
+        """Return a constant sum; a sum that is nearly a whole number becomes this number.
 
         Return None if values have few digits and the sum is not whole, because rounded logits may
         have equal sums.

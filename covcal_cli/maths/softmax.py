@@ -108,8 +108,8 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    Each class counts as having half a source row more. Its share of the target rows counts as at
-    least one in a million, because 0 has no logarithm.
+    Half a row is added to the source rows of each class. The target frequency of a class counts as
+    at least one in a million. Both avoid a frequency of 0, because 0 has no logarithm.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
@@ -214,7 +214,10 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of arrays l_m of one shape. At each place, one must be finite."""
+    """Return log mean_m e^(l_m) of arrays l_m of one shape.
+
+    At each place, at least one of the arrays must be finite.
+    """
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))

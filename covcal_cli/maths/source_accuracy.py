@@ -1,6 +1,6 @@
 """The classifier's accuracy on source rows that it was not trained on.
 
-This accuracy shows first whether preprocessing, the order of classes or the chosen output is wrong.
+If preprocessing, the order of classes or the chosen output is wrong, this accuracy shows it first.
 Only labelled validation and test rows count, because the classifier may have been trained on the
 training rows.
 
@@ -20,7 +20,7 @@ from covcal_cli.maths.odds import wilson
 FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-# An accuracy counts as low only if chance gives such a low accuracy with a smaller probability.
+# An accuracy counts as low only if it has less than this probability to be so low by chance.
 _NOISE = 0.01
 # If the share of one class is this large, a good classifier may predict this class nearly always.
 # So the AUROC is checked too.

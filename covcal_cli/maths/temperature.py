@@ -4,11 +4,12 @@ MATHEMATICS, section 4, explains the rules. The loss can have several minima in 
 three steps. On a sample of rows, a grid in log T finds all local minima. Each minimum is made more
 exact, first on the sample and then on all rows. The lowest of them is the result. An end of the
 interval is chosen only if its loss is below the loss of every minimum inside. T = 1 is chosen only
-if its loss is below all of these losses. The sample is random, with a seed; nothing else is. T_g
-(section 2) is found in the same way.
+if its loss is below all of these losses. Only the sample is random (it has a seed). T_g (section 2)
+is found in the same way.
 
 With many classes, exponentials and their sums are float32, with the highest logit of each row at 0.
-Sums over rows are float64. T is still exact to 1e-6 in log T, and takes a third of the time.
+Sums over rows are float64. T is still exact to 1e-6 in log T, and the fit takes
+a third of the time.
 """
 
 import math
@@ -70,7 +71,7 @@ def fit_temperature(
 
     - `logits`: of any float type, finite or -inf. A function that yields blocks is called several
       times, which limits memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
-    - `labels`, (n,): class numbers 0 .. K-1. Some classes may be absent.
+    - `labels`, (n,): class numbers from 0 to K-1. Some classes may be absent.
     - `weights`, (n,): the weight a_i of each row, not negative. Only their ratios matter.
     - `loss`: the loss to minimise.
     - `allow_sharpening`: whether T may be below 1.
@@ -125,7 +126,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the point with the lowest loss, and whether a point with a lower loss was not allowed.
+    """Return the allowed point with the lowest loss, and whether the best point was not allowed.
 
     If T may not be below 1, T = 1 replaces every smaller T.
     """
@@ -167,7 +168,7 @@ class _Sample:
         if start != len(labels):
             raise ValueError(f"{start} rows of logits for {len(labels)} labels")
         if labels.min() < 0 or labels.max() >= n_classes:
-            raise ValueError(f"a label is outside 0 .. {n_classes - 1}")
+            raise ValueError(f"a label is not a number from 0 to {n_classes - 1}")
         return cls(np.concatenate(chosen), labels[rows], copies)
 
 
@@ -279,7 +280,7 @@ def nll_rows(
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
     """Return u = z/T and e^u.
 
-    With few classes the results are float64, because at large T, sums hardly change with T.
+    With few classes the results are float64: at large T, sums change too little for float32.
     """
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")

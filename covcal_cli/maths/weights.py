@@ -184,7 +184,7 @@ def bound_terms(
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
     """Return d coefficients and the intercept, (d + 1,); None if the iteration does not converge.
 
-    The logit of "is of kind 1" is inputs @ coefficients + intercept.
+    The logit that a row is of kind 1 is inputs @ coefficients + intercept.
     """
     return newton(lambda weights: _derivatives(blocks, weights), np.zeros(width + 1))
 
