@@ -417,7 +417,7 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the class names are the numbers from 0, as if a model names no classes."""
+    """Return whether the class names are the numbers from 0, as for a model without class names."""
     return list(names) == [str(number) for number in range(len(names))]
 
 

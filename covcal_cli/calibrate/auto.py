@@ -106,7 +106,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the choice for given class frequencies if COT's checks pass, and the choice if not."""
+    """Return the methods for given class frequencies: if COT's checks pass, and if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -150,9 +150,9 @@ class Calibrator:
         Raises
         ------
         CovcalError
-            If shapes, values or labels do not fit together, or if the method needs more than
-            logits. In these cases, the error is also a ValueError. Or if there are too few rows, if
-            the prior cannot be read, or if T is at the limit of its range.
+            If shapes, values or labels do not fit together, or if the method needs more than logits
+            (in these two cases, the error is also a ValueError); if there are too few rows, if the
+            prior cannot be read, or if T is at the limit of its range.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")

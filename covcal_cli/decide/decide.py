@@ -359,7 +359,7 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return the `Sampling` of the rows above a threshold by a batch."""
+        """Return the `Sampling` with which a batch drew rows above a threshold."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)

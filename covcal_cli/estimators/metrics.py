@@ -321,7 +321,10 @@ def _spreads(
     members: Sequence[Float64s],
     odds: float = ODDS,
 ) -> dict[str, tuple[float, ExpectedSpread | None]]:
-    """Return the metrics of a class. `members` are its probabilities at T and at both ends."""
+    """Return the metrics of a class.
+
+    `members` are the probabilities of the class, for A and both ends of its range.
+    """
     mass = np.ones(len(ranks))
     middle, *ends = (ClassRows(is_predicted, ranks, chance, mass) for chance in members)
     moved = [

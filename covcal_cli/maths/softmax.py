@@ -108,8 +108,8 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    Half a row is added to the source rows of each class. The target frequency of a class counts as
-    at least one in a million. Both avoid a frequency of 0, because 0 has no logarithm.
+    Half a row is added to the number of source rows of each class. The target frequency of a class
+    counts as at least one in a million. Both avoid a frequency of 0, because 0 has no logarithm.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
