@@ -40,7 +40,7 @@ def label(
     resolve: Annotated[
         ResolveName | None,
         typer.Option(
-            help="The label to use if people disagree about a row; drop uses none of their labels. "
+            help="The label to use if people disagree about a row; drop: use no label of the row. "
             "Without this option, a disagreement is an error.",
             show_default=False,
         ),
