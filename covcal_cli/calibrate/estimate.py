@@ -60,7 +60,7 @@ class Estimation(Document):
     source_accuracy: SourceAccuracy | None = None
     # the class frequencies as the user gave them, such as "uniform" or a path
     prior_name: str = field(metadata=at("target_prior.name"))
-    # The class frequencies on the target; None if they are those of the source.
+    # The class frequencies on the target; None if they are the source's.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
     # the rows whose labels were used; None if no label was used
@@ -137,7 +137,7 @@ def estimate_file(
     inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
     guards = [prior_drift(*inputs.predicted_shares())]
-    # Two more estimates need importance weights, or aligned forecasters.
+    # Two more estimates: one needs importance weights, the other needs aligned forecasters.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)

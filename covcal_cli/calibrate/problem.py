@@ -417,9 +417,9 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return the discriminators' logits for rows of both domains, (M, n) and (M, n_t).
 
-        The aligned forecaster has the discriminators on psi(phi). The classifier has one
-        discriminator on phi: a network of the adapted file, or a logistic regression that is fitted
-        here.
+        For the aligned forecaster, these are the discriminators on psi(phi). For the classifier, it
+        is one discriminator on phi: a network of the adapted file, or a logistic regression that is
+        fitted here.
 
         The seed chooses at most `MAX_DISCRIMINATED` target rows. T_g, the AUC and the error of g
         are computed from these rows.
@@ -472,7 +472,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """The class frequencies on the target, (K,); None if they are those of the source."""
+        """The class frequencies on the target, (K,); None if they are the source's."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:

@@ -408,7 +408,7 @@ def _sets(
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
-    """Return the expected error of a `share` of the rows: those with the highest scores."""
+    """Return the expected error if the `share` of rows with the highest scores is accepted."""
     values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 

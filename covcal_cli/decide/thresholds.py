@@ -118,7 +118,7 @@ class Sample:
         return tuple(groups)
 
     def cut(self, coverage: float) -> float:
-        """Return the smallest probability of a class in a set, chosen without labels."""
+        """Return the cut (the least probability of a class in a set), chosen without labels."""
         probabilities = mass = self.probabilities
         if self._accuracy is not None:
             low, accuracy, _ = self._accuracy

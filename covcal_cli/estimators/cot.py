@@ -1,7 +1,7 @@
 """COT: estimate the error by the cost of moving target probabilities to the class frequencies.
 
 Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. Let P_j =
-softmax(z_j / T_s) be the probabilities of row j. Moving them to class k costs ||P_j - e_k||_1 / 2 =
+softmax(z_j / T_s) be the probabilities of row j. Moving P_j to class k costs ||P_j - e_k||_1 / 2 =
 1 - P_jk, where e_k is 1 for class k and 0 for the other classes. The class frequencies pi come from
 the source, or from the user.
 

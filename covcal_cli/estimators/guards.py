@@ -91,7 +91,7 @@ def could_be_frequencies(fall: Guard) -> bool:
 def shift_within_classes(move: float) -> Guard:
     """Check whether rows of the same class have moved.
 
-    Other class frequencies change how many rows a class has, but not the logits of these rows.
+    A change of the class frequencies changes the number of rows of a class, but not their logits.
     `move` is the distance between the target rows and the source rows that are predicted as the
     same class, in standard deviations of the source rows.
     """

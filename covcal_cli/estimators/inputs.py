@@ -1,8 +1,8 @@
 """The inputs that all estimators of the target accuracy share, and the estimate they return.
 
-An `EstimatorInputs` contains all that is known without target labels. An estimator takes it, and
-returns an `Estimate`: an accuracy, an interval for sampling noise, the assumption under which it is
-right, and checks.
+An `EstimatorInputs` contains all that is known without target labels. An estimator takes this
+object, and returns an `Estimate`: an accuracy, an interval for sampling noise, the assumption under
+which it is right, and checks.
 """
 
 import math

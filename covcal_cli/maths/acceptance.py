@@ -9,9 +9,9 @@ A candidate is a set of rows (the rows with the highest scores) and a number k. 
 if at most k of its labelled rows are wrong. The first candidate and the region (the rows from which
 labels are drawn) are chosen so that the most rows are accepted, on average over the beliefs.
 
-A later batch draws from the rows that no earlier batch drew. A set with K wrong rows then still
-contains at least K minus the number of rows that earlier batches could draw from it. The bound of a
-batch is valid whatever rows the earlier batches drew. So the bound of several batches together is a
+A later batch draws from the rows that no earlier batch drew. If earlier batches could draw d rows
+of a set with K wrong rows, at least K - d wrong rows are left in the set. The bound of a batch is
+valid whatever rows the earlier batches drew. So the bound of several batches together is a
 convolution of their bounds.
 """
 

@@ -3,7 +3,7 @@
 The log odds of a probability p are log(p / (1 - p)). The log odds of two rows still differ if both
 probabilities are so near to 1 that a float rounds them to 1.
 
-`anytime_interval` is valid however often, and whenever, you look at it. Every draw is right with
+`anytime_interval` is valid at all times, however often you look at it. Every draw is right with
 probability a. So far, S draws were right and F draws were wrong. The likelihood ratio of a mixture
 of other probabilities to a,
 

@@ -212,7 +212,7 @@ class OutputEvidence:
 
     @property
     def remedy(self) -> str:
-        """In words, how the user can turn reversed outputs into probabilities, logs or scores."""
+        """What to do to turn reversed outputs into probabilities, logs or scores, in words."""
         if self.reversal == "complements":
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":

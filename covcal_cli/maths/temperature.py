@@ -331,7 +331,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return the loss at some log T with derivatives, and at other log T without."""
+        """Return the loss with derivatives at `slopes_at`, and only the loss at `values_at`."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -353,8 +353,8 @@ class _Objective:
         """Return values of log T in equal steps that end at `highest`, and the loss at each.
 
         Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures. Their
-        squares are the exponentials for other temperatures. In float64, an error in the last digit
-        has grown to 1e-8 at the lowest T.
+        squares are the exponentials for other temperatures. Each squaring doubles the
+        rounding error, in float64 to 1e-8 at the lowest T.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
