@@ -176,7 +176,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # a blend has two forecasters; the first is the classifier
+        # a blend has two forecasters: the first is the classifier, whose errors count
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )

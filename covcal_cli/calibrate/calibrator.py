@@ -518,7 +518,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; with `deep`, also the parts' parameters, such as ``estimator__C``."""
+        """Return the parameters; with `deep`, also those of parts, such as ``estimator__C``."""
         parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
         inner = {
             f"{name}__{key}": value

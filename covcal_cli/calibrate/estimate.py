@@ -189,7 +189,7 @@ def estimate_file(
     )
 
 
-# Comparing calibrations with an estimated accuracy. The mean confidence of a calibration is
+# Calibrations are compared with an estimated accuracy. The mean confidence of a calibration is
 # measured, which needs no labels. If the estimated accuracy is right, the ECE of the calibration is
 # at least the distance between its mean confidence and this accuracy.
 

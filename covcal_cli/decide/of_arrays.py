@@ -144,7 +144,7 @@ class Decision:
         return rule.members(self._new_probabilities(logits))
 
     def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        """Return beliefs at several accuracies, which replace a missing estimate."""
+        """Return beliefs for several accuracies. They replace the estimate if it is missing."""
         accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
         samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
