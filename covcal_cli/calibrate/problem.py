@@ -396,7 +396,7 @@ class Problem:
         return fit
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the floor: the smallest T that may follow from an accuracy without labels.
+        """Return the floor: the smallest T that a method may choose by an estimated accuracy.
 
         The floor is 1. But if the T of `temp` is below 1, and the source has enough errors, the
         floor is the T of `temp`.

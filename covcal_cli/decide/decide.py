@@ -71,7 +71,7 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # labels are suggested only if a larger share of rows than this can probably be accepted
 _LEAST_SHARE = 0.005
-# With the suggested number of labels, a promise is possible with the first of these probabilities.
+# The suggested number of labels leads to a promise with at least the first of these probabilities.
 # If no number of labels reaches the first probability, the second is enough.
 LIKELY, _EVEN = 0.8, 0.5
 # The probability that labels allow a promise is a mean over five errors: the expected error, each

@@ -18,8 +18,8 @@ the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set 
 - With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
   these rows: the rows where the right class is least probable. This is split conformal prediction
   (Papadopoulos et al. 2002). If the number is not whole, it is rounded up or down at random, so
-  that its mean is right. The coverage is then C on average over repeated draws. If the user gives a
-  certainty, an exact test says how many right classes may be excluded.
+  that its mean is the exact number. The coverage is then C on average over repeated draws. If the
+  user gives a certainty, an exact test says how many right classes may be excluded.
 """
 
 import json
@@ -62,7 +62,7 @@ class Sample:
         The low end, the estimate and the high end of the accuracy. Without it, the calibrated
         probabilities are assumed to be right.
     labels : array of shape (n,), optional
-        The classes that the classifier predicts, if they may differ from the largest logit.
+        The classes that the classifier predicts. Default: the classes with the largest logit.
     """
 
     def __init__(

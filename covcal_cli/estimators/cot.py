@@ -8,9 +8,9 @@ the source, or from the user.
 covcal also computes this cost on the source, and subtracts it. The estimated error is e_v +
 (OT_target - OT_source). Here e_v = (errors + 1/2) / (n_v + 1), and OT_source is the cost on source
 validation rows. Errors that the cost misses on both domains then cancel. If the user gives
-frequencies q, they cancel only if both domains have these frequencies. So source rows get the
-weights q_y / p_y in e_v and in OT_source, and OT_source uses q too. If only the class frequencies
-differ, both costs are then equal, and the estimate is the error under q.
+frequencies q, the errors cancel only if both domains have these frequencies. So source rows get
+the weights q_y / p_y in e_v and in OT_source, and OT_source uses q too. If only the class
+frequencies differ, both costs are then equal, and the estimate is the error under q.
 
 The interval is computed by the delta method, from what each row contributes to the estimate. At the
 optimum the cost is pi . v + mean_j net_j, with prices v of the classes and net_j = min_k (c_jk -

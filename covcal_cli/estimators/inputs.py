@@ -178,8 +178,8 @@ def read_inputs(
 ) -> EstimatorInputs:
     """Read labelled source validation rows, and target training and validation rows.
 
-    Target test rows and target labels are not read. If there are too many rows, a random draw by
-    `seed` chooses some. An adapted file's aligned logits are read too. `temperature` is T_s.
+    Target test rows and target labels are not read. If there are too many rows, a random part is
+    read, which `seed` chooses. An adapted file's aligned logits are read too. `temperature` is T_s.
     `source_weights` are importance weights of the labelled source validation rows, in the order of
     the file.
     """

@@ -236,7 +236,7 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score of probability 0: 0, the smallest integer of a type, or a shifted score.
+        """The score for probability 0: it is 0, the least integer of a type, or a shifted score.
 
         For scores a p - a, this score is -a. For scores from -a/2 to a/2, it is -a/2.
         """

@@ -280,7 +280,7 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
     """Return the root mean square of logits, (n, K), after subtracting each row's mean.
 
-    The logits that `out`, (n, K), marks are left out.
+    A logit is left out if `out`, (n, K), is true at its place.
     """
     unmasked = ~out
     counts = unmasked.sum(axis=1)

@@ -50,7 +50,7 @@ class SourceAccuracy:
     majority: float | None = None  # the share of the most frequent class
     majority_class: str = ""
     auroc: float | None = None  # mean over the classes; None if nothing looks wrong
-    # the accuracy with the other order of classes that `exchanged` finds
+    # the accuracy with the classes in another order, which `exchanged` describes
     permuted: float | None = None
     exchanged: str = ""
 

@@ -39,7 +39,8 @@ _TOLERANCE = 1e-6
 # After a step that is shorter than this, the error is below the tolerance. The first number is for
 # steps that use two derivatives, the second for steps that use three.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-_APART = 1e-3  # smallest distance in log T of two curvatures that give a third derivative
+# two curvatures give a third derivative if they are at least this far apart in log T
+_APART = 1e-3
 _MAX_STEPS = 60
 _TIE = 1e-12
 _FEW_CLASSES = 32  # with fewer classes than this, sums in float64 are faster than in float32
