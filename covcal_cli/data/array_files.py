@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the column of images may be only for people to look at
+        try:  # a model of numbers may have a table with images, which only people look at
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -88,7 +88,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    If `feeds` has the columns of the file in another order, `remark` is a note that says so.
+    `remark` is a note if the columns of the file are not in the order of `feeds`.
     """
 
     def __init__(

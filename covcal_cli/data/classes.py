@@ -22,7 +22,7 @@ _PLACEHOLDER = "LABEL_"  # Hugging Face calls a class without a name LABEL_0, LA
 
 
 class NumberedNames(tuple[str, ...]):
-    """Class names in the order of the class numbers; a plain tuple has no such order."""
+    """Class names in the order of the class numbers; in a plain tuple, the order means nothing."""
 
     __slots__ = ()
 
@@ -40,7 +40,7 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    # whether a name that is a number is a class number, so that "3" and "03" mean the same class
+    # whether names are class numbers, so that "3" and "03" mean the same class
     by_number: bool
     # where the names come from, for messages
     whose: str = field(default="the model", compare=False)
@@ -145,8 +145,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     """Return `count` classes with the names of a domain's folders or labels.
 
     Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all
-    of them are numbers, by value. If there are not `count` names, the names are refused, unless all
-    of them are numbers below `count`.
+    of them are numbers, by value. There must be `count` names; there may be fewer if all of them
+    are numbers below `count`, which then are class numbers.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

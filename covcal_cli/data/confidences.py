@@ -38,10 +38,9 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# If more than this share of rows has a confidence below 1/K, confidences are not about one of K
-# classes.
+# largest share of rows below 1/K at which the confidences may still be those of one of K classes
 _BELOW_CHANCE = 0.01
-# with fewer rows of a prediction, the table does not show which class a confidence is about
+# this many rows of a prediction show whether a column is the confidence or one class's probability
 _TELLING = 10
 _NONE = -1.0  # many tools write this number if a row has no confidence
 _MOST_DECIMALS = 7

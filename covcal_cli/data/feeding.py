@@ -63,7 +63,7 @@ def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return arrays of one number per row (or of several, with `several`), in the file's order."""
+    """Return the arrays with one number per row; if `several`, with several numbers per row."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -203,14 +203,14 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if wanted.dtype.kind == "f":
         # a file of pixels does not say how the pixels become floats
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # in CSV all numbers are floats, so `fed` refuses fractions where integers are needed
+    # in CSV all numbers are floats; if the model needs integers, `fed` refuses fractions later
     return table or entry.dtype.kind in "iub"
 
 
 def _unfit(
     store: Store, feed: Feed, bad: Booleans, rows: Rows, ids: Sequence[str], block: AnyArray | None
 ) -> CovcalError:
-    """Return the error for the first value marked in `bad`; `block` has it if it is a number."""
+    """Return the error for the first `bad` value; `block` is None if it is NaN or infinite."""
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]

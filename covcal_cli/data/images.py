@@ -84,7 +84,7 @@ class ImageFiles(ABC):
 
 
 def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
-    """Yield lists of `size` functions, which open the images of `rows`."""
+    """Yield for each batch of `size` rows a list of functions, each of which opens an image."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
 
@@ -99,9 +99,9 @@ def decode_batches(
 ) -> Generator[Batch, None, None]:
     """Yield batches of decoded images for the input `name`. Some are decoded in advance.
 
-    `openers` has for each batch a sequence of functions, one per row, which open the images. If a
-    function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten when
-    the caller asks for the next.
+    `openers` has a sequence of functions for each batch. Each function opens the image of one row.
+    If a function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten
+    when the caller asks for the next batch.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")

@@ -29,7 +29,7 @@ _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # how libraries write a missing value
 _LARGEST = 1 << 53  # float64 has every whole number up to this one
 _WHOLE = re.compile(r"-?[0-9]+")
-# matches a list of several numbers
+# matches the text of a list with several numbers
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
@@ -40,21 +40,19 @@ class RowLabels:
     1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, labels become
     numbers if all of them are whole numbers.
 
-    An unknown label is written as -1, or as a text such as ``nan``. But if a class is called like
-    this, the label means the class. -1 means unknown only if it cannot be a class.
+    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this
+    name, the label means the class. -1 means unknown only if it cannot be a class.
     """
 
     def __init__(
         self,
-        # (n,): integers, whole floats, booleans, or texts. -1, NaN, an empty text, or one of
-        # `_MISSING` is an unknown label.
+        # (n,): integers, whole floats, booleans or texts; -1, NaN and `_MISSING` are unknown labels
         values: AnyArray,
         path: Path,  # the file and the name of the array, for messages
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # returns where a row is in the file, for messages; by default, messages use the number of
-        # the row
+        # returns where a row is in the file, for messages; by default, the number of the row
         place: Callable[[int], str] | None = None,
         # names in the data for the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
@@ -62,7 +60,7 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # The different names, or names of the class numbers; None if there are only numbers.
         self.names: tuple[str, ...] | None = None
-        # the rows with an unknown label, by the way it is written
+        # for each text of an unknown label, such as "nan": the rows that have it
         self._marked: dict[str, Booleans] = {}
         # whether the data's documentation says that -1 means unknown
         self._is_documented = number_names is not None
@@ -150,7 +148,8 @@ class RowLabels:
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
         """Return whether labels are read as class numbers, not as names of classes.
 
-        It returns True if the classes are plain numbers, and no class has the name of a label.
+        The labels are class numbers if the classes have no names except numbers, and no label in
+        the data has the name of a class.
         """
         return (
             isinstance(self.names, NumberedNames)
@@ -241,7 +240,7 @@ PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
-    """The labels of n rows that can have several; they are removed from the store."""
+    """The labels of n rows, if a row can have several; their columns leave the store."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n

@@ -155,7 +155,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array of outputs if its name does not say what the outputs are."""
+    """Return the only array of outputs whose name leaves open what the outputs are, if any."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]
@@ -172,7 +172,7 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the columns and arrays of all classes that match a pattern, with its group."""
+    """Return the class of each column or array whose name matches; "" if it names no class."""
     class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -184,9 +184,9 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return columns named like the `classes`, or like all classes among the labels.
+    """Return the columns of a table with one column per class, named like the class alone.
 
-    pandas writes such tables after ``predict_proba``.
+    pandas writes such tables after ``predict_proba``. The classes are `classes`, or all labels.
     """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)

@@ -231,7 +231,7 @@ class OutputTable:
         lacking = (
             f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
             "only the likeliest answers are listed. A missing probability counts as half of the "
-            "smallest probability in its row, or as less if less probability remains"
+            "smallest probability in its row, or as less if the listed ones leave less"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
@@ -429,8 +429,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
-    # A single column of numbers, such as an age, is a group. In a table without rows, texts look
-    # like numbers.
+    # One column of numbers, such as an age, is a group. Without rows, a column has no known type.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."

@@ -1,7 +1,7 @@
 """Read the labels, split, ids, groups and domain of rows from their file.
 
-The code after `RowFacts` reads two kinds of columns that are easily taken for features. A column
-``domain`` says whether a row belongs to the source or the target. Ids look like features.
+The code after `RowFacts` finds columns that could be mistaken for features. They are ids, and a
+column ``domain``, which says whether a row belongs to the source or the target.
 
 If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
 name. So no other row changes its split if you add a file later, or label a file by moving it into a
@@ -27,9 +27,10 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
-# Fractions of the source: no command evaluates its test rows, and T is fitted to its validation
-# rows. The second fractions are for data without features: nothing is trained with such data.
-SOURCE_FRACTIONS, FITTED_FRACTIONS = (0.6, 0.4, 0.0), (0.0, 1.0, 0.0)
+# The source needs no test rows, because no command evaluates them; T is fitted to validation rows.
+SOURCE_FRACTIONS = (0.6, 0.4, 0.0)
+# A source without features needs no training rows, because nothing is trained.
+FITTED_FRACTIONS = (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
 _BLOCK = 1 << 14  # number of digests in memory at once; a million digests would take 100 MB
@@ -68,7 +69,7 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 class SplitHashes:
     """The hashes that decide the splits of rows.
 
-    The row numbers of two domains are hashed only once.
+    If both domains have row numbers as ids, equal numbers are hashed only once.
     """
 
     def __init__(self, seed: int) -> None:
@@ -120,8 +121,8 @@ _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # an integer with so few digits fits 64 bits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
 _LONGEST_GROUP = 256  # characters; a longer text is not a name of a group
-# Longer texts are kept if the user asks for them, and in tables of outputs. All texts of a column
-# are stored in the same width, so both the width and the bytes of a column are limited.
+# Longer texts are kept if the user asks for them, and in tables of outputs.
+# A column stores all its texts in the width of the longest, so its width and bytes are limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
 # largest number of rows for which long texts are kept without --keep
@@ -546,7 +547,7 @@ _FIRST = 1000  # this many rows are enough to distinguish most features from row
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns with a different whole number in every row; if `rising`, in order."""
+    """Return the columns of distinct whole numbers; if `rising`, the numbers must also ascend."""
     entries = store.entries
     candidates = [
         name

@@ -73,8 +73,7 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    # Labels of all rows of the data: class numbers, or -1 if unknown, shape (n,). If rows can have
-    # several labels, shape (n, L).
+    # class numbers of all rows of the data, -1 if unknown: (n,), or (n, L) with several labels
     labels: Labels
     split: Splits  # the split of each row of the data, shape (n,)
     rows: Rows  # the numbers of the rows to run, ascending
@@ -92,11 +91,9 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
-        # If the classifier was checked on the first batch: the batches that follow; and the first
-        # batch, without inputs, with its results.
+        # After a check on the first batch: the later batches; and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
-        # The accuracy on labelled rows outside the train split, which `write` computes for the
-        # source.
+        # The accuracy on labelled source rows outside the train split; `write` computes it.
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
@@ -167,8 +164,7 @@ class DomainExtraction:
 
         With several labels, write one such group for each; only logits and labels differ.
         """
-        # All rows were tried, so it is known which rows can be read. Write the labels, splits and
-        # ids of the rows.
+        # All rows were tried, so the spool knows which rows cannot be read.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -255,15 +251,12 @@ class DomainExtraction:
         if not len(self.data.ids):  # without rows no warning is needed; the plan has a note on this
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
-        # adapt and the discriminator need training rows. If the user chose --fractions without
-        # training rows, nothing is missing.
+        # adapt and the discriminator need training rows, unless the user's --fractions have none
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
         if empty:
-            remedy = (
-                "pass other --fractions" if hashed else "add such rows to the data's own splits"
-            )
+            remedy = "pass other --fractions" if hashed else "add rows to these splits of the data"
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
@@ -354,8 +347,8 @@ def prove(
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
     `inputs` has up to `size` rows; it is None if no row can be read. Runs of the model are compared
-    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of `inputs`,
-    unless a later run would give other numbers.
+    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of `inputs`;
+    None if `DomainExtraction.run` must run these rows again.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
@@ -367,8 +360,7 @@ def prove(
     results = None if features is None else features[:n], logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` will report which row it is
-    # A batch of few rows may be rounded differently, so only a batch of `size` rows proves
-    # influence.
+    # Rounding can differ in a batch of few rows, so only a batch of `size` rows proves influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
         return runner, results

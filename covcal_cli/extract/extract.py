@@ -54,9 +54,9 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# If the mean confidence rises by this much, source and target may have been exchanged. On 41 shifts
-# of the benchmark, the mean confidence was never higher on the target. With exchanged domains it
-# was always higher, and on 23 of them by at least `_SURER`.
+# If the mean confidence rises by this much, source and target may have been exchanged.
+# On 41 shifts of the benchmark, the mean confidence was never higher on the target.
+# With exchanged domains, it was always higher, and on 23 of these shifts by at least `_SURER`.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 _COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
@@ -183,8 +183,7 @@ def _run(
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: all rows are run before the features file is written, so that a stopped run loses
-        # no row.
+        # Spool: run all rows before the features file is written, so a stopped run loses no row.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
@@ -220,8 +219,7 @@ def _run(
         # Compare the rows of both domains, and take the larger of both errors of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both domains have the same path, it is a table with a column ``domain``, or there is a
-        # warning already.
+        # equal paths are one table with a column ``domain``, or a warning was given already
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -347,9 +345,9 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Run more and more batches until the time is long enough, and compute the whole time from it.
 
-    The difference between two runs gives the time per row. The remaining time is needed only once:
-    to open a file and read its first part, which may hold many batches of a table. All outputs are
-    added to `evidence`.
+    The difference between two runs gives the time per row. The rest of the time does not grow with
+    the rows: it opens the file and reads its first part, which can be long in a table. All outputs
+    are added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():

@@ -157,7 +157,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield the next rows of each part and, if there are several parts, the order of the parts.
+        """Yield the next rows of each part and, if there are several parts, how to sort the rows.
 
         Each part is read once, from beginning to end. With several parts, each step takes from
         every part the rows whose numbers are among the next `size`.

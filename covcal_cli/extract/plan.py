@@ -64,10 +64,9 @@ _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
 # rows of numbers are small, and every batch takes time besides its rows
 _MOST_ROWS_OF_NUMBERS = 2048
-# Number of rows on which runs of the model are compared. (Whole batches would take more time than
-# all other checks together.)
+# Runs of the model are compared on this many rows, because whole batches would take much time.
 _COMPARED_ROWS = 16
-_LARGEST_BATCH = 4 << 30  # bytes of a batch of images, of which three are in memory at a time
+_LARGEST_BATCH = 4 << 30  # bytes of a batch of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
@@ -240,8 +239,8 @@ def prepare(
         raise CovcalError("there is no source and no target: give at least one")
     if settings.multilabel and settings.selection.shard is not None:
         raise CovcalError("--multilabel does not extract shards: leave out --shard")
-    # Open the classifier, then the data as its inputs. Classes are named by --classes, else by the
-    # model, else by the data.
+    # Open the classifier, then the data as its inputs.
+    # The names of the classes come from --classes, else from the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     if isinstance(opened, TableClassifier):
@@ -339,7 +338,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # after this check, outputs of independent labels are converted in another way
+            # with independent labels, later runs convert outputs differently: run these rows again
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()
@@ -372,8 +371,8 @@ def _require_labelled(
     if len(present) == 0:
         remedy = "add a column label_NAME of 1 and 0 per label" if several else data.way_to_label
         raise CovcalError(
-            f"{data.path} has no labels, but a source needs labels: {remedy}. If this is the new "
-            "data, name it after the source"
+            f"{data.path} has no labels, but a source needs labels: {remedy}. If it is the "
+            "target, give its path after the path of the source"
         )
     if several:
         lacking = [

@@ -75,7 +75,7 @@ def found_preprocessing(
     """Return the preprocessing that comes with a model, and in words where it was found.
 
     The preprocessing is in the model's own metadata, or else in a file beside the model. If the
-    model is in a folder ``onnx`` (as exports for the browser are), the folder above is searched
+    model is in a folder ``onnx`` (as in exports for the browser), the folder above is searched
     too. A file that covcal cannot use is refused, because nobody would notice a wrong guess.
     """
     if _is_ultralytics(metadata):
@@ -113,7 +113,7 @@ def _from_file(path: Path) -> Preprocessing:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; if an image processor is inside it, return that."""
+    """Return the object in a JSON file, or the object under its key ``image_processor``."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:
@@ -133,10 +133,9 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Classifiers that Ultralytics exported have metadata on their preprocessing. Ultralytics
-# preprocesses like torchvision: the shorter side is resized to the image size, the centre is
-# cropped, and pixels are divided by 255. Ultralytics reads files with OpenCV, which turns images
-# upright as EXIF says.
+# Classifiers that Ultralytics exported have metadata on their preprocessing.
+# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255.
+# It reads files with OpenCV, which turns images upright by their EXIF data.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
@@ -162,7 +161,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
         ) from error
-    # for inputs that are not square, Ultralytics ignores the aspect ratio
+    # if the input is not square, Ultralytics does not keep the aspect ratio of images
     square = height == width
     return Preprocessing(
         resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),

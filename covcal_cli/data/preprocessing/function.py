@@ -1,8 +1,8 @@
 """Preprocess images with a function of the user: ``--preprocess module:function``.
 
 The function takes a PIL image and returns one row of the model's input. Its name and the sha256 of
-its source file are recorded, so that other functions can be recognised. Several threads may call it
-at once.
+its source file are recorded, so that covcal notices a changed function. Several threads may call
+the function at once.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class FunctionPipeline:
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for an input. A free size is found by calling the function once."""
+        """Return the pipeline for an input; a trial image shows the sizes that are not fixed."""
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):
@@ -81,7 +81,7 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write the function's result for an image into a row of the input."""
-        # if this fails, the file is damaged; if the next line fails, it is the function's fault
+        # decode first, so that an error of a damaged file is not reported as the function's
         image.load()
         row = _called(self.function, image)
         if row.shape != self.row_shape:
@@ -132,7 +132,7 @@ def load_function(text: str) -> ImageFunction:
 def _source_sha256(text: str, function: Any, module_name: str) -> str:
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # the object has no source: an object with __call__, or compiled code
+    except TypeError:  # an object with __call__, or compiled code
         source = getattr(sys.modules[module_name], "__file__", None)
     if source is None or not Path(source).is_file():
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,16 +1,16 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face has ``preprocessor_config.json``. This file names a class of image processors. The
-class has defaults for missing keys. Some classes give ``size`` a meaning of their own. So if the
-class is unknown, no key may be missing. An unknown key is refused, because it might change pixels.
-Images are cropped as by the NumPy code of transformers (since version 5, by all of its code). This
-code rounds odd sizes in another way than torchvision.
+Hugging Face has ``preprocessor_config.json``, which names a class of image processors. The class
+has defaults for missing keys, so if covcal does not know the class, no key may be missing. In some
+classes, ``size`` has a special meaning. An unknown key is refused, because it might change pixels.
+Images are cropped as in the NumPy code of transformers, which rounds odd sizes differently than
+torchvision. (Since version 5, all code of transformers crops in this way.)
 
 timm has ``config.json``; its keys are in ``pretrained_cfg`` or at the top.
 
-torchvision's classifiers are found by the name of their weights. The table below has the values of
-``transforms()`` for all weights in torchvision 0.28: the length of the shorter side, the crop, the
-filter, the name of the weights, and the models that have them.
+torchvision's classifiers are found by the name of their weights. The table below has the
+``transforms()`` of all weights in torchvision 0.28. An entry is the length of the shorter side, the
+size of the crop, the filter, the name of the weights, and the models with weights of this name.
 """
 
 import difflib
@@ -135,7 +135,7 @@ def similar_presets(text: str) -> list[str]:
 def _presets() -> dict[str, dict[str, Preprocessing]]:
     """Return all presets, by the plain name of the model and the name of its weights."""
     presets: dict[str, dict[str, Preprocessing]] = {}
-    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # each entry begins with numbers
+    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # an entry begins with a number
         short, crop, resample, weights, *models = entry.split()
         for model in models:
             preset = _preset(model, int(short), int(crop), _TORCHVISION_FILTERS[resample])
@@ -157,7 +157,7 @@ def _preset(model: str, short: int, crop: int, resample: Resample) -> Preprocess
 
 
 def _plain(model: str) -> str:
-    """Return the common form of ``ResNeXt101_32X8D_Weights`` and ``resnext101_32x8d``."""
+    """Return a model's name without "_" and "_weights", in lower case: ``resnext10132x8d``."""
     return re.sub(r"_weights$|_", "", model.lower())
 
 
@@ -170,7 +170,7 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 @dataclass(frozen=True)
 class _Family:
-    """The defaults of one class of image processors. None: the file must have the key."""
+    """The defaults of one class of image processors; without a default, the file needs the key."""
 
     short: int | None = None  # length of the shorter side; None if both sides are resized to `side`
     side: int | None = 224
@@ -267,7 +267,6 @@ class _Reader:
             scale = values.number("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        # mean and std of the normalisation; for EfficientNet, two keys of the file change them
         if values.flag("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
@@ -298,8 +297,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # in some classes, the crop has the size of the shorter side, or the shorter side is
-        # enlarged
+        # three classes compute the crop or the shorter side in a way of their own
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
@@ -309,7 +307,7 @@ class _Reader:
         if rule == "PoolFormer":
             share = values.share("crop_pct", 0.9)
             if short is None and size[0] != size[1]:
-                raise values.wrong("size", "the shorter side, or as high as wide")
+                raise values.wrong("size", "the shorter side, or an equal height and width")
             short = int((short or size[0]) / share)
         if short is None:
             return Resize("squash", size=size), crop or size
@@ -330,17 +328,17 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return mean and std changed by an offset of -1 and a second division by std."""
+        """Return the mean and std that EfficientNet's two additional keys change."""
         values = self._values
-        if values.flag("rescale_offset", False):
+        if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)
-        if values.flag("include_top", True):
+        if values.flag("include_top", True):  # divide by std a second time
             again = self._constants("image_std", HALF)
             std = tuple(value * value for value in again) if std else again
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side; if both sides are resized, None and (height, width)."""
+        """Return the length of the shorter side, or None and the (height, width) of both sides."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -376,7 +374,7 @@ class _Reader:
         return sizes[0], sizes[-1]
 
     def _sides(self, key: str, wanted: str) -> Size:
-        """Return the (height, width) of an object."""
+        """Return the numbers of an object ``{"height": ..., "width": ...}``."""
         size = self._values.get(key)
         if set(size) != {"height", "width"}:
             raise self._values.wrong(key, wanted)
@@ -476,7 +474,7 @@ class _Values:
         return float(self._checked(key, default, int | float, "a number"))
 
     def share(self, key: str, default: float) -> float:
-        """Return which share of the image a crop keeps; 0 counts as missing."""
+        """Return the share of each side that a crop keeps; if it is missing or 0, the default."""
         share = self.number(key, default) or default
         if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
@@ -507,7 +505,7 @@ class _Values:
         return numbers[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error that a value has the wrong type or range."""
+        """Return the error for a value of the wrong type, or out of range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
     def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
@@ -520,5 +518,5 @@ class _Values:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has this type. True and false are not numbers."""
+    """Return whether a JSON value is of type `kind`; true and false do not count as numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

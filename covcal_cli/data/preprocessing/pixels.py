@@ -44,16 +44,16 @@ _SIXTEEN_BIT_STEP = 257
 class Resize:
     """How an image is resized before its centre is cropped."""
 
-    # squash: both sides get the wanted length. short: the shorter side does, and the aspect ratio
-    # is kept. letterbox: the whole image fits into the wanted size with a border, and the aspect
-    # ratio is kept. none: no resizing.
+    # squash: both sides get the wanted lengths, whatever the aspect ratio
+    # short: the shorter side gets the wanted length; the aspect ratio is kept
+    # letterbox: the image fits into the wanted size, with a border; the aspect ratio is kept
+    # none: no resizing
     policy: ResizePolicy = "squash"
     # for squash and letterbox: the wanted (height, width); default: the size of the model's input
     size: Size | None = None
     # for short: the wanted length; default: the longer side of the model's input
     short: int | None = None
-    # for letterbox: the colour of the border, 0 to 255, as one number or one per channel; default:
-    # black
+    # for letterbox: the colour of the border, 0 to 255, one number or one per channel; empty: black
     fill: tuple[int, ...] = ()
 
     @classmethod
@@ -118,7 +118,7 @@ class Resize:
 
 
 def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
-    """Return the resized image. Raises ValueError if it would be too large for memory."""
+    """Return the resized image. Raises ValueError if the result would be too large for memory."""
     from PIL import Image
 
     width, height = image.size
@@ -139,10 +139,10 @@ def centred(
 ) -> "Image.Image":
     """Return the centre of an image, (height, width), with a border if the image is smaller.
 
-    If half a pixel is left over, `rule` says where the centre begins: ``round`` rounds to the even
-    number (torchvision), ``floor`` rounds down (transformers). With ``never``, an image of another
-    size raises ValueError. `fill` is the colour of the border, one number per channel; by default
-    it is black.
+    If the centre would begin at half a pixel, `rule` decides: ``round`` rounds to the even number
+    (torchvision), ``floor`` rounds down (transformers). The rule ``never`` crops nothing: an image
+    of another size raises ValueError. `fill` is the colour of the border, one number per channel;
+    by default it is black.
     """
     from PIL import Image
 
@@ -165,10 +165,9 @@ def centred(
 
 
 def _offset(spare: int, rule: CropRule) -> int:
-    """Return where the crop begins. If it is negative, it is the width of a border."""
+    """Return the pixel at which the crop begins; -n for a border of n pixels before the image."""
     if spare < 0:
-        # if a border is odd, torchvision has the odd pixel at the bottom right, transformers at the
-        # top left
+        # the odd pixel of a border: at the bottom right in torchvision, at the top left otherwise
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
 
@@ -179,7 +178,7 @@ class PixelPipeline:
 
     size: Size  # (height, width) of the model's input
     resize: Resize  # how images are resized, with all lengths known
-    crop_rule: CropRule  # "never" if the size of images must be right without cropping
+    crop_rule: CropRule  # "never" refuses images of another size
     scale: float
     mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
@@ -267,7 +266,7 @@ class PixelPipeline:
 
     @cached_property
     def _steps(self) -> tuple[tuple[float, float], ...]:
-        """For every channel, what pixels are multiplied by, and what is then subtracted."""
+        """A factor and an offset for each channel: a pixel becomes ``pixel * factor - offset``."""
         pairs = zip(self.mean, self.std, strict=True)
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 

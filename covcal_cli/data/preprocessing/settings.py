@@ -81,7 +81,7 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings; every setting that `flags` has replaces the setting here.
+        """Return these settings, but take from `flags` every setting that has a value there.
 
         If `flags` sets only the size, resizing and cropping are replaced too, because they would
         contradict it.
@@ -175,7 +175,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return the --resize to pass if the crop `size` becomes `wanted`; "" if none is needed."""
+        """Return advice on --resize for a crop of `wanted` instead of `size`; "" if not needed."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)

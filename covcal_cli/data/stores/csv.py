@@ -123,7 +123,7 @@ class CSVStore(Store):
         return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, from record `start` on, and the number of the next."""
+        """Return the records of `rows` and the number of the next; the first record is `start`."""
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):
@@ -199,8 +199,7 @@ class CSVStore(Store):
         """Count the rows, keep the texts, and find out what each column contains."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are kept as texts. All other columns are kept as texts too, if rows
-        # are paths of images.
+        # Labels, ids and groups are texts; if rows are paths of images, so are all other columns.
         kinds = {
             name: "text"
             for name in self._names
@@ -215,8 +214,7 @@ class CSVStore(Store):
             if not cells:
                 continue
             self._require_width(cells, reader.line_num)
-            # The first value of a column decides what the column contains. All cells above it are
-            # empty.
+            # The first value of a column decides what the column contains.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
@@ -233,8 +231,7 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # A table without rows may have only the line of column names. But any other single line is
-        # not a table.
+        # A line with several names is a table without rows; a single name alone is no table.
         if self._n == 0 and len(self._names) == 1:
             raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
@@ -243,7 +240,7 @@ class CSVStore(Store):
     def _scan_rest(
         self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
     ) -> int:
-        """Read the rows after a line, many at a time, and return the number of all lines."""
+        """Read the rows after line `line` in blocks, and return how many lines the file has."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
         # pyarrow reads all columns if the list of columns is empty
         places = [index for _, index in columns] or [0]

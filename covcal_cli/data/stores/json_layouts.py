@@ -8,11 +8,13 @@ probable other tokens at its place. Other answers of OpenAI (completions, batche
 answers of vLLM contain them too. `find_tokens` finds these lists wherever they are in a line.
 
 `answer_of` begins where the generated text names an answer. The probability of this answer is the
-product over its tokens. Any other answer differs from the generated text at some token, where the
-log may list it. An answer that is not listed is at most as probable as the least probable listed
-token. All unlisted answers together are at most as probable as all unlisted tokens: 1 minus the sum
-of the listed probabilities. This rest is divided equally among the unlisted answers. Each unlisted
-answer gets half of the smaller of these two limits.
+product over its tokens. Any other answer differs from the generated text at some token; the log may
+list the other answer's token there.
+
+An answer that is not listed is at most as probable as the least probable listed token. All unlisted
+answers together are at most as probable as all unlisted tokens: 1 minus the sum of the listed
+probabilities. This rest is divided equally among the unlisted answers. Each unlisted answer gets
+half of the smaller of these two limits.
 """
 
 import math
@@ -24,8 +26,7 @@ from functools import cached_property
 from typing import Any
 
 PROBABILITIES = "probabilities"
-# the column of log-likelihoods of a question's choices; questions may have different numbers of
-# choices
+# the column with the log-likelihoods of a question's choices; their number may differ by question
 CHOICES = "logits"
 # Keys of settings and counts that servers add to an answer.
 _OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
@@ -380,11 +381,11 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the token where the answer begins, its number, and whether text precedes it.
+        """Return the answer's first token, the answer (both by number), and if text precedes it.
 
-        The answer is looked for at the beginning of the text, then after the word "answer"; else it
-        is the last answer in the text. If the text contains no answer, the tokens listed at the
-        first place are used.
+        covcal looks for the answer at the beginning of the text, then after the word "answer"; else
+        it takes the last answer in the text. If the text contains no answer, covcal uses the tokens
+        listed at the first place.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))

@@ -127,8 +127,8 @@ class JSONLinesStore(Store):
         self._keep_numbers(records)
         if self._n == 0:
             raise self.error(
-                "there are no rows: give one JSON object per line; for a period without rows, give "
-                "a CSV with its header alone, because no object names the columns here"
+                "there are no rows, so nothing names the columns: give one JSON object per line; "
+                "for a period without rows, give a CSV with only its header"
             )
         for column in self._columns.values():
             if column.texts is not None:
@@ -137,7 +137,7 @@ class JSONLinesStore(Store):
     def _keep_numbers(self, records: list[Any]) -> None:
         """Keep the numbers of the last rows, while there is room for them.
 
-        Parsing a line takes most of the time, so this saves time later.
+        Then these lines need not be parsed again later, which would take most of the time.
         """
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
@@ -150,7 +150,7 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # reading this column will raise the error
+        except CovcalError:  # the error is raised again when the column is read
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())

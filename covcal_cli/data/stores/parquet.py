@@ -32,9 +32,8 @@ _FEWEST, _USUAL = 64, 1 << 13  # rows in a batch
 _PAGES = 2 << 20  # bytes of memory that a column takes while it is read
 _ENOUGH = 128 << 20  # if all columns need more bytes than this, they are read in several sets
 _SET = 16 << 20  # bytes that the columns of one set may need
-_HELD = 64 << 20  # bytes of the rows that are joined from several sets at a time
-# at least this many rows are joined at a time, because each time all earlier rows of the group are
-# read again
+_HELD = 64 << 20  # bytes of the rows that are read at a time if columns are in several sets
+# fewest rows to read at a time, because each time the group is read again from its start
 _FEWEST_HELD = 1 << 16
 
 
@@ -206,8 +205,8 @@ class ParquetStore(Store):
     ) -> Iterator[Piece]:
         """Read the sets of columns one after the other, because each column keeps a page in memory.
 
-        To reach later rows of a group, a reader must begin at the start of the group. So the sets
-        are joined for many rows at a time.
+        For later rows of a group, each set is read again from the start of the group. So many rows
+        are read at a time.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
@@ -296,8 +295,8 @@ def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
     return sets
 
 
-# The parts of a table. Spark, Dask, Polars and pyarrow write a table as a folder of parts. A
-# partitioned table has nested folders ``KEY=VALUE`` of parts.
+# The parts of a table: Spark, Dask, Polars and pyarrow write a table as a folder of parts.
+# If the table is partitioned, the parts are in nested folders ``KEY=VALUE``.
 
 _PATTERN = "[!._]*.parquet"  # names of Spark's own files begin with a dot or an underscore
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"

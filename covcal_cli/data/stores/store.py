@@ -261,6 +261,6 @@ def _encoding(head: bytes) -> str:
     """Return the encoding, by the first three bytes; Excel's "Unicode text" is UTF-16."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if b"\0" not in head[:2]:  # Python decodes UTF-8 faster if it need not look for a mark
+    if b"\0" not in head[:2]:  # Python decodes "utf-8" faster than "utf-8-sig"
         return "utf-8-sig" if head == codecs.BOM_UTF8 else "utf-8"
     return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
