@@ -240,7 +240,7 @@ PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
-    """The labels of n rows, if a row can have several; their columns leave the store."""
+    """The labels of n rows, if rows can have several; takes their columns out of the store."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n

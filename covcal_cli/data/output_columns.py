@@ -155,7 +155,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array of outputs whose name leaves open what the outputs are, if any."""
+    """Return the only array of outputs, such as ``preds``, if its name does not tell its kind."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]

@@ -231,7 +231,7 @@ class OutputTable:
         lacking = (
             f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
             "only the likeliest answers are listed. A missing probability counts as half of the "
-            "smallest probability in its row, or as less if the listed ones leave less"
+            "smallest probability in its row, or as less if the row has less left"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 

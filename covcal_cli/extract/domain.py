@@ -91,7 +91,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
-        # After a check on the first batch: the later batches; and the first batch with its results.
+        # After a check on the first batch: the later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split; `write` computes it.
         self.accuracy: SourceAccuracy | None = None

@@ -259,9 +259,9 @@ def _require_one_form(
     skipped = {number for number, _ in spools[name].skipped}
     number = [number for number in domain.rows.tolist() if number not in skipped][row]
     raise CovcalError(
-        f"{domain.data.path}: {plan.classifier.name} gives probabilities with the sum 1 in "
-        f"{evidence.summing} of {evidence.rows} rows, but {domain.data.ids[number]} has the sum "
-        f"{total:g}: remove such rows, or export the model with its logits"
+        f"{domain.data.path}: {plan.classifier.name} gives probabilities that sum to 1 in "
+        f"{evidence.summing} of {evidence.rows} rows, but row {domain.data.ids[number]} has the "
+        f"sum {total:g}: remove such rows, or export the model with its logits"
     )
 
 

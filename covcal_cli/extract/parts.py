@@ -159,8 +159,8 @@ class Join:
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
         """Yield the next rows of each part and, if there are several parts, how to sort the rows.
 
-        Each part is read once, from beginning to end. With several parts, each step takes from
-        every part the rows whose numbers are among the next `size`.
+        Each part is read once, from beginning to end. With several parts, each step takes the rows
+        with the next `size` numbers, from all parts that have such rows.
         """
         if len(self._parts) == 1:
             for start in range(0, self.n, size):

@@ -155,7 +155,7 @@ def test_rows_that_are_none_among_probabilities_are_named(
     line = covcal("extract", *same(tmp_path, kind), *data, cwd=tmp_path).error_line()
     assert line.startswith("s.npz: " if bad < N else "t.npz: ")
     most = f"in {2 * N - 1} of {2 * N} rows"
-    assert f"{most}, but {bad % N} has the sum 0: remove such rows" in line
+    assert f"{most}, but row {bad % N} has the sum 0: remove such rows" in line
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ class JSONLinesStore(Store):
     def _keep_numbers(self, records: list[Any]) -> None:
         """Keep the numbers of the last rows, while there is room for them.
 
-        Then these lines need not be parsed again later, which would take most of the time.
+        Otherwise these lines are parsed a second time, and parsing takes most of the time.
         """
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:

@@ -205,8 +205,8 @@ class ParquetStore(Store):
     ) -> Iterator[Piece]:
         """Read the sets of columns one after the other, because each column keeps a page in memory.
 
-        For later rows of a group, each set is read again from the start of the group. So many rows
-        are read at a time.
+        For later rows of a group, each set is read again from the start of the group. So covcal
+        reads many rows at a time.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
