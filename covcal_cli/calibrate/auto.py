@@ -106,7 +106,10 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the methods for given class frequencies: if COT's checks pass, and if one fails."""
+    """Return two methods for given class frequencies.
+
+    The first is used if all checks of COT pass, and the second if one of them fails.
+    """
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

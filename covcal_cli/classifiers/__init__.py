@@ -19,7 +19,7 @@ class Kind:
     """A kind of model, such as ONNX."""
 
     words: str  # the name of the kind in messages
-    usual: tuple[str, ...]  # endings of file names that help and messages list
+    usual: tuple[str, ...]  # endings of file names, as the help and messages list them
     others: tuple[str, ...]  # other endings of file names
     exported: str  # the ending of the files that export writes
 

@@ -50,7 +50,8 @@ def apply(
         bool, typer.Option("--confidence-only", help="Leave out the columns prob_NAME.")
     ] = False,
     decision: Annotated[
-        Path | None, decision("Add the columns decision (accept or review) and set.")
+        Path | None,
+        decision("Add two columns: decision (accept or review), and set (the set of classes)."),
     ] = None,
     networks: NetworksOfFeatures = None,
     allow_other_preprocessing: AllowOtherPreprocessing = False,
@@ -100,7 +101,7 @@ def apply(
         picked = not calibration
         return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
 
-    # The calibration of the first label chooses the file for all labels.
+    # The calibration of the first label names the features file, which is read for all labels.
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:

@@ -184,7 +184,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns of a table with one column per class, named like the class alone.
+    """Return the columns of the classes if each is named like its class, without a prefix.
 
     pandas writes such tables after ``predict_proba``. The classes are `classes`, or all labels.
     """

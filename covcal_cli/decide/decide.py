@@ -192,9 +192,9 @@ def decide(
             if uses_labels and usable is None:
                 notes.append(
                     "some labelled rows were not picked for a decision with --set and without "
-                    "--error, so the sets are only an estimate. To promise the sets, extract the "
-                    "data to another file. On that file, run covcal decide with --set and without "
-                    "--error, and covcal pick --for the new decision"
+                    "--error, so the sets are only an estimate. To get sets with a promise, "
+                    "extract the data again to another file. On that file, run covcal decide with "
+                    "--set and without --error, and then covcal pick --for the new decision"
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:

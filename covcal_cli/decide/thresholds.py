@@ -13,8 +13,8 @@ contains the most probable class, and every class whose calibrated probability i
 the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set is empty.
 
 - Without labels, the cut is chosen so that the probabilities of the classes in a set sum to C on
-  average. For this, the temperature is raised until the mean confidence is two fifths of the way
-  from the estimated accuracy to its low end.
+  average. For this, the temperature is raised until the mean confidence is a - .4 (a - low), where
+  a is the estimated accuracy and low is the low end of its range.
 - With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
   these rows: the rows where the right class is least probable. This is split conformal prediction
   (Papadopoulos et al. 2002). If the number is not whole, it is rounded up or down at random, so
@@ -40,9 +40,9 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# For sets: the part of the way from the estimated accuracy to the low end of its range.
-# For accepted rows: the part of the way from the expected error to the high end of its range.
-# Both numbers were chosen on the half *choose* of the benchmark.
+# Sets use the accuracy a - .4 (a - low): a is the estimate, low is the low end of its range.
+# Accepted rows use the error e + .55 (high - e): e is expected, high is the high end of its range.
+# Both numbers were chosen on the half named `choose` of the benchmark.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100  # number of points of the curve
 _SHARES = 200  # number of shares whose costs are compared

@@ -269,7 +269,7 @@ def ece_interval(
     # The interval contains every hypothesis, `concentrated` or `even`, that is not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # the hypothesis whose true ECE is 1
+        unit = direction / float(part(direction) @ shares)  # the hypothesis with a true ECE of 1
         size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses that are tested at a time
         consistent = np.concatenate(
             [
@@ -298,8 +298,9 @@ def ece_interval(
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
     """Return whether chance explains the observed value.
 
-    Chance explains it if the share of draws that are at least as large is above half of the error
-    probability. If there are too few draws for the wanted level, a normal distribution is fitted.
+    It does if more than a share alpha / 2 of the draws give a value at least as large as the
+    observed value, where alpha is the allowed probability of an error. If there are too few draws
+    for the wanted level, a normal distribution is fitted.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)

@@ -44,7 +44,7 @@ from covcal_cli.labels.sheet import (
 from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
-_AGAIN = "sort whole lines only, or label the CSV of covcal pick again"
+_AGAIN = "sort whole lines, never one column, or fill in the CSV of covcal pick again"
 _RELATIVE = 1e-3  # a spreadsheet's rounding may cause at most this relative error
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
@@ -202,7 +202,7 @@ def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     is_unknown = parts is not None and (parts[7] is None) != (share is None)
     if parts is None or score is None or is_unknown or len(set(splits)) < len(splits):
         raise CovcalError(
-            f"{path}: {shown(facts[0])} in its column draw does not come from covcal pick: "
+            f"{path}: {shown(facts[0])} in the column draw was not written by covcal pick: "
             f"{_REMEDY}"
         )
     return Batch(int(parts[1]), int(parts[2]), int(parts[4]), splits, score), parts[6], share

@@ -123,9 +123,9 @@ class PickReport:
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
-    half_width: float  # half width with the labels of this batch, if scores are about right
-    half_width_of_all: float  # half width with the labels of all batches, if scores are about right
-    # Half width with the labels of all batches, if scores are useless and half of the rows right.
+    half_width: float  # with the labels of this batch, if scores are about right
+    half_width_of_all: float  # with the labels of all batches, if scores are about right
+    # With the labels of all batches, if scores are useless and half of the rows are right.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
 
@@ -448,8 +448,8 @@ def _require_csv(
         )
     if decision is not None:
         raise CovcalError(
-            f"{path} holds several labels, but --for draws rows for one decision: leave it out. "
-            "covcal estimate uses the labels of every label"
+            f"{path} holds several labels, but --for draws rows for one decision: leave out --for. "
+            "covcal estimate uses all labels that you give"
         )
 
 

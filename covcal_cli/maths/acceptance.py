@@ -82,7 +82,10 @@ def most_wrong(
 
 
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
-    """Return numbers K of wrong rows if the error just reaches `error`, and their probabilities."""
+    """Return the possible numbers K of wrong rows, and the probability of each K.
+
+    The true error is `error`; for `these_rows`, it is the smallest possible error above `error`.
+    """
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
     mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))

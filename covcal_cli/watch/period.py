@@ -152,7 +152,7 @@ class RaisedAlarm:
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
-            raise ValueError("the key raised does not fit the evidence")
+            raise ValueError("the key 'raised' contradicts the evidence")
 
 
 @dataclass(frozen=True)
