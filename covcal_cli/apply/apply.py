@@ -308,7 +308,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers. Return a range for all rows, because a range needs no memory."""
+    """Return row numbers. For all rows, return a range, because a range needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -371,7 +371,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(z / T), (m, K), which overwrites `distances`."""
+    """Return softmax(`distances` / T), (m, K). The values of `distances` are overwritten."""
     with np.errstate(over="ignore"):
         # divide in float64, because a very small temperature would be 0 in float32
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")

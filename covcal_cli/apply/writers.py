@@ -333,7 +333,7 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts as integers of the same bytes, with `_UNUSED` at the end."""
+    """Return texts, padded with `_UNUSED`, as integers that consist of the same bytes."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 

@@ -1,9 +1,9 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
 Wide arrays are read in parts, so they may have any size. Labels, ids and groups are kept in memory.
-Images are preprocessed. Images are arrays uint8 [n, h, w] or [n, h, w, c], or files that a column
-``path`` names, or a column with the bytes of such files. Other numbers must have the shape of the
-model's input, and are not changed.
+Images are preprocessed. Images come from an array uint8 [n, h, w] or [n, h, w, c], from a column
+``path`` with the paths of image files, or from a column with the bytes of image files. All other
+arrays of numbers must have the shape of the model's input, and their numbers are not changed.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # a model of numbers may have a table with images, which only people look at
+        try:  # the model may read the table's numbers; then people only look at its images
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -88,7 +88,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    `remark` is a note if the columns of the file are not in the order of `feeds`.
+    `remark` is a note for the user that the file has its columns in another order than `feeds`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ArrayData:
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class index of every row, shape (n,); -1 for an unknown label.
 
-        With several labels, return 1, 0 or -1 for each, shape (n, L).
+        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
         """
         if (sets := self._file.label_sets) is None:
             return self._file.facts.labels.indices(classes)
@@ -207,7 +207,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # Pillow reads a single channel as grey only without an axis for channels
+    # remove an axis of one channel: Pillow expects a grey image to have the shape (h, w)
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

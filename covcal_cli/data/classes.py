@@ -22,7 +22,7 @@ _PLACEHOLDER = "LABEL_"  # Hugging Face calls a class without a name LABEL_0, LA
 
 
 class NumberedNames(tuple[str, ...]):
-    """Class names in the order of the class numbers; in a plain tuple, the order means nothing."""
+    """Class names in the order of the class numbers. A plain tuple of names has no such order."""
 
     __slots__ = ()
 
@@ -66,10 +66,10 @@ class ClassMap:
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the number of the class of a name.
+        """Return the number of the class that is called `folder`.
 
-        Messages call the name `what` (a folder, a label). A name that no class has, or several
-        classes have, is refused.
+        `what` says in messages what `folder` is: a folder or a label. Refuse a name that belongs
+        to no class or to several classes.
         """
         index = self.index(folder)
         if index is None:
@@ -91,7 +91,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return a comma and the `advice` on ``--classes``; "" if the user gave this option."""
+        """Return ", `advice` with --classes FILE"; "" if the user gave ``--classes``."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -123,7 +123,8 @@ def choose_classes(
     If none of the three names classes, the names are numbers.
 
     - `asked`: the classes of ``--classes``, if given.
-    - `model_names`: the class names in the model; `whose` says for messages where they come from.
+    - `model_names`: the class names in the model.
+    - `whose`: the origin of `model_names`, for messages.
     - `domains`: the source, if there is one, then the target.
     """
     if asked is not None:
@@ -145,8 +146,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     """Return `count` classes with the names of a domain's folders or labels.
 
     Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all
-    of them are numbers, by value. There must be `count` names; there may be fewer if all of them
-    are numbers below `count`, which then are class numbers.
+    of them are numbers, by value. If all names are numbers below `count`, they are class numbers,
+    and some may be missing. Else there must be exactly `count` names.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

@@ -38,9 +38,9 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# largest share of rows below 1/K at which the confidences may still be those of one of K classes
+# largest share of confidences below 1/K: the highest of K probabilities is at least 1/K
 _BELOW_CHANCE = 0.01
-# this many rows of a prediction show whether a column is the confidence or one class's probability
+# fewest rows of each prediction to check that a column is not the probability of one class
 _TELLING = 10
 _NONE = -1.0  # many tools write this number if a row has no confidence
 _MOST_DECIMALS = 7

@@ -86,9 +86,9 @@ class ImagePipeline(Protocol):
         ...
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write an image, of which Pillow has read only the header, into a row of the input.
+        """Decode an image and write it into `out`, one row of the model's input.
 
-        If the image cannot be read, Pillow's error is raised.
+        Pillow has read only the header of `image`. If the image is damaged, Pillow raises an error.
         """
         ...
 

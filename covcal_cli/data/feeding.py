@@ -1,7 +1,7 @@
 """Make the inputs of a model from the arrays of a file.
 
-An array or column that is named like an input is that input. For a model with one input, it may
-also be the array x, or the only array with several values per row, or all columns of numbers of a
+An array or column that is named like an input is that input. If the model has one input, the input
+may also be the array x, the only array with several values per row, or all columns of numbers of a
 table together. Values are not changed, but they may be rounded to the type of the input.
 """
 
@@ -58,12 +58,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns that form an input together, in their order."""
+    """Return the columns of a table that together are the model's input, in order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the arrays with one number per row; if `several`, with several numbers per row."""
+    """Return the names of arrays with one number per row, or with `several` numbers per row."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -210,7 +210,10 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
 def _unfit(
     store: Store, feed: Feed, bad: Booleans, rows: Rows, ids: Sequence[str], block: AnyArray | None
 ) -> CovcalError:
-    """Return the error for the first `bad` value; `block` is None if it is NaN or infinite."""
+    """Return the error for the first `bad` value.
+
+    `block` has the values; it is None if the bad value is NaN or infinite.
+    """
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]

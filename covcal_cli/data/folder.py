@@ -1,8 +1,9 @@
 """Read images from folders and from ``.tar`` shards.
 
-The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``; both inner levels may be
-missing. Hidden files and folders, such as ``.ipynb_checkpoints``, are left out. Rows are in the
-order of their paths. The id of a row is its path inside the domain, with forward slashes.
+The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``. The folders of splits and the
+folders of classes are optional. Hidden files and folders, such as ``.ipynb_checkpoints``, are left
+out. Rows are in the order of their paths. The id of a row is its path inside the domain, with
+forward slashes.
 
 Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
 to the first dot belong to one sample. The positions of all files in a shard are read once. After
@@ -86,7 +87,7 @@ class FolderData(ImageFiles):
         return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield each image's id, the name that decides its split, its class number and folder."""
+        """Yield each image's id, name (its hash decides the split), class number and split."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -129,8 +130,8 @@ class FolderData(ImageFiles):
 
 
 def _open_image(path: str) -> Image.Image:
-    # Pillow reads a small file in many small steps. From memory this takes a third less time.
-    with open_plain(path) as file:  # making a Path takes as long as running the model
+    # Pillow reads files in many small steps. It is a third faster if the whole file is in memory.
+    with open_plain(path) as file:  # to make a Path takes as long as to run the model
         return Image.open(BytesIO(file.read()))
 
 
@@ -222,7 +223,7 @@ class TarData(ImageFiles):
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the shards of a path, in order: the file itself, or those of the folder."""
+    """Return the shards of a path, in order: a file itself, or the shards in a folder."""
     shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]

@@ -97,7 +97,7 @@ def decode_batches(
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Yield batches of decoded images for the input `name`. Some are decoded in advance.
+    """Yield batches of decoded images for the input `name`, and decode the next ones meanwhile.
 
     `openers` has a sequence of functions for each batch. Each function opens the image of one row.
     If a function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten
@@ -150,7 +150,7 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Write the images that can be read into an array, from `start` on, without gaps."""
+    """Decode images into the rows of `buffer` from `start` on; unreadable images leave no gaps."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():

@@ -58,7 +58,7 @@ class RowLabels:
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
-        # The different names, or names of the class numbers; None if there are only numbers.
+        # The names that occur as labels, or `number_names`; None if the labels are plain numbers.
         self.names: tuple[str, ...] | None = None
         # for each text of an unknown label, such as "nan": the rows that have it
         self._marked: dict[str, Booleans] = {}
@@ -117,7 +117,7 @@ class RowLabels:
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
         distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
-        # Look up names among the class names; and also numbers, if they are class names.
+        # Find labels that are names among the class names. Labels such as 3 can be names too.
         if self.names is not None and not self._are_plain_numbers(classes):
             index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in distinct.tolist():
@@ -148,8 +148,8 @@ class RowLabels:
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
         """Return whether labels are read as class numbers, not as names of classes.
 
-        The labels are class numbers if the classes have no names except numbers, and no label in
-        the data has the name of a class.
+        Labels are class numbers if two conditions hold: the classes are only numbered, not named;
+        and no name in the data is the name of a class.
         """
         return (
             isinstance(self.names, NumberedNames)
@@ -233,14 +233,14 @@ def _is_minus_one(text: str) -> bool:
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # a text in quotes, as Python writes it in a list
-# Whether a row has one of several labels, by the text of a cell in lower case.
+# By the text of a cell, in lower case: 1 if the row has the label, 0 if not, -1 if unknown.
 PRESENCE = dict.fromkeys(("", "nan", "-1", "-1.0"), UNKNOWN_LABEL)
 PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
 PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
-    """The labels of n rows, if rows can have several; takes their columns out of the store."""
+    """The labels of n rows that can have several labels. Their columns are removed from `store`."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n

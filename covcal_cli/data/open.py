@@ -115,7 +115,7 @@ def _agreed(
     feature columns. Columns are matched by name, and put into the order of the source. If the model
     reads fewer columns, the message names those that seem to contain row numbers.
     """
-    # If the tables were exchanged, the message about domains is the clearest, so it comes first.
+    # Check domains first: if the tables were exchanged, this check has the clearest message.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -150,11 +150,11 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table if its columns fit the model only without columns of row numbers."""
+    """Refuse a table that fits the model only after columns of row numbers are removed."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # First look for ascending numbers: shuffled row numbers look like any other different numbers.
+    # First look for ascending numbers, because shuffled row numbers look like a column of ids.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

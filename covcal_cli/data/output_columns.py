@@ -108,7 +108,7 @@ def kind_of(store: Store) -> OutputKind:
 
 
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
-    """Find outputs and features by name; `classes` are those of another file."""
+    """Find outputs and features by name. `classes` are the class names of the other domain."""
     class_of, truth = _of_kind(store, kind)
     if not class_of and not store.is_table:
         class_of = _only_matrix(store)
@@ -155,7 +155,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array of outputs, such as ``preds``, if its name does not tell its kind."""
+    """Return the only array whose name means outputs of an unknown kind, such as ``preds``."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]

@@ -166,7 +166,7 @@ class OutputTable:
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 where unknown.
 
-        With several labels, return 1, 0 or -1 for each, shape (n, L).
+        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
         """
         if self._sets is None:
             return self._labels.indices(classes)[self._rows]
@@ -205,7 +205,7 @@ class OutputTable:
             return np.take(values, order, axis=1)
         if self.kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
-        if self._columns.width == 1:  # of two classes, the first has the logit 0
+        if self._columns.width == 1:  # with two classes, class 0 has the logit 0
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
 
@@ -238,8 +238,8 @@ class OutputTable:
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
         """Return outputs (m, w) in which missing values are filled in. Refuse infinite values.
 
-        A language model lists only the most probable answers. So a class that a row does not list
-        is less probable than every class that it lists. Such a class is also less probable than 1
+        A language model lists only the most probable answers. So an unlisted class is less
+        probable than every class that the row lists. An unlisted class is also less probable than 1
         minus the sum of the listed probabilities.
         """
         with np.errstate(invalid="ignore"):
@@ -314,7 +314,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse sigmoids of several labels that are given as logits, or the reverse."""
+        """Refuse values outside [0, 1] as probabilities; else yield notes on doubtful values."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
                 f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
@@ -365,7 +365,7 @@ def open_outputs(
     """Open the tables of both domains, with the classes in the same order.
 
     - `source`: None if there is no source, or if one table contains both domains.
-    - `kind`: what the tables contain; by default, the names in the first table decide.
+    - `kind`: what the tables contain; by default, the column names of the first table decide.
     - `classes`: the file with the names of the classes in order; see
       `covcal_cli.data.classes.read_classes`.
     - `keep`: columns to keep. Groups and texts are always kept.
@@ -587,7 +587,8 @@ def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
     """Return outputs (m, K) without NaN, and which rows are probabilities, shape (m,).
 
-    How large a missing value can be is known only for probabilities or their `logarithms`.
+    Missing values are filled in only in rows of probabilities or of their `logarithms`, because
+    only there the largest possible value is known.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows

@@ -94,7 +94,7 @@ def hashed_split(
     """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
 
     A name is a file's path below its class folder, or a row's id. Another seed gives another,
-    independent assignment. `hashes`, of the same seed, can be shared by several domains.
+    independent assignment. Several domains can share `hashes`, which must have the same seed.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
@@ -120,14 +120,14 @@ DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # an integer with so few digits fits 64 bits
 _HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
-_LONGEST_GROUP = 256  # characters; a longer text is not a name of a group
+_LONGEST_GROUP = 256  # in characters; longer texts are not names of groups
 # Longer texts are kept if the user asks for them, and in tables of outputs.
 # A column stores all its texts in the width of the longest, so its width and bytes are limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
 # largest number of rows for which long texts are kept without --keep
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
-_LONGEST_ID = 4096  # characters; no path is longer
+_LONGEST_ID = 4096  # in characters; paths are never longer
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
 # The names that pandas gives to the index of a table, in CSV and in Parquet.
@@ -169,8 +169,8 @@ def path_column(store: Store) -> str | None:
 class RowFacts:
     """The labels, split, ids and groups of the `n` rows of a `Store`.
 
-    Groups are the arrays of one value per row that have no other meaning and are not `used`
-    elsewhere. Columns that the user asks to `keep` are groups too, although they may be used
+    Groups are the arrays of one value per row, except labels, splits, ids, and arrays that are
+    `used` elsewhere. Columns that the user asks to `keep` are groups too, although they may be used
     elsewhere or hold long texts. `keeps_texts` keeps all long texts.
     """
 
@@ -297,7 +297,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids. An index whose name means labels or groups cannot."""
+        """Return whether an index can be ids. Its name must not be a name of labels or groups."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -480,7 +480,7 @@ class RowNumbers(Sequence[str]):
         return digits.view(f"S{width}")[:, 0]
 
 
-# Columns with the names or numbers of rows: they are ids and not features, whatever their name.
+# Columns of row names or row numbers are ids and not features, whatever the columns are called.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # the largest error that another order of summation can cause, relative to the largest logit
 _NOISE = 1e-5
-_COUNTED_VALUES = 1 << 18  # values that are counted at a time, so that they stay in the cache
+_COUNTED_VALUES = 1 << 18  # number of values to count at a time; so many fit in the CPU's cache
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
-        # After a check on the first batch: the later batches, and the first batch with its results.
+        # After the check on the first batch: the later batches; the first batch and its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split; `write` computes it.
         self.accuracy: SourceAccuracy | None = None
@@ -346,9 +346,9 @@ def prove(
 ) -> tuple["BatchRunner", Results | None]:
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` has up to `size` rows; it is None if no row can be read. Runs of the model are compared
-    on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of `inputs`;
-    None if `DomainExtraction.run` must run these rows again.
+    `inputs` has up to `size` rows; it is None if no row can be read. The checks compare two runs of
+    the model on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of
+    `inputs`; None if `DomainExtraction.run` must run these rows again.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
@@ -359,7 +359,7 @@ def prove(
     classifier.first_results = None  # they take memory
     results = None if features is None else features[:n], logits[:n]
     if not valid_rows(results[1]).all():
-        return runner, None  # `DomainExtraction.run` will report which row it is
+        return runner, None  # `DomainExtraction.run` will name the invalid row
     # Rounding can differ in a batch of few rows, so only a batch of `size` rows proves influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
@@ -431,7 +431,7 @@ def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
 
 
 class OutputStatistics:
-    """Statistics of the outputs of a domain's `n` rows, which are added in order."""
+    """Statistics of the outputs of a domain's `n` rows; `add` counts the rows in order."""
 
     def __init__(self, n: int, classifier: Classifier | None = None) -> None:
         self.n_classes = classifier.n_classes if classifier else 0

@@ -343,15 +343,15 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 
 
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
-    """Run more and more batches until the time is long enough, and compute the whole time from it.
+    """Estimate the time of an extraction from runs of more and more batches.
 
-    The difference between two runs gives the time per row. The rest of the time does not grow with
-    the rows: it opens the file and reads its first part, which can be long in a table. All outputs
-    are added to `evidence`.
+    The difference between two runs gives the time per row. The rest of the time does not depend on
+    the number of rows: it is the time to open the file and to read its first part, which can be
+    large in a table. All outputs are added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
-        domain.forget_begun()  # time the reading of the first rows too
+        domain.forget_begun()  # so that the time includes the reading of the first rows
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]

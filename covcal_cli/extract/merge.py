@@ -86,7 +86,7 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
     """Join the source of the file `earlier` with the target of the file `target`.
 
     The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
-    together, or if one file does not have its domain.
+    together, if `earlier` has no source, or if `target` has no target.
     """
     check_output(output, force=force, inputs=[earlier, target])
     with FeatureFile(earlier) as with_source, FeatureFile(target) as with_target:

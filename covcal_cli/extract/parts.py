@@ -157,10 +157,11 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield the next rows of each part and, if there are several parts, how to sort the rows.
+        """Yield pieces (part, start, stop), and the order that sorts their rows by row number.
 
-        Each part is read once, from beginning to end. With several parts, each step takes the rows
-        with the next `size` numbers, from all parts that have such rows.
+        The order is None if there is only one part. Each part is read once, from beginning to end.
+        With several parts, each step takes the rows with the next `size` numbers, from all parts
+        that have such rows.
         """
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
@@ -188,7 +189,7 @@ def content_sha256(
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
-    """Return the value that all parts have. Refuse parts that differ."""
+    """Return the value if it is equal in all parts. Refuse parts that differ in `what`."""
     first, value = values[0]
     for part, other in values:
         if other != value:

@@ -62,9 +62,9 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-# rows of numbers are small, and every batch takes time besides its rows
+# Rows of numbers are small, so large batches are faster: every batch takes a fixed time too.
 _MOST_ROWS_OF_NUMBERS = 2048
-# Runs of the model are compared on this many rows, because whole batches would take much time.
+# The checks compare two runs of the model on this many rows; whole batches would take much time.
 _COMPARED_ROWS = 16
 _LARGEST_BATCH = 4 << 30  # bytes of a batch of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
@@ -338,7 +338,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # with independent labels, later runs convert outputs differently: run these rows again
+            # With independent labels, a later run converts outputs differently: repeat these rows.
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()
@@ -616,7 +616,7 @@ class TableClassifier:
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts that are not empty, without repeating the texts of another domain."""
+    """Return the texts that are not empty. A text that both domains have is returned once."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

@@ -93,7 +93,7 @@ class Selection:
 class ExtractSettings:
     """The settings of an extraction, which are the same for both domains."""
 
-    # Single settings for images. They override the settings that `preprocess` names.
+    # Single settings for images. They replace the same settings of `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     # The source of other settings for images, as `data.preprocessing.configs.load_preprocessing`
     # reads it. Default: the model's metadata, or a file beside the model. Settings that are still
@@ -126,7 +126,7 @@ class ExtractSettings:
     skip_unreadable: bool = True
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of the splits; `trained` says whether the file gets features."""
+        """Return the shares of the splits; `trained` is true if the file gets features."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":

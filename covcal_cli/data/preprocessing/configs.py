@@ -93,7 +93,10 @@ def found_preprocessing(
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
-    """Return the preprocessing in the first file of a folder that has one, and that file."""
+    """Return the preprocessing in a folder, and the file that contains it.
+
+    If several files contain preprocessing, the first of `_FILES` counts.
+    """
     for path in (folder / name for name in _FILES):
         settings = _read(_content(path), str(path)) if path.is_file() else None
         if settings is not None:

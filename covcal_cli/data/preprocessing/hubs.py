@@ -328,7 +328,7 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return the mean and std that EfficientNet's two additional keys change."""
+        """Return mean and std after the changes that EfficientNet's two additional keys ask for."""
         values = self._values
         if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)
@@ -338,7 +338,7 @@ class _Reader:
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the length of the shorter side, or None and the (height, width) of both sides."""
+        """Return the shorter side and (height, width); the shorter side is None if both are set."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -474,14 +474,14 @@ class _Values:
         return float(self._checked(key, default, int | float, "a number"))
 
     def share(self, key: str, default: float) -> float:
-        """Return the share of each side that a crop keeps; if it is missing or 0, the default."""
+        """Return the share of each side that a crop keeps. A missing key or 0 means `default`."""
         share = self.number(key, default) or default
         if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
         return share
 
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Return one number or several."""
+        """Return the numbers of a list, or a single number as a tuple."""
         value = self.get(key)
         if value is None:
             return default

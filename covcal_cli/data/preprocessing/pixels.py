@@ -137,7 +137,7 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
 def centred(
     image: "Image.Image", size: Size, rule: CropRule, fill: tuple[int, ...] = ()
 ) -> "Image.Image":
-    """Return the centre of an image, (height, width), with a border if the image is smaller.
+    """Return the centre of an image, of the given `size`; a smaller image gets a border.
 
     If the centre would begin at half a pixel, `rule` decides: ``round`` rounds to the even number
     (torchvision), ``floor`` rounds down (transformers). The rule ``never`` crops nothing: an image
@@ -236,8 +236,8 @@ class PixelPipeline:
     def pixels(self, image: "Image.Image") -> Pixels:
         """Return the pixels of an image in the model's colours and size, (H, W, C) uint8.
 
-        Raises ValueError if pixels have no fixed range (32 bits), or if images are not resized and
-        this one has another size. Such an image is skipped.
+        Raises ValueError if pixels have no fixed range (32 bits), or if resizing is off and the
+        image does not have the size of the input. The caller skips such an image.
         """
         from PIL import ImageOps
 

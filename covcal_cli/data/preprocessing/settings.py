@@ -36,8 +36,8 @@ class Preprocessing:
     size: Size | None = None
     # factor for pixels from 0 to 255; by default 1/255 if the model's input is floats
     scale: float | None = None
-    # one number, or one per channel in the order of `color`, for scaled pixels; empty for no
-    # normalisation
+    # for scaled pixels: one number, or one per channel in the order of `color`
+    # If `mean` or `std` is empty, this step is left out.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     color: Color | None = None  # the colour channels and their order
@@ -101,7 +101,7 @@ class Preprocessing:
         return replace(self, **changes)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Return the pipeline for a model's input, from which missing settings are taken."""
+        """Return the pipeline for a model's input; the input decides settings that are missing."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
         # find out which axis is which, and the size
@@ -175,7 +175,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return advice on --resize for a crop of `wanted` instead of `size`; "" if not needed."""
+        """Return advice on --resize if the crop becomes `wanted` instead of `size`; "" for none."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)

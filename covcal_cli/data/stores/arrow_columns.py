@@ -25,7 +25,7 @@ Head = Callable[[str], list[Any]]  # returns the first values of a column, as Py
 
 
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return what Hugging Face writes into a table about each column."""
+    """Return the descriptions of columns that Hugging Face writes into a table's metadata."""
     try:
         content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
@@ -173,7 +173,7 @@ class ArrowColumns:
         return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
 
     def are_pairs(self, kind: Any) -> bool:
-        """Return whether values are lists of (class, number), as in BigQuery, or maps of these."""
+        """Return whether values are lists of pairs (class, number) or maps of class to number."""
         types = self.arrow.types
         if types.is_map(kind):
             fields = {"key": kind.key_type, "value": kind.item_type}
@@ -192,7 +192,7 @@ class ArrowColumns:
         return _PATH if _PATH in self._fields(field.type) else None
 
     def _flat(self, column: Any) -> AnyArray:
-        """Return plain numbers. If a number is missing, the result is floats, with NaN there."""
+        """Return plain numbers. If some are missing, return floats with NaN in their place."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()

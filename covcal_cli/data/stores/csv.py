@@ -123,7 +123,10 @@ class CSVStore(Store):
         return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows` and the number of the next; the first record is `start`."""
+        """Return the records of `rows`, and the number of the record after them.
+
+        The next record of `records` has the number `start`.
+        """
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):
@@ -273,7 +276,7 @@ class CSVStore(Store):
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of one column. Plain lines are split from whichever end is nearer."""
+        """Return the cells of column `index`. Lines are split from the side nearer to it."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]

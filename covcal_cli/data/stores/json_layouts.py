@@ -381,7 +381,7 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return at which token the answer begins, which answer it is, and if text precedes it.
+        """Return the answer's position (in tokens), the answer's index, and if text precedes it.
 
         covcal looks for the answer at the beginning of the text, then after the word "answer"; else
         it takes the last answer in the text. If the text contains no answer, covcal uses the tokens

@@ -36,7 +36,7 @@ class Entry:
     shape: tuple[int, ...]  # the rows are on the first axis
     dtype: np.dtype[Any]  # kind "U" means texts of any length
     is_encoded: bool = False  # whether the values are image files (`Encoded`)
-    # The file's names for the numbers 0, 1, ... in the array, or for the columns of the array.
+    # The names, in the file, of the class numbers 0, 1, ..., or of the columns of the array.
     class_names: tuple[str, ...] | None = None
     is_index: bool = False  # whether the file says that the array is the index of the table
 
@@ -126,7 +126,7 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` again, `size` at a time. The last piece may be shorter."""
+    """Yield the rows of `pieces` in new pieces of `size` rows. The last piece may be shorter."""
     waiting: list[Piece] = []
     n_waiting = 0
     for rows, arrays in pieces:
