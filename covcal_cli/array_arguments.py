@@ -9,8 +9,8 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# If there are at least this many rows, and all values are in [0, 1], the values count as
-# probabilities and not as logits. The first number is for several columns, the second for one.
+# Values that are all in [0, 1] count as probabilities, not as logits, if there are at least this
+# many rows. The key is true for several columns, and false for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
@@ -29,7 +29,7 @@ def array_of(values: Any, name: str) -> AnyArray:
 
 
 def numbers_of(values: Any, name: str) -> Float64s:
-    """Return an array of real numbers of any shape, as float64."""
+    """Return real numbers as a float64 array; any shape is allowed."""
     array = array_of(values, name)
     try:
         if array.dtype.kind in "cmMV":  # complex numbers, times and records
@@ -82,7 +82,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    # numbers that are all equal may be logits or probabilities
+    # rows of equal numbers may be logits or probabilities
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
@@ -114,7 +114,7 @@ def columns_of(values: Any) -> list[Any] | None:
 
 
 def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | None:
-    """Return the columns as classes if all labels are among them, else None."""
+    """Return the column names as the classes if every label is a column name, else None."""
     if not columns or not set(np.unique(labels).tolist()) <= set(columns):
         return None
     return np.array(columns)

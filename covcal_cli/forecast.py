@@ -42,7 +42,7 @@ from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
 
 NONE = "none"  # the name of the uncalibrated classifier
-UNSCALED = Scaling("original", 1.0)  # leaves the classifier's logits as they are
+UNSCALED = Scaling("original", 1.0)  # T = 1: the classifier's logits are unchanged
 
 
 @dataclass(frozen=True)
@@ -187,13 +187,13 @@ class ScaledLogits:
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """A key for each forecaster whose logits are scaled. Equal keys stand for equal logits."""
+        """The scaled forecasters, by keys; equal keys stand for equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
 
     def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
-        """Return the logits (K, m) of rows, and the T by which softmax makes them probabilities."""
+        """Return logits z, (K, m), of rows, and T; softmax(z / T) gives the probabilities."""
         return self.scaling.prepared(self._blocks(domain, rows))
 
     def forecast(self, domain: Domain, rows: Rows) -> Softmax:
@@ -406,9 +406,9 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # If the model is the same, the order of its outputs is the same, so class names may differ.
-        # The model of a table is unknown. So other class names mean other classes, unless the names
-        # are only numbers.
+        # If both files come from the same model, the order of the outputs is the same, so class
+        # names may differ. For a table, the model is unknown. So other names mean other classes,
+        # unless the names are only numbers.
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -482,7 +482,7 @@ def _require_same_preprocessing(
 
 
 def setting_that_differs(actual: Any, expected: Any) -> str:
-    """Return the first setting of the preprocessing that differs, with both values."""
+    """Return the first preprocessing setting that differs, with its value in each file."""
     if not (isinstance(actual, Mapping) and isinstance(expected, Mapping)):
         has, had = (
             "none" if reading is None else "that of images" for reading in (actual, expected)

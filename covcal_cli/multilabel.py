@@ -1,4 +1,4 @@
-"""Files whose rows can have several labels: code reads one label at a time.
+"""Read files whose rows can have several labels: one label at a time.
 
 A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
 the classes `CLASSES`. A features file contains such a classification for each label. A JSON
@@ -56,7 +56,7 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
 
 
 def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
-    """Call a function for the first label, or once without labels, and return its result."""
+    """Call a function for the first label, or once if there is no label; return its result."""
     return next(iter(for_each_label(labels[:1], call).values()))
 
 
@@ -81,7 +81,7 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the different texts, each with the names of the labels that it is about."""
+    """Return each different text once, with the names of the labels that have this text."""
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
         for text in dict.fromkeys(of_label):

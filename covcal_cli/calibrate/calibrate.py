@@ -126,7 +126,7 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            # this note says the same as the warning of the failed check
+            # this note is left out, because the warning of the failed check says the same
             if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
@@ -209,7 +209,7 @@ def _calibration(
 def _fit_to_labels(
     file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
 ) -> Calibration:
-    """Fit temperature and offset to labelled target rows, for the classifier's own logits."""
+    """Fit a temperature and an offset for the classifier's own logits to labelled target rows."""
     try:
         problem = Problem(file, settings, settings.loss)
     # without labelled source rows, the accuracy is estimated only from the labelled target rows
@@ -330,7 +330,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
 
 
 def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
-    """Warn if the model seems to be read wrongly: its accuracy is near chance, or T very large."""
+    """Warn if the accuracy is near chance or T is very large: the model may be read wrongly."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())

@@ -2,7 +2,8 @@
 
 The arrays become a features file in memory, whose rows are all validation rows. The functions of
 ``covcal calibrate`` and ``covcal estimate`` run on it, so the results are the same as with the
-commands. scikit-learn is imported only if it calls a method that must return one of its types.
+commands. This module imports scikit-learn only in methods that scikit-learn calls and that must
+return its types.
 """
 
 import copy
@@ -48,7 +49,7 @@ from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")  # stands for a file in messages
-# the sum of shares may differ from 1 by this, because shares are often rounded
+# the largest distance of a sum of shares from 1; it is above 0, because shares are often rounded
 _PRIOR_TOLERANCE = 1e-3
 # Options of the command line in messages, and what replaces them in Python.
 _IN_PYTHON = (
@@ -360,14 +361,14 @@ class ArrayFile(FeatureFile):
 
 
 def _in_python(text: str) -> str:
-    """Return a command's message with Python's arguments in place of the options."""
+    """Return the message of a command with Python arguments instead of command-line options."""
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
     return text
 
 
 def _not_fitted(text: str) -> Exception:
-    """Return scikit-learn's NotFittedError if scikit-learn is loaded, else an error like it."""
+    """Return scikit-learn's NotFittedError if scikit-learn is loaded, else `NotFittedYetError`."""
     if "sklearn" in sys.modules:
         from sklearn.exceptions import NotFittedError
 
@@ -518,7 +519,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; with `deep`, also those of parts, such as ``estimator__C``."""
+        """Return the parameters; with `deep`, parameters of parts too (``estimator__C``)."""
         parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
         inner = {
             f"{name}__{key}": value

@@ -54,7 +54,8 @@ class Estimation(Document):
     metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
     guards: tuple[Guard, ...]  # checks that several estimates share
     temperature: Positive  # T_s, the temperature of temperature scaling on the source
-    source_rows: Count = field(metadata=at("rows.source"))  # the number of rows that were read
+    # the numbers of rows that were read
+    source_rows: Count = field(metadata=at("rows.source"))
     target_rows: Count = field(metadata=at("rows.target"))
     # the accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
@@ -74,9 +75,9 @@ class Estimation(Document):
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate; without labels, also the check of source errors.
+        """The checks of the first estimate and, if no labels were used, the check of source errors.
 
-        A calibration that is matched to this estimate shows the same checks.
+        A calibration whose T is matched to this estimate shows the same checks.
         """
         first, *others = self.estimates
         if self.used_target_labels:
@@ -208,7 +209,8 @@ class ExpectedCalibration:
     distance: float
     # for a blend, the temperature T_a of the aligned logits
     aligned_temperature: float | None = None
-    # If there are labels: the ECE from them, as a fraction, and the ends of its interval.
+    # If there are labels: the ECE estimated from these labels, from 0 to 1, and the ends of its
+    # interval.
     ece: float | None = None
     ece_low: float | None = None
     ece_high: float | None = None
@@ -239,13 +241,13 @@ def expect(
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
     `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
-    `asked` has the fields of `EstimateSettings` that the user set. The other fields are taken from
-    the first calibration. But class frequencies are taken from the first calibration whose method
-    takes class frequencies. `networks` is the adapted file of an fl method, if it has moved.
-    `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if the file has too
-    few rows for an estimate. Raises `CovcalError` if the class frequencies or a value of the file
-    cannot be used, or a calibration does not fit the file. Raises `UnusedOptionError` if `networks`
-    are given, but no calibration needs them.
+    `asked` has the fields of `EstimateSettings` that the user set. The first calibration gives the
+    other fields, except the class frequencies: the first calibration whose method takes class
+    frequencies gives these. `networks` is the adapted file of an fl method; it is needed if this
+    file has moved. `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if
+    the file has too few rows for an estimate. Raises `CovcalError` if the class frequencies or a
+    value of the file cannot be used, or a calibration does not fit the file. Raises
+    `UnusedOptionError` if `networks` are given, but no calibration needs them.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

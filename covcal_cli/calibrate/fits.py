@@ -25,10 +25,10 @@ errors, the floor is T_s. The source errors then prove that the classifier is no
 
 Two methods correct the log odds for the class frequencies of the target. If only P(y) changes from
 p to q, p(y | x) on the target is proportional to q_y / p_y times p(y | x) on the source (Saerens et
-al., Neural Computation 2002; Elkan, IJCAI 2001). So the probabilities are softmax(z / T + b) with
-b_y = log(q_y / p_y). The frequencies p are those of the labelled source validation rows, to which
-T_s is fitted. The user gives q. The classifier's label does not change, even if another class
-becomes more probable.
+al., Neural Computation 2002; Elkan, IJCAI 2001). So the calibrated probabilities are softmax(z / T
++ b) with b_y = log(q_y / p_y). The frequencies p are those of the labelled source validation rows,
+to which T_s is fitted. The user gives q. The classifier's label does not change, even if another
+class becomes more probable.
 
 | method    | T                                                                              |
 |-----------|--------------------------------------------------------------------------------|
@@ -115,7 +115,7 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note on the estimated change of class frequencies, and whether it may be chance.
+    """Return a note on the estimated change of class frequencies; it says if this may be chance.
 
     If the change is small compared with the penalty, RLLS returns the frequencies of the source.
     """
@@ -270,10 +270,10 @@ def _notes_on_crossings(match: Match) -> list[str]:
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return COT's checks and, if class frequencies are not given, the check of their drift.
+    """Return COT's checks, and the check of drift if the user gives no class frequencies.
 
-    COT uses the drift too. With a large drift, COT may be right or wrong, so this check is only for
-    information.
+    The drift is the change in the frequencies of predicted classes. COT uses it too. With a large
+    drift, COT may be right or wrong, so this check is only for information.
     """
     if problem.prior is not None:
         return problem.cot.guards
@@ -288,7 +288,7 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # If the method's estimate counts source errors, the check is already in the list.
+    # The list already has the check of source errors if the estimate of the method has this check.
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:
@@ -304,7 +304,7 @@ def _fitted(
 
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Take T_s, and add b to the log odds."""
+    """Use T = T_s, and add b to the log odds."""
     fit = plain(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -316,7 +316,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Add b to the log odds, and match COT's accuracy; T is at least T_s."""
+    """Add b to the log odds, and match the mean confidence to COT's accuracy; T is at least T_s."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)

@@ -1,8 +1,9 @@
 """Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
 
-The labels come from a `Draw`. The rows are rows that you labelled with ``covcal pick`` and ``covcal
-label``, or random rows with known labels, if you asked for a number of them. cal.json names these
-rows, and ``evaluate`` leaves them out. `labels.posterior` explains the fit and its constants.
+The labels come from a `Draw` of rows. These are the rows that you labelled with ``covcal pick`` and
+``covcal label`` or, if you asked for a number of labels, random rows with known labels. cal.json
+names these rows, and ``evaluate`` leaves them out. `labels.posterior` explains the fit and its
+constants.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ LABELLED = "labelled"
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the labelled rows to fit to; None without labels, or if the user wants no labels.
+    """Return the labelled rows to fit to; None if there are none, or the user wants none.
 
     Raises `CovcalError` if the labels are damaged, or if the user asks for labels, but the file has
     none.
@@ -81,7 +82,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Return a sentence about what the labels say about the accuracy."""
+        """Return a sentence with the accuracy that the labels show."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
@@ -174,7 +175,7 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        """Return a fit to all rows except `out`, and its accuracy."""
+        """Return the fit to all labelled rows except `out`, and the accuracy by this fit."""
         return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
@@ -219,9 +220,9 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration from labels, and the ends of its interval.
 
-    If the calibration was fitted to some of these rows, return the ECE that the fit measured by
-    cross-fitting. Return None if the calibration has no such number, because an older version made
-    it.
+    If the calibration was fitted to some of the labelled rows, the result is the ECE that the fit
+    measured by cross-fitting. Return None if the calibration has no such number, because an older
+    version made it.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

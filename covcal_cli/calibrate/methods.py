@@ -29,10 +29,10 @@ class Method:
     help: str
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False  # whether the method uses class frequencies on the target
-    # whether auto lists the method in cal.json even if another method is chosen
+    # if true, auto lists the method in cal.json also if another method is chosen
     candidate: bool = False
-    main: bool = False  # whether calibrate --help lists the method among the methods for most uses
-    # whether the probabilities of all classes are needed, not only the confidence
+    main: bool = False  # if true, `calibrate --help` lists the method among those for most uses
+    # if true, the method needs the probabilities of all classes, not only the confidence
     reads_all_classes: bool = False
 
     @property
@@ -195,7 +195,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks on which the result depends, and checks of weights that are not used."""
+    """Return two lists: checks on which the result depends, and checks of unused weights."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

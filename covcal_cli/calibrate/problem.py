@@ -67,7 +67,7 @@ NO_PRIOR = (
     "share per class. To estimate the shares, give bbse"
 )
 
-# The warning for each limit of the range of T.
+# For each limit of the range of T: the warning if T is at this limit.
 LIMITS: dict[Limit, str] = {
     "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
     "upper": (
@@ -87,9 +87,9 @@ class EstimateSettings:
     labels: str | int = AUTO_LABELS
     # class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # The shares of `target_prior`, if they are known already. Then no file is read.
+    # The shares that `target_prior` stands for, if they are known already; then no file is read.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # seed of the random choice of rows, if there are more than a fit uses
+    seed: int = 0  # chooses rows at random if there are more rows than a fit uses
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -109,7 +109,7 @@ class EstimateSettings:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels from covcal label are used if there are any. Not if a prior is given."""
+        """Whether labels from covcal label are used if there are any; false with a prior."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -230,11 +230,12 @@ _NO_TARGET = "target rows: extract them together with the source"
 
 @dataclass(frozen=True)
 class MethodFit:
-    """The result of a method on a file: the scaling, with checks, notes and warnings."""
+    """The result of a method for a file: a scaling, with checks, notes and warnings."""
 
     scaling: Scaling
-    # The mean loss of the labelled source validation rows at T, and at T = 1, weighted as in the
-    # fit. Offsets are left out, because they are made for the class frequencies of the target.
+    # `loss`: the mean loss of the labelled source validation rows at T, with the weights of the
+    # fit. `loss_at_one`: the same mean at T = 1. Offsets are left out, because they are made for
+    # the class frequencies of the target.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
@@ -268,7 +269,7 @@ class Validation:
         return np.concatenate(losses)
 
     def errors(self, forecaster: ForecasterName) -> int:
-        """Return the number of rows whose class with the forecaster's largest logit is wrong."""
+        """Return the number of rows that the forecaster predicts wrongly."""
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()
@@ -315,7 +316,7 @@ class Problem:
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # the keys of both caches are the names of forecasters
+        # two caches; the keys are the names of forecasters
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
@@ -415,7 +416,7 @@ class Problem:
         return importance_weights(on_source, on_target, max_weight=self.settings.max_weight)
 
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
-        """Return the discriminators' logits for rows of both domains, (M, n) and (M, n_t).
+        """Return the discriminators' logits for source rows, (M, n), and target rows, (M, n_t).
 
         For the aligned forecaster, these are the discriminators on psi(phi). For the classifier, it
         is one discriminator on phi: a network of the adapted file, or a logistic regression that is
@@ -538,7 +539,7 @@ def minimised(
 
 
 def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Return warnings if T is kept at 1 or at a limit, or if no T fits some rows."""
+    """Return warnings if T had to be 1, if T is at a limit, or if no T fits some rows."""
     warnings = []
     if fit.ruled_out:
         warnings.append(
@@ -564,5 +565,5 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
 
 
 def input_of(file: FeatureFile) -> Input:
-    """Return the entry of the file in the list of a result's inputs."""
+    """Return the file as an `Input`, for the list of inputs of a result."""
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())

@@ -1,10 +1,10 @@
 """``covcal decide``: choose target rows to accept, and sets of classes for all rows.
 
 Rows are ranked by their calibrated confidence. Without labels, `decide` accepts as many rows as
-possible. The expected error of the accepted rows, plus a margin of about half of its range, must be
-within the limit. With labels of rows that ``covcal pick --for`` drew, `decide` tests thresholds one
-after the other. The bound of a test is exact, and the order of the tests does not depend on labels
-(`maths.acceptance`).
+possible. The expected error of the accepted rows must be within the limit, even after adding about
+half of the distance to the high end of the error's range. With labels of rows that ``covcal pick
+--for`` drew, `decide` tests thresholds one after the other. The bound of a test is exact, and the
+order of the tests does not depend on labels (`maths.acceptance`).
 
 A promise cannot use labels to which the calibration was fitted. The fit raised the confidence of
 the rows where these labels say that the classifier is right. Rows of the test split are not read,
@@ -69,14 +69,14 @@ _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
 # the numbers of labels that may be suggested
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
-# labels are suggested only if a larger share of rows than this can probably be accepted
+# labels are suggested only if at least this share of rows can probably be accepted
 _LEAST_SHARE = 0.005
-# The suggested number of labels leads to a promise with at least the first of these probabilities.
-# If no number of labels reaches the first probability, the second is enough.
+# The suggested number of labels must lead to a promise with at least the probability `LIKELY`. If
+# no number of labels reaches `LIKELY`, the probability `_EVEN` is enough.
 LIKELY, _EVEN = 0.8, 0.5
-# The probability that labels allow a promise is a mean over five errors: the expected error, each
-# end of its range, and the values half way to the ends. The plan leaves out both ends. Without the
-# ends, the mean would be too high.
+# The probability that labels are enough for a promise is a mean over five assumed errors: the
+# expected error, each end of its range, and the middle between the expected error and each end.
+# (The plan of tests leaves out both ends; here, the mean would be too high without them.)
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5  # rounding error of a threshold in 32 bits
 
@@ -251,7 +251,7 @@ def decide(
 def _scores(
     target: Domain, rows: Rows, scaled: ScaledLogits, progress: ProgressCallback
 ) -> Float64s:
-    """Return the calibrated confidence of rows, shape (N,)."""
+    """Return the calibrated confidence of each of N rows, shape (N,)."""
     scores, start = np.empty(len(rows)), 0
     for _, confidence in scaled.confidences(target, rows):
         scores[start : start + len(confidence)] = confidence
@@ -275,7 +275,7 @@ class _Labelled:
 
     @cached_property
     def wrong(self) -> Booleans:
-        """For each drawn row, whether the classifier is wrong or the label is missing."""
+        """For each drawn row: true if the classifier is wrong or the label is missing."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
@@ -308,7 +308,7 @@ class _Labelled:
         return None
 
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test thresholds after each batch. Return the threshold that accepts most rows.
+        """Test thresholds after each batch; return the threshold that accepts most rows.
 
         Each batch has its own part of the allowed error probability. So a promise stays valid when
         more batches follow.
@@ -319,8 +319,8 @@ class _Labelled:
     def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
         """Test the thresholds with the first `look` batches that were drawn for a decision.
 
-        Return the lowest threshold that passes, or infinity if no threshold passes, and the labels
-        with which it was tested.
+        Return the lowest threshold that passes (infinity if none passes), and how the labels were
+        used in its test.
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
@@ -363,13 +363,14 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # The region is all rows (-1), or some rows above the threshold are outside the region.
+        # This case: the region is all rows (-1), or some rows above the threshold are outside the
+        # region.
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
     def require_design(self) -> None:
-        """Refuse rows that were drawn with other probabilities than their regions give."""
+        """Refuse rows whose stated probability of being drawn is not what their region gives."""
         for number, region in self.used.items():
             p, q = self._inclusions(number)
             rows = self.draw.batch == number
@@ -416,7 +417,7 @@ def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
 def _offer(
     ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
 ) -> tuple[int, float, float]:
-    """Return the suggested number of labels, the share of rows to promise for, and the chance.
+    """Return the suggested number of labels, the share of rows to promise for, and a chance.
 
     The chance is the probability that this number of labels is enough. All three are 0 if no number
     of labels is likely to be enough.

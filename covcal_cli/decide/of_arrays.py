@@ -20,7 +20,7 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, the plan considers the mean confidence times these numbers as accuracies.
+# Without an estimate, the plan assumes three accuracies: the mean confidence times these numbers.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
@@ -144,7 +144,7 @@ class Decision:
         return rule.members(self._new_probabilities(logits))
 
     def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        """Return beliefs for several accuracies. They replace the estimate if it is missing."""
+        """Return beliefs for several assumed accuracies, for use if there is no estimate."""
         accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
         samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]

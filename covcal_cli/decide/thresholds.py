@@ -45,7 +45,7 @@ from covcal_cli.records import Within, json_of, record_of
 # Both numbers were chosen on the half named `choose` of the benchmark.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100  # number of points of the curve
-_SHARES = 200  # number of shares whose costs are compared
+_SHARES = 200  # number of shares of accepted rows whose costs are compared
 Accuracy = tuple[float, float, float]  # low end of the range, estimate, high end
 Cost = Annotated[float, Within(0, 1e100)]  # the square of a larger cost may be infinite
 
@@ -73,7 +73,7 @@ class Sample:
         labels: Labels | None = None,
     ) -> None:
         self._logits, self._labels, self._accuracy = logits, labels, accuracy
-        # T of the calibration, and the T at which the mean confidence is each end of the range
+        # three values of T: of the calibration, and for a mean confidence at each end of the range
         self._temperatures = [temperature] * 3
         if accuracy is not None:
             self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
@@ -155,13 +155,13 @@ class Sample:
 
 
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
-    """Return a point of the curve; its range is widened until it contains the error."""
+    """Return a point of the curve; if the range does not contain the error, it is widened."""
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
-    """Return the largest share of rows whose expected error, with a margin, is within the limit."""
+    """Return the largest share of rows whose expected error plus a margin is within the limit."""
     shares = (
         point.share
         for point in curve
@@ -171,7 +171,7 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return for how many labelled rows a set may leave out the right class.
+    """Return the number of labelled rows whose sets may leave out the right class.
 
     The result is -1 if every set needs all classes. The random rounding uses the numbers of the
     labelled rows as its seed.
@@ -181,7 +181,7 @@ def right_excluded(rows: Rows, coverage: float) -> int:
 
 
 def cut_by_labels(scores: Float64s, excluded: int) -> float:
-    """Return the cut that excludes this number of right classes.
+    """Return the cut at which this number of rows lose their right class.
 
     `scores`, (n,), are the probabilities of the right classes.
     """

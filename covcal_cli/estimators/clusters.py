@@ -1,11 +1,11 @@
-"""Estimate the target accuracy by clustering: a row in another class's cluster counts as wrong.
+"""Estimate the accuracy by clustering: a row outside its predicted class's cluster is wrong.
 
 A shift changes the logits of all rows in the same way. For example, the logits of dark images
-favour the same few classes, whatever the images show. The logits of blurred images are smaller. The
-confidence of a row mixes this common change with what the row shows. So the logits of each domain
-are standardised: each class's logit gets mean 0 and standard deviation 1. Then rows of a class are
-still together, near the source rows of that class. If a row does not end in the cluster of its
-predicted class, the prediction counts as wrong.
+favour the same few classes, whatever the images show. The logits of blurred images are smaller. So
+the confidence of a row depends on this common change, and on the row itself. To remove the common
+change, the logits of each domain are standardised: each class's logit gets mean 0 and standard
+deviation 1. After that, the rows of a class still form a group near the source rows of that class.
+If a row does not end in the cluster of its predicted class, the prediction counts as wrong.
 
 A change of the class frequencies also changes the mean of a logit. Standardising removes this
 change too, although it should not. So both estimators (with free and with fixed class shares) are
@@ -29,9 +29,9 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000  # the largest number of rows of a domain that are clustered
 _STEPS = 10  # the largest number of steps of the clustering
-# A centre has length 1. If a centre moves less than this, the move is only 32-bit rounding.
-# Let s be the sum of a cluster's points. If the cluster's powers change less than this number times
-# the length of s, the change is only rounding too.
+# If a centre (a vector of length 1) moves less than this, the move is only 32-bit rounding. Let s
+# be the sum of a cluster's points. If the powers of all points for this cluster change by less than
+# `_ROUNDING` times the length of s, the change is only rounding too.
 _ROUNDING = 1e-7
 # Two centres coincide if their squared distance is smaller than this. Such centres share a cluster,
 # because only rounding could decide which of them is nearer to a row.
@@ -40,9 +40,9 @@ _MOST_OFFSET = 80.0  # the exponential of this offset still fits in a float32
 # The number of Sinkhorn steps in each clustering step. Sinkhorn steps move the shares of the
 # clusters towards the fixed shares.
 _NUDGES = 5
-# A point belongs mostly to a cluster if its cosine to the cluster's centre exceeds its cosines to
-# the K - 1 other centres by this much. So the cosines are multiplied by log K divided by this
-# number before the softmax.
+# A point belongs mostly to a cluster if its cosine to the centre of this cluster exceeds its
+# cosines to the K - 1 other centres by `_WIDTH`. So the cosines are multiplied by log K / `_WIDTH`
+# before the softmax.
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # with fewer source rows of a class, its mean logits are too uncertain
 # the smallest spread of a logit within a class, as a share of the spread of all logits
@@ -78,10 +78,11 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     and standard deviation over the domain, and each row is scaled to length 1. These directions are
     clustered separately in each domain by spherical soft k-means (Dhillon and Modha 2001, Banerjee
     et al. 2005). The clustering starts from the mean directions of the source's classes. At the
-    end, a row counts as wrong if the nearest centre is not the centre of its predicted class. Some
-    right source rows count as wrong too. So the estimate is A_v minus the rise of the share of such
-    rows from source to target. At most 5000 rows of a domain are read. With two classes, only two
-    directions exist, so there is nothing to cluster.
+    end, a row counts as wrong if the nearest centre is not the centre of its predicted class.
+    Clustering counts some rows as wrong that are right, on the source too. So the estimate is A_v
+    minus the rise, from source to target, of the share of rows that count as wrong. At most 5000
+    rows of a domain are read. With two classes, only two directions exist, so there is nothing to
+    cluster.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -127,11 +128,12 @@ def class_centres(points: Float32s, labels: Labels) -> Centres:
 def strays(
     points: Float32s, predictions: Labels, centres: Centres, shares: Float64s
 ) -> tuple[Float64s, Float64s]:
-    """Return 1 for each point of a domain, (n, K), that ends outside the cluster of its label.
+    """Return 1 for each point that ends outside the cluster of its predicted class, else 0.
 
-    Clustering starts from `centres`, the centres of the source's classes. There are two results. In
-    the first, clusters may have any share of the rows. In the second, the shares of the clusters
-    are moved towards `shares`, shape (K,).
+    The points of a domain have shape (n, K). Clustering starts from `centres`, the centres of the
+    source's classes. There are two results, each of shape (n,). For the first, a cluster may have
+    any share of the rows. For the second, the shares of the clusters are moved towards `shares`,
+    shape (K,).
     """
     cosines: Float32s = points @ centres.directions.T
     shared = np.arange(len(shares))
@@ -173,8 +175,9 @@ def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
     The result is the root mean square over the target's rows and logits, without the part that
-    sampling explains. Classes with fewer than 5 source rows are left out. If most target rows have
-    such a predicted class, the distance is not known, and `_LARGEST_MOVE` is returned.
+    sampling explains. Classes with fewer than 5 source rows are left out. If most target rows are
+    predicted as classes that are left out, the distance is not known, and `_LARGEST_MOVE` is
+    returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -183,7 +186,7 @@ def move(source: Places, target: Places) -> float:
     if 2 * counts.sum() < target.rows:
         return _LARGEST_MOVE
     spreads = source.spreads[at]
-    # a logit that is equal in all rows of a class must not give a spread of 0
+    # if a logit is equal in all rows of a class, its spread is raised above 0
     spreads = np.maximum(spreads, _LEAST_SPREAD * math.sqrt(float((source.spreads**2).mean())))
     away = target.means[of_target] - source.means[at]
     squares = np.divide(away, spreads, out=np.zeros_like(away), where=spreads > 0) ** 2
@@ -215,14 +218,14 @@ def _clustered(
 ) -> Labels:
     """Return the class of each point's nearest centre after clustering, shape (n,).
 
-    `cosines`, shape (n, m), are between the points and the first centres; they are overwritten.
-    If there are about as many classes as rows, most clusters keep their rows after a few steps. So
-    each step computes only the centres of clusters whose rows changed, and the cosines to the
-    centres that moved.
+    `cosines`, shape (n, m), are the cosines between the points and the first centres. This array is
+    overwritten. If there are about as many classes as rows, most clusters keep their rows after a
+    few steps. So each step computes only the centres of clusters whose rows changed, and the
+    cosines to the centres that moved.
     """
     directions = centres.directions.copy()
-    # For each cluster: the length of the sum of its points, and how far its direction is from the
-    # centre.
+    # For each cluster: the length of the sum of its points, and the distance of the direction of
+    # this sum from the centre.
     lengths, apart = np.zeros((2, len(directions)))
     # The powers of this step, and the powers from which each centre was computed.
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
@@ -254,15 +257,16 @@ def _clustered(
 
 
 def _places(chosen: Booleans) -> Labels | slice:
-    """Return the places of chosen columns, as a slice (which copies nothing) if all are chosen."""
+    """Return the indices of chosen columns, or a slice (which copies nothing) if all are chosen."""
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """Return a factor for each cluster, (m,), that moves its share of the rows towards `shares`.
 
-    The factors begin at 1, and a few Sinkhorn steps on `powers`, (n, m), change them. With more
-    steps the clusters would have exactly `shares`. Then no class could be rarer than on the source.
+    The factors begin at 1, and a few Sinkhorn steps on `powers`, (n, m), change them. After more
+    steps, the shares of the clusters would be exactly `shares`. Then no class could be rarer than
+    on the source.
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):

@@ -79,7 +79,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return the share of members, (M, n), that predict each row's label, (n,)."""
+    """Return, for each row, the share of members that predict its label, shape (n,)."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
@@ -89,10 +89,10 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     Suppose that the true classes are as frequent as on the source, but the predicted classes are
-    not. Then more predictions must be wrong than on the source. The estimate is A_v - (d - d_0).
-    Here d is half the sum of the differences of the predicted classes' frequencies, and d_0 is the
-    value of d by sampling noise alone. `source` and `target`, (K,), are the frequencies; by
-    default, they are computed from `inputs`.
+    not. Then more predictions must be wrong on the target than on the source. The estimate is A_v -
+    (d - d_0). Here d is half the sum of the differences of the predicted classes' frequencies, and
+    d_0 is the value of d by sampling noise alone. `source` and `target`, (K,), are the frequencies;
+    by default, they are computed from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -123,7 +123,7 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # t moves only with the numbers of wrong rows above t and of right rows below t
+    # t depends only on two numbers: of wrong rows above t, and of right rows below t
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [

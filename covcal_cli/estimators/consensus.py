@@ -4,27 +4,27 @@ The rule of combination has five steps. Its constants are in this module, in `cl
 `guards`. They were chosen on the half *choose* of the research benchmark.
 
 1. These estimators are used:
-   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes, where a row
-     has only one number: DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
+   - If the accuracy seems to have fallen: ATC and both clusterings; for two classes (a row then has
+     only one number): DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
      confidence` passes. This check passes if the confidence falls, if it rises by more than class
      frequencies explain, or if most predicted labels would have to change to be as frequent as on
      the source. If the confidence falls, and there are more than two classes, two more checks must
      pass: `shift within classes` (rows of the same predicted class have moved) and `source
      clusters` (clustering finds the classes on the source).
    - If the accuracy does not seem to have fallen: only DoC. Perhaps only the class frequencies have
-     changed, and the other estimators mistake this for errors. Or the classes form no clusters,
-     but two estimators need clusters.
+     changed, and the other estimators mistake this for errors. Another reason can be that the
+     classes form no clusters, which two estimators need.
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
      the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
      lower accuracy.
-   - If the user gives the class frequencies: COT. If COT's checks fail: agreement, or DoC if there
-     are no aligned forecasters.
+   - If the user gives the class frequencies: COT; but if a check of COT fails, agreement, or DoC if
+     there are no aligned forecasters.
 2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
    1.2 is needed because all estimators miss the same part of the errors.
-3. The interval reaches to each side of A by the sum of: 4 points (7 for two classes); a tenth of
-   the distance between the lowest and the highest estimator; 0.15 times the share of predicted
-   labels that would have to change to be as frequent as on the source; and the sampling error. If
-   only DoC is used, the interval also contains the estimates of the other estimators.
+3. The interval ends at A plus and minus the sum of: 4 points (7 for two classes); a tenth of the
+   distance between the lowest and the highest estimator; 0.15 times the share of predicted labels
+   that would have to change to be as frequent as on the source; and the sampling error. If only DoC
+   is used, the interval also contains the estimates of the other estimators.
 4. `temp` keeps its T if its mean target confidence is within 3 points of A or within the sampling
    error of A, or if the interval is at least 50 points wide.
 5. Checks fail if the estimators are 20 points or more apart, if sampling moves A by over 12 points,
@@ -79,7 +79,8 @@ DISAGREE = "estimators disagree"  # the name of a check that `labels.posterior` 
 # If the mean target confidence is this close to the estimated accuracy, `temp` keeps its T
 # (`auto`).
 SAME = 0.03
-# If the mean target confidence is further below the estimated accuracy, there is a warning.
+# There is a warning if the mean target confidence is below the estimated accuracy by more than
+# this.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -91,7 +92,7 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
-# The reason why only DoC is used, for each check that may have failed.
+# For each check that may fail: the reason why only DoC is then used.
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
     SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
@@ -100,7 +101,7 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """All estimates that the inputs allow, by name. Each is computed when it is first read.
+    """All estimates that the inputs allow, by name. An estimate is computed when first read.
 
     Agreement needs aligned forecasters, and importance weighting needs importance weights. `prior`
     holds the class frequencies on the target, shape (K,), if the user gives them.
@@ -270,7 +271,7 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 
 
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
-    """Return A of step 2: the median of estimates, moved away from the source accuracy."""
+    """Return A of step 2, from the median of estimates and the source accuracy."""
     source_accuracy = float(inputs.source_correct.mean())
     fall = source_accuracy - _median(estimates)
     return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
@@ -323,7 +324,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 
 
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
-    """Check for two classes whether the estimated accuracy is close to the mean target confidence.
+    """For two classes, check that the estimated accuracy is close to the mean target confidence.
 
     With two classes, all estimators use the same number per row. So their agreement confirms
     nothing.

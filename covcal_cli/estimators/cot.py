@@ -34,8 +34,8 @@ classes, the rows have prices u_j, and the prices of the classes are v_k = min_j
 
 The true cost is between two bounds. The lower bound is D(v) of the problem that is not smoothed.
 The upper bound is the cost of q plus half the mass that q misplaces. eps is reduced until the
-bounds are less than 8e-5 apart (with more than 100 prices, 8e-7 per price). This distance is far
-below the sampling noise of the cost.
+bounds are less than 8e-5 apart (with more than 100 prices, 8e-7 per price). The distance between
+the bounds is then far below the sampling noise of the cost.
 """
 
 import math
@@ -62,7 +62,7 @@ ASSUMPTION = (
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-# q may misplace as much mass as the first number, or as the second number times eps if this is more
+# the mass that q may misplace: the first number, or eps times the second number if that is larger
 _MISPLACED = 1e-5
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
@@ -80,7 +80,7 @@ class Transport:
     cost: float  # the middle of both bounds
     gap: float  # upper bound minus lower bound
     prices: Float64s  # (K,): v, with mean 0 over the mass; 0 for classes without mass
-    # (n,): min_k (c_jk - v_k), the cost of row j minus the price of its class
+    # (n,): min_k (c_jk - v_k), the cost of row j minus the price of its best class
     net_costs: Float64s
 
 
@@ -97,9 +97,9 @@ class _State:
 def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = None) -> Transport:
     """Find the cheapest way to assign n rows to K classes.
 
-    `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the shares that the classes must get.
-    They sum to 1. `row_masses`, (n,), are the shares of the rows. The shares sum to 1, and are
-    equal by default.
+    `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the shares of all mass that the
+    classes must get; their sum is 1. `row_masses`, (n,), are the shares of the rows; their sum is
+    1, and they are equal by default.
     """
     used = np.flatnonzero(masses > 0)  # a class without mass gets no row
     some, pi = costs[used], masses[used]
@@ -130,8 +130,8 @@ def _net(costs: Float32s, prices: Float64s) -> Float64s:
 def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Float64s, float]:
     """Return the best prices, (A,), and an upper bound of the cost.
 
-    `costs` has shape (A, B). `masses`, (A,), and `partners`, (B,), are the masses of both sides;
-    each sums to 1.
+    `costs` has shape (A, B). `masses`, (A,), and `partners`, (B,), are the masses of both sides.
+    The sum of each array is 1.
     """
     step = -(-costs.shape[1] // _PILOT_ROWS)
     pilot = np.ascontiguousarray(costs[:, ::step])
@@ -143,7 +143,7 @@ def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Floa
             continue
         state = _maximised(costs, masses, partners, prices, eps)
         prices = state.prices
-        # the lower bound of the problem that is not smoothed, and the upper bound from q
+        # the bounds of the exact cost: the lower bound from the prices, and the upper bound from q
         lower = float(masses @ prices + partners @ _net(costs, prices))
         cost = float(np.einsum("ab,ab->b", state.shares, costs) @ partners)
         upper = cost + 0.5 * float(np.abs(state.slope).sum())
@@ -157,8 +157,8 @@ def _maximised(
 ) -> _State:
     """Maximise the smooth semi-dual, beginning at `prices`, by damped Newton steps.
 
-    The damping depends on how much of the predicted gain a step reaches (Marquardt). For every eps
-    but the last, a rough solution is enough, because only the last bounds count.
+    The damping depends on how much of the predicted gain a step reaches (Marquardt). A rough
+    solution is enough for every eps except the last, because only the last bounds are returned.
     """
     state = _at(costs, masses, partners, prices, eps)
     root = np.sqrt(partners).astype(np.float32)
@@ -233,16 +233,16 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     on_source = _transport(inputs.source_logits, inputs.temperature, masses, weights)
     on_target = _transport(inputs.target_logits, inputs.temperature, masses, None)
     shift = on_target.cost - on_source.cost
-    # What each row contributes to the rise of the cost, and each source row to the source error.
+    # The next values are what each row contributes to the rise of the cost and to the source error.
     wrong = 1.0 - inputs.source_correct
     transported, borrowed = on_source.net_costs, np.zeros(n_v)
-    if prior is None:  # pi comes from the source rows, so the price of their label counts
+    if prior is None:  # pi comes from the source rows, so the prices of their labels count
         transported = transported + on_source.prices[labels]
         borrowed = on_target.prices[labels]
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # source error plus rise of the cost, limited to slightly less than the error of guessing
+    # the source error plus the rise of the cost; at most slightly below the error of guessing
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))

@@ -14,7 +14,7 @@ MIN_SIGMA = 2.0
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
-FALL_IN_CONFIDENCE = "fall in confidence"  # names of two checks that `consensus` reads
+FALL_IN_CONFIDENCE = "fall in confidence"  # `consensus` reads this check and the next check
 SHIFT_WITHIN_CLASSES = "shift within classes"
 MIN_MOVE = 0.3
 MAX_STRAYS = 0.5
@@ -49,8 +49,9 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
     COT looks at how often each class is predicted. Errors change this, and a change of the class
     frequencies changes it too, so COT cannot tell them apart. But errors mostly lower the mean
-    confidence, and a change of the class frequencies alone does not. Such a change can also neither
-    change most predicted labels nor raise the confidence by over 15 points.
+    confidence, and a change of the class frequencies alone does not. A change of the class
+    frequencies alone also cannot raise the confidence by over 15 points, and it cannot change most
+    predicted labels.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the share of predicted labels that would have to change to be as frequent as on the
@@ -84,7 +85,7 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
 
 def could_be_frequencies(fall: Guard) -> bool:
-    """Return whether `fall in confidence` says that perhaps only class frequencies changed."""
+    """Return whether the check `fall` allows that only class frequencies changed."""
     return fall.threshold == MIN_SIGMA
 
 

@@ -19,11 +19,11 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# At most this many rows, and this many logits, of a domain are read. With 1000 classes, the limit
+# The largest numbers of rows and of logits that are read of a domain. With 1000 classes, the limit
 # of 2.5 million logits means 2500 rows.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# The interval of an estimate shows how much it would change with other rows of the same domains.
+# what the interval of an estimate shows: how the estimate varies with the rows that are drawn
 SAMPLING = "95 % sampling error only"
 ESTIMATED = ("train", "validation")  # the splits that estimates read; evaluate reads the test split
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
@@ -210,7 +210,7 @@ def read_inputs(
 
 
 def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
-    """Return the log of the members' mean softmax, (n, K), and each member's label, (M, n)."""
+    """Return the log of the members' mean softmax, (n, K), and the members' labels, (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
@@ -229,7 +229,7 @@ class Estimate:
 
     name: str
     accuracy: Share
-    low: float  # the lower end of the range; `interval` says what the range means
+    low: float  # the lower end of the range; the field `interval` says what the range means
     high: float
     assumption: str  # the condition under which the estimate is right, in one sentence
     guards: tuple[Guard, ...] = ()
@@ -237,7 +237,7 @@ class Estimate:
 
     @property
     def checked(self) -> bool:
-        """Whether any check of the estimate exists."""
+        """Whether the estimate has at least one check."""
         return bool(self.guards)
 
     @property

@@ -9,9 +9,9 @@ w = mu. Two methods solve this for noisy C and mu:
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
   (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
   n_v) + sqrt(2 log(2K/delta) / n_v), except with probability delta. The published code uses rho =
-  0.01 x 3 Delta, and so does this module. With rho = Delta, theta could differ from 0 only if
-  Delta is below the singular values of C, which are about 1/K. Here C and mu are made of
-  probabilities; the published code uses predicted labels by default.
+  0.01 x 3 Delta, and so does this module. With rho = Delta, theta would be 0 unless Delta is below
+  the singular values of C, which are about 1/K. Here C and mu are made of probabilities; the
+  published code uses predicted labels by default.
 
 If more than the class frequencies changed, these estimates are badly wrong. So covcal uses them
 only if the user asks for them.
@@ -90,7 +90,7 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return the distance of the domains' mean predictions, in units of sampling noise."""
+    """Return the distance between the mean predictions of both domains, in standard errors."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -109,9 +109,9 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
     C, (K, P), has a column for each class with source rows. If both norms are above 0, theta also
-    minimises ||C theta - gap||^2 + r ||theta||^2, for the r where r ||theta|| = rho ||residual||.
-    This second problem is easy to solve for a given r. The ratio r ||theta|| / ||residual|| rises
-    with r, so the right r is found by halving a range of log r.
+    minimises ||C theta - gap||^2 + r ||theta||^2, for the r with r ||theta|| = rho ||residual||,
+    where residual = C theta - gap. This second problem is easy to solve for a given r. The ratio r
+    ||theta|| / ||residual|| rises with r, so the right r is found by halving a range of log r.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -136,8 +136,8 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
 
     Also return which elements are free; the other elements are fixed at -1. This is block principal
     pivoting (Judice and Pires 1994), beginning with the guess `free`: solve for the free elements,
-    then fix the elements below -1, and free the elements that would rise above -1. If this makes no
-    progress, only one element is fixed or freed.
+    then fix the elements below -1, and free the elements that would rise above -1. If a step makes
+    no progress, the next step fixes or frees only one element.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())

@@ -3,10 +3,10 @@
 If the labels are the classes with the largest logits, the mean confidence m(T) falls from 1 to 1/K
 as T grows. So exactly one T gives the accuracy. But the labels may come from the classifier, and
 the logits from the aligned forecaster. Then m(T) may rise and fall. For T -> 0, m is the share of
-rows where both have the same label. For T -> oo, m is 1/K, or with class offsets, the mean
-probability that the offsets alone give to these labels. So a grid finds all T at which m crosses
-the accuracy. The largest T at which m falls through the accuracy is used. If m never reaches the
-accuracy, the T with the nearest m on the grid is used.
+rows where the aligned forecaster predicts the classifier's label. For T -> oo, m is 1/K, or with
+class offsets, the mean probability that the offsets alone give to these labels. So a grid finds all
+T at which m crosses the accuracy. The largest T at which m falls through the accuracy is used. If m
+never reaches the accuracy, the T with the nearest m on the grid is used.
 
 The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
 logits after centring each row. So if all logits are multiplied by k, T is multiplied by k too
@@ -38,7 +38,7 @@ class Match:
 
     temperature: float
     confidence: float  # the mean confidence at `temperature`
-    crossings: int  # number of temperatures that give the wanted confidence
+    crossings: int  # the number of values of T that give the wanted confidence
     guard: Guard  # the check that some T gives the wanted confidence
 
 

@@ -6,15 +6,15 @@ every class, with the probabilities softmax(z / T + b) as weights (NannyML's CBP
 summed over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. T_0 is the T with the lowest log loss
 without offsets. With fewer than 5 errors on the source, T_0 is at least 1, and T_c is T_0. The
 offsets correct a classifier that finds one class too probable. If a file has one confidence per
-row, or more than 1,000 classes, b is 0 and T_c is T_0. Offsets of class frequencies that the user
-gives are added. For two classes, T is T_c. For more classes, T is halfway, in log T, between T_c
-and the T at which the mean confidence is the estimated accuracy. The AUROC ranks rows by the
+row, or more than 1,000 classes, b is 0 and T_c is T_0. If the user gives class frequencies, their
+offsets are added to b. For two classes, T is T_c. For more classes, T is halfway, in log T, between
+T_c and the T at which the mean confidence is the estimated accuracy. The AUROC ranks rows by the
 classifier's own probabilities.
 
 This rule was chosen on the 158 shifts of the half *choose*. For two classes, the mean error of
-precision, recall, F1, specificity and AUROC is .044 (.046 if T is halfway, and b is 0). For more
-classes, the mean error is .041 (.044 if b is 0, and .050 if T is T_c). Isotonic calibration of each
-class, and a slope for each class, are not better than b.
+precision, recall, F1, specificity and AUROC is .044 (.046 with b = 0 and T halfway, as for more
+classes). For more classes, the mean error is .041 (.044 if b is 0, and .050 if T is T_c). Two
+alternatives to b are not better: isotonic calibration of each class, and a slope for each class.
 
 **Ranges.** The range of a metric contains its values at both ends of the accuracy's range, with T
 matched to each end. The range is widened on both sides by sqrt(s^2 + o^2). Here s is 1.96 times the
@@ -22,14 +22,15 @@ sampling error of the labels, and o allows for a class that became rarer or more
 change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
 classes, the errors s and o of different classes are assumed to be independent.
 
-A group of rows has the same T as all rows, and o = 0 for the accuracy. Groups were tried on each
-shift of *choose*: its rows were divided into two groups by their logits. The ranges contained 88 to
-93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over classes.
+For a group of rows, T is the T of all rows, and the accuracy of the group has o = 0. Groups were
+tried on each shift of *choose*: its rows were divided into two groups by their logits. The ranges
+contained 88 to 93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over
+classes.
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
-wrong row, by the probabilities at the T that matches A. If all pairs of classes cost the same, R is
-known, and the range of the cost comes only from the range of A. The range of R is widened like the
-range of a metric.
+wrong row; it is computed from the probabilities at the T that matches A. If all pairs of classes
+cost the same, R is known, and the range of the cost comes only from the range of A. The range of R
+is widened like the range of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ COST_RANGE = (
     "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts of the "
     "half choose."
 )
-Wanted = tuple[str, str | None]  # a metric, and a class; None stands for every class and their mean
+Wanted = tuple[str, str | None]  # a metric and a class; None: all classes and their mean
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ class MetricEstimate:
     value: NonNegative | None  # a share (or a cost); None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # number of rows of the class, or number predicted as this class: the smaller of both
+    # the smaller of two numbers: rows of the class, and rows that are predicted as the class
     rows: NonNegative
     interval: str  # the meaning of the range, in words
-    group: str | None = None  # the group of rows; None for all rows
+    group: str | None = None  # the name of the group of rows; None for all rows
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Groups:
     """Some rows, divided into groups."""
 
     names: Sequence[str]
-    numbers: Integers  # the index in `names` of each row's group
+    numbers: Integers  # for each row, the index of its group in `names`
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
@@ -130,7 +131,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return which metrics and classes the estimates are about, without the cost."""
+    """Return the metrics and classes of estimates (not the cost), as a user would ask for them."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -170,7 +171,7 @@ class Spread(Protocol):
         """Return the mean of this metric and of the same metric of other classes."""
 
 
-# For each metric of a class by name: its number of rows, and its value if the rows are enough.
+# By the name of a metric: its number of rows, and its `Spread` if there are enough rows.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
@@ -182,7 +183,7 @@ class ExpectedSpread:
     value: float
     ends: tuple[float, ...]  # the metric at both ends of the accuracy's range
     below: float  # sum of the squares of independent errors that lower the metric
-    above: float  # the same sum for errors that raise the metric
+    above: float  # sum of the squares of independent errors that raise the metric
 
     @property
     def interval(self) -> Interval:
@@ -335,14 +336,14 @@ def _spreads(
 
 
 def _moved(chances: Float64s, factor: float) -> Float64s:
-    """Return probabilities whose odds are multiplied by a factor."""
+    """Return the probabilities after multiplying their odds by a factor."""
     return np.asarray(chances * factor / (1 - chances + chances * factor))
 
 
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows of a metric, and the metric if there are enough rows."""
+    """Return the number of rows that a metric rests on, and the metric if this is enough."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -394,7 +395,8 @@ def _cost(
                 change = cost.sum() / positive(mistakes.sum()) - of_wrong
                 shifts.append((1 - share) * change)
             below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
-        # the range of A already contains the sampling error of the number of wrong rows
+        # The range of A already allows for the sampling error of the number of wrong rows. So only
+        # the costs of wrong rows add noise here.
         residual = of_row - (0.0 if shares is None else of_wrong)
         residual[predictions, np.arange(n)] = 0
         first = np.einsum("kn,kn->n", chance, residual)

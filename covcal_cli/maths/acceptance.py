@@ -28,7 +28,9 @@ from covcal_cli.arrays import Float64s, Integers
 # Only numbers K of wrong rows within this many standard deviations are computed. All other numbers
 # together have a probability below 1e-18.
 _DEVIATIONS = 9
-_POINTS = 128  # at most this many values of K; a value also stands for the numbers up to the next
+# At most this many values of K are computed. A value also stands for the numbers K between it and
+# the next value.
+_POINTS = 128
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
 
@@ -50,11 +52,11 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the largest number of wrong drawn rows with which the limit `error` is proved.
+    """Return how many drawn rows may be wrong if the labels still prove the limit `error`.
 
-    The result is -1 if even a draw without a wrong row proves nothing. Proved means: if more than
-    `error` of the set's rows were wrong, so few wrong rows would be drawn with a probability of at
-    most `level`.
+    The result is -1 if even a draw without a wrong row proves nothing. The limit is proved if a set
+    with a share of wrong rows above `error` would give so few wrong drawn rows with a probability
+    of at most `level`.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ def most_wrong(
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # If more wrong rows are drawn than expected at exactly `error`, they prove nothing.
+    # More wrong rows than are expected at exactly `error` prove nothing, so `most` is limited.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
@@ -92,7 +94,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(rows, math.ceil(mean + _DEVIATIONS * deviation))
     values = np.arange(low, high + 1, dtype=np.float64)
-    # The sum of log P(K + 1) - log P(K), from the smallest K on.
+    # log P(K) - log P(smallest K) is the sum of the steps log P(K + 1) - log P(K).
     steps = np.log((rows - values[:-1]) / (values[:-1] + 1)) + math.log(error / (1 - error))
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     chances = np.exp(logs - logs.max())
@@ -102,7 +104,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return bounds of P(W <= k), for k from 0 to `most` (rows) and every K (columns)."""
+    """Return upper bounds of P(at most k wrong drawn rows): a row per k, a column per K."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -118,7 +120,9 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 
 
 def _joined(first: Float64s, second: Float64s) -> Float64s:
-    """Return bounds for the sum of two batches. `second` is valid whatever the first batch drew.
+    """Return bounds for the wrong rows of two batches together.
+
+    The bounds in `second` are valid whatever the first batch drew.
 
     P(W1 + W2 <= k) is a sum over the values of W1. The second bound grows with k - W1. So the sum
     can be rearranged (summation by parts) into tail probabilities of W1, for which there are
@@ -130,12 +134,13 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-# the probability of drawing a row outside the region, divided by the probability inside
+# the probability of drawing a row outside the region, divided by that of a row inside the region
 OUTSIDE = 0.02
 # the part of the allowed error probability that the test after the first batch may use
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
-_GROWTH = 1.05  # ratio of the numbers k of neighbouring candidates
+# from one candidate to the next, the number k grows by 1, or by this factor if that is more
+_GROWTH = 1.05
 _COUNTS = 400  # largest number of label counts for which a binomial tail is computed
 # A threshold is a multiple of 1 / _STEPS, at most two steps above the best score below it.
 _STEPS = 1_000_000
@@ -205,7 +210,7 @@ def level_of_look(certainty: float, look: int) -> float:
 
 
 def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
-    """Return the probabilities with which a row inside and a row outside the region is drawn."""
+    """Return two probabilities of drawing a row: inside the region, and outside the region."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
@@ -213,9 +218,9 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
     """Return the candidates that accept the most rows on average, within a region.
 
-    The region is the `most` rows with the highest scores. The function `limits` takes a threshold,
-    and returns about how many rows above the threshold have a label, and the result of `most_wrong`
-    for the rows above the threshold.
+    The region is the `most` rows with the highest scores. The function `limits` takes a threshold.
+    For the rows above the threshold, it returns the approximate number of labels, and the result of
+    `most_wrong`.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -226,7 +231,7 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 
 
 def chance(ranking: Ranking, candidate: Candidate, beliefs: Sequence[Float64s]) -> float:
-    """Return the probability that a set of rows is accepted, on average over beliefs."""
+    """Return the probability that a candidate is accepted, as the mean over the beliefs."""
     errors = [ranking.wrong(candidate.rows, belief) / candidate.rows for belief in beliefs]
     passed = [_binomial(candidate.labels, error, candidate.wrong).sum() for error in errors]
     return float(np.mean(passed))
@@ -259,10 +264,10 @@ def _candidates(
 
 
 def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share of accepted rows for each candidate that may be the first."""
+    """Return, for each candidate, the expected share of accepted rows if tests begin with it."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # The expected gain after a candidate, by the number of its labelled rows that are wrong.
+    # The expected share of rows that later candidates add, for each number of wrong labelled rows.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]

@@ -23,9 +23,8 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 class ClassRows:
     """n rows, from which metrics of one class against all others are computed."""
 
-    is_predicted: Booleans  # q, (n,), whether the classifier predicts this class
-    # (n,), the ranks of the rows by their probability of the class; equal probabilities have equal
-    # ranks
+    is_predicted: Booleans  # q, (n,): true if the classifier predicts this class
+    # (n,): the rank of each row by its probability of the class; ties have the same rank
     ranks: Integers
     members: Float64s  # t, (n,), how many rows of the class each row stands for
     mass: Float64s  # m, (n,), how many rows each row stands for
@@ -51,12 +50,12 @@ class ClassRows:
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
-        """Return the sum of the values of each rank, the lowest rank first."""
+        """Return the sum of `values` over the rows of each rank, the lowest rank first."""
         return np.asarray(np.bincount(self.ranks, values))
 
 
 def positive(count: float) -> float:
-    """Return a number of rows to divide by: 0 or less becomes the smallest positive number."""
+    """Return `count`, or the smallest positive number if `count` is 0 or less."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
@@ -110,7 +109,7 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """How often a row of the class ranks higher than a row of another class."""
+    """Return the probability that a row of the class ranks above a row of another class."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2

@@ -20,7 +20,7 @@ _NONE = np.empty(0)  # replaces a missing array
 
 
 def networks_sha256(networks: Networks) -> str:
-    """Return the sha256 of all arrays, each after its name, in the order of names."""
+    """Return the sha256 of the names and the values of all arrays, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(networks):
         digest.update(name.encode("utf-8"))

@@ -36,19 +36,20 @@ _LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two d
 _LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
 _EXACT_SUM = 1e-4  # tolerance of a sum of values that were not rounded to few digits
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # if a larger share of rows is probabilities, the other rows count as damaged
-# if a larger share of values equals the smallest or largest value, values were clipped
+_MOST = 0.5  # if at least this share of rows is probabilities, the other rows are damaged
+# values were clipped if the smallest or largest value occurs at least this often per row
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # with fewer rows, a pattern may be chance
+_FEW_ROWS = 50  # with fewer rows, a pattern in the values may be chance
 _FEWEST_ROWS = 4  # with fewer rows, sums may be equal by chance
 _BLOCK_VALUES = 1 << 16
-_NEAR = 0.9  # share of the largest value that a softmax of probabilities can have
+# a value is near e / (e + K - 1), the limit of a softmax of probabilities, from this share of it on
+_NEAR = 0.9
 # quantised scores represent probability 0 by 0 or by the smallest number of the integer type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Probabilities differ from 1/K by at least this share of 1/K. Logits plus a large constant differ
-# less.
+# Some probability differs from 1/K by at least this share of 1/K. If logits have a large constant
+# added, all of them are nearer to their mean.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
 
@@ -174,7 +175,7 @@ class OutputEvidence:
 
     @property
     def reversal(self) -> Reversal | None:
-        """Why the lowest value is the most probable class; None if it is not."""
+        """How the outputs were reversed (the lowest is the most probable class); else None."""
         if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
             return None
         if self.rows == self._logarithms and self.low < self.high:
@@ -212,7 +213,7 @@ class OutputEvidence:
 
     @property
     def remedy(self) -> str:
-        """What to do to turn reversed outputs into probabilities, logs or scores, in words."""
+        """The instruction to users that turns reversed outputs into usable outputs."""
         if self.reversal == "complements":
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":
@@ -231,7 +232,7 @@ class OutputEvidence:
 
     @property
     def first_off(self) -> tuple[int, float] | None:
-        """The first row whose sum is not 1, and its sum."""
+        """The first row whose sum is not 1, and the sum of this row."""
         return self._first_off.get(self._decimals)
 
     @property
@@ -250,15 +251,15 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2. The logits of a row with a negative offset are
-                # too equal for that.
+                # Some probability must be above 1/2. This excludes logits with a large negative
+                # offset.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
 
     @property
     def _may_be_masked(self) -> bool:
-        """Whether values are so far apart that the lowest may be the mask of a class.
+        """Whether values are so far apart that the lowest value may be a mask.
 
         Masked logits have nearly equal sums, because the mask is most of the sum.
         """
@@ -266,16 +267,16 @@ class OutputEvidence:
 
     @property
     def total(self) -> float | None:
-        """The constant sum of all rows, counted from `lowest`; None if sums differ."""
+        """The constant sum of rows if `lowest` is subtracted from each value; else None."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the constant sum of rows, counted from `lowest` and multiplied by `sign`.
+        """Return the constant sum of rows, where each value v counts as sign (v - lowest).
 
-        None if sums differ, or if a value is below `lowest`.
+        Return None if sums differ, or if a value counts as less than 0.
         """
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
@@ -288,7 +289,7 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum, and some values are far from their mean."""
+        """Return whether rows have a constant sum, and their values are not all near the mean."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -457,7 +458,8 @@ class OutputEvidence:
     def _are_clipped(self) -> bool:
         """Return whether probabilities were clipped at a smallest or largest value.
 
-        Then many probabilities equal this value, and a sum differs from 1 by at most what was cut.
+        Then many probabilities equal this value. The sum of a row differs from 1 by at most the
+        amount that clipping can add or remove.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties

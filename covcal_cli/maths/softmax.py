@@ -28,7 +28,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64  # values
-# An offset that is this many times larger than the range of the logits costs half of their digits.
+# If an offset is this many times the range of the logits, float32 loses half of their digits.
 _FAR = 1 << 12
 # The negative log-likelihood of a class whose probability is below the smallest normal float64,
 # such as a masked class. It is about 708.
@@ -38,8 +38,8 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # gives very low logits that are no masks. The smallest mask that people use is -10 000.
 DEPTH = 5e3
 _DEEPEST = 1e30  # a logit this far below the highest logit of its row is always a mask
-# The usual distance is this quantile of the distances. The quantile is low, because most rows may
-# have masks.
+# The usual distance between the two highest logits is this quantile over the rows. The quantile is
+# low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6  # the smallest class frequency on the target
 
@@ -143,11 +143,11 @@ class Softmax:
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability per row. `places` has k m + j for class k of row j."""
+        """Return one log probability per row. Class k of row j is at the place k m + j."""
         return self.logs_of(self.logits.take(places))
 
     def logs_of(self, logits: Float64s) -> Float64s:
-        """Return the log probability of one class per row, from the logit of this class."""
+        """Return the log probability of one class per row from `logits`, (m,), of these classes."""
         logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
@@ -216,7 +216,7 @@ def log_mean_softmax(members: Floats) -> Float64s:
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
     """Return log mean_m e^(l_m) of arrays l_m of one shape.
 
-    At each place, at least one of the arrays must be finite.
+    For each element, at least one of the arrays must be finite.
     """
     every = np.stack(logs)
     highest = every.max(axis=0)
@@ -225,7 +225,7 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far below the highest logit of its row a logit must be to count as a mask.
+    """Return the depth of masks: a logit this far below its row's highest logit is a mask.
 
     `logits` have shape (n, K), `weights` (n,). A row is ignored if its weight is 0, if its logits
     are equal, if only one of its logits is finite, or if one of them is NaN or +inf.
@@ -249,11 +249,11 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
     """Return which logits, (n, K), are masks. By default, `depth` is computed from these rows."""
-    # the cheap test first: most blocks have no mask
+    # first a cheap test, because most blocks have no mask
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
-    with np.errstate(over="ignore", invalid="ignore"):  # logits below any depth, and rows of NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # for very low logits, and for NaN
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
@@ -263,7 +263,7 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
 
 def valid_rows(logits: Floats) -> Booleans:
     """Return which rows, shape (n,), of (n, K) hold no NaN or +inf and are not all -inf."""
-    if logits.size and np.isfinite(logits).all():  # cheaper than row by row
+    if logits.size and np.isfinite(logits).all():  # cheaper than a test of each row
         return np.ones(len(logits), dtype=bool)
     valid: Booleans = np.isfinite(logits.max(axis=1))
     return valid
@@ -280,7 +280,7 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
     """Return the root mean square of logits, (n, K), after subtracting each row's mean.
 
-    A logit is left out if `out`, (n, K), is true at its place.
+    A logit is left out if its element of `out`, (n, K), is true.
     """
     unmasked = ~out
     counts = unmasked.sum(axis=1)

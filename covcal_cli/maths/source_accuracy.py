@@ -20,7 +20,7 @@ from covcal_cli.maths.odds import wilson
 FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
 # Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
 _SLIGHT = 0.2
-# An accuracy counts as low only if it has less than this probability to be so low by chance.
+# An accuracy counts as low only if chance makes it so low with less than this probability.
 _NOISE = 0.01
 # If the share of one class is this large, a good classifier may predict this class nearly always.
 # So the AUROC is checked too.
@@ -31,8 +31,8 @@ RIGHT, WRONG = "right", "wrong"
 _SKILL = 0.6
 # the largest numbers of rows and of classes for which the AUROC is computed
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
-# For another order of the classes, the accuracy of the classes that move must rise by this share,
-# and by this many standard deviations. They must have at least this many rows.
+# Another order of the classes must raise the accuracy of the classes that move by this share, and
+# by this many standard deviations. These classes must have at least this many rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
@@ -42,11 +42,11 @@ Scores = Callable[[Rows], Floats]
 
 @dataclass(frozen=True)
 class SourceAccuracy:
-    """How many labelled source rows, not used for training, the classifier gets right."""
+    """The accuracy on labelled source rows that were not used for training, as counts of rows."""
 
     rows: int  # at least 1
     right: int
-    chance: float  # the share that would be right if predictions were shuffled
+    chance: float  # the accuracy if the predictions were shuffled
     majority: float | None = None  # the share of the most frequent class
     majority_class: str = ""
     auroc: float | None = None  # mean over the classes; None if nothing looks wrong
@@ -150,7 +150,7 @@ class SourceAccuracy:
 
     @property
     def _ranks_well(self) -> bool:
-        """Whether the ranking of rows shows that the classifier has learnt something."""
+        """Whether the AUROC shows that the classifier has learnt something."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
         is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
         return is_expected and self.auroc is not None and self.auroc >= _SKILL
@@ -215,13 +215,13 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return an order of the classes that is far better, and its accuracy; None if there is none.
+    """Return the accuracy with a far better order of the classes, and this order; else None.
 
-    The order has for each label the class that matches it, (K,). It is found on every second row
-    and tested on the other rows: with many classes and few rows, some order always fits the rows on
+    The order, (K,), gives the matching class of each label. It is found on every second row and
+    tested on the other rows: with many classes and few rows, some order always fits the rows on
     which it was found. Only the classes that move are tested, so two exchanged classes among many
-    are found. Far better means that the mean accuracy of these classes rises by 0.2, and by four
-    standard deviations.
+    are found. The order is far better if it raises the mean accuracy of these classes by at least
+    0.2, and by at least four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]
     if len(held_labels) < FEW_ROWS:

@@ -39,7 +39,8 @@ _TOLERANCE = 1e-6
 # After a step that is shorter than this, the error is below the tolerance. The first number is for
 # steps that use two derivatives, the second for steps that use three.
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-# two curvatures give a third derivative if they are at least this far apart in log T
+# A third derivative is computed from the second derivatives at two values of log T, if these values
+# are at least this far apart.
 _APART = 1e-3
 _MAX_STEPS = 60
 _TIE = 1e-12
@@ -145,7 +146,7 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample of rows, whose weights also count for the rows that were not drawn."""
+    """A sample of rows; their weights also stand for the rows that were not drawn."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -174,7 +175,7 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Draw at most `most` rows. Return their numbers, and how often each was drawn.
+    """Draw at most `most` rows. Return the numbers of these rows, and how often each row was drawn.
 
     A row is drawn in proportion to its weight. If only a few rows have large importance weights, a
     uniform draw could miss these rows. The draw takes equal steps along the cumulated weights, so
@@ -332,7 +333,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return the loss with derivatives at `slopes_at`, and only the loss at `values_at`."""
+        """Return loss and derivatives at each log T in `slopes_at`, and the loss at `values_at`."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -389,7 +390,7 @@ class _Objective:
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the places of local minima on the grid; for a flat part of the loss, its middle.
+    """Return the grid indices of local minima; the middle index if the loss is flat there.
 
     A flat part that reaches an end of the grid is not a minimum.
     """
@@ -471,7 +472,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move all descents to their minima. Also return the losses at the log T in `values_at`."""
+        """Move every descent to its minimum. Also return the losses at the log T in `values_at`."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):

@@ -34,8 +34,8 @@ class WeightHealth:
     """Numbers that show how reliable importance weights are; shares are fractions of n rows."""
 
     n: int  # number of source validation rows
-    # The effective sample size of w shows how far the domains overlap. The effective sample size of
-    # a shows the noise of T_f.
+    # `ess` is the effective sample size of the weights w: it shows how far the domains overlap.
+    # `ess_fit` is the effective sample size of the weights a: it shows the noise of T_f.
     ess: float
     ess_share: float
     ess_fit: float
@@ -131,7 +131,7 @@ def effective_sample_size(weights: Float64s) -> float:
 
 
 def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
-    """Return 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2 from probabilities g."""
+    """Return the squared error of g: 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2."""
     return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
 
 
@@ -147,10 +147,10 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 #
 #     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
 #
-# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The second part
-# of the difference is at least 0. Without it, the bound is weaker. Because g >= 1/(1+U), the weaker
-# bound is at least (1+U)/2 >= 1, so it never proves anything. It is also valid only for whole
-# populations and a known U.
+# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The last term of
+# this difference is at least 0. If it is left out, the bound is weaker. Because g >= 1/(1+U), the
+# weaker bound is at least (1+U)/2 >= 1, so it never proves anything. It is also valid only for
+# whole populations and a known U.
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def newton(
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # the step was too long, so half of it is taken back
+        if trial > value:  # the step was too long, so its length is halved
             step /= 2
             point -= step
             continue
