@@ -14,7 +14,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import ArgumentError
 from covcal_cli.records import Count, NonNegative, Share, at
 
-# Mean losses of the confidence, taken as a forecast of whether the predicted label is right.
+# Mean losses of the confidence as a forecast of r: r is 1 if the predicted label is right, else 0.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
 SMALL_GROUP = 100  # in a group of fewer rows, the ECE is mostly noise
@@ -59,7 +59,8 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may move a confidence on an edge into the bin above, so confidences are compared too.
+    # Rounding may move a confidence on an edge into the bin above.
+    # So the confidence is also compared with the edge.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0  # 0 belongs to the first bin
@@ -70,7 +71,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # each of the two is NaN if any value is NaN
+    lowest, highest = values.min(), values.max()  # both are NaN if any value is NaN
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
@@ -253,7 +254,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Most probabilities are in the lowest bin, and a processor adds to the same number slowly.
+# Most probabilities are in the lowest bin, and adding to the same number many times is slow.
 # So each bin has several copies, and neighbouring rows use different copies.
 _LANES = 4
 _PART = 1 << 15  # this many probabilities are counted at a time, in the processor's cache
@@ -287,8 +288,8 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # One pass gives the count and the sum of each cell, if c + p is added for a probability p.
-        # The total is then c times the count plus the sum, because the sum is less than c.
+        # For each probability p, c + p is added to a cell. The total of a cell is c count + sum.
+        # The sum is less than c, so the total gives both the count and the sum.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -341,7 +342,7 @@ class ClasswiseBins:
         return added
 
     def _first_cells(self, classes: int, m: int) -> NDArray[np.int32]:
-        """Return the index at which the bins of each class begin for each row, (classes, m)."""
+        """Return for each class and row: the first index of the row's copy of the bins."""
         lanes = np.arange(classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 

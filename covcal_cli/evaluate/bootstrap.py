@@ -14,7 +14,7 @@ noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all
 
 - A hypothesis is a gap d_b = confidence - accuracy for every bin. The true ECE of the hypothesis is
   sum_b n_b/n |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is
-  multinomial and e_b is the noise of binomial hits.
+  multinomial and e_b is binomial noise of the accuracy.
 - Two hypotheses are tested for every true ECE. `concentrated` scales the gaps that exceed two
   standard errors, and sets all other gaps to 0; then noise adds the most to the ECE. `even` has the
   same gap in every bin, in the observed direction; then noise adds the least to the ECE.
@@ -40,8 +40,9 @@ The ECE and its over- and under-confident parts have separate intervals, so a pa
 larger than the ECE. Then intervals are widened until no end of a part's interval is above the same
 end of the ECE's interval. Wider intervals contain the truth at least as often.
 
-At a level close to 1, fewer than five resamples are outside the interval. Then the interval is
-computed at the highest level with five resamples outside, and widened as for a normal distribution.
+At a level close to 1, fewer than five resamples are outside the interval. Then the
+interval of a lower level is computed: the highest level at which five resamples are outside. This
+interval is widened to the wanted level as for a normal distribution.
 
 **Differences.** Two calibrations on the same rows are compared with paired resamples. Comparing the
 two intervals is not enough, because chance affects both calibrations in the same way. So rows are
@@ -58,8 +59,9 @@ depend on the number of rows.
   the percentiles of the resampled differences, and their mirror image at the observed difference
   (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). If the true
   difference is 0, the interval contains 0 at least as often as its level says; a test checks this.
-- The class gap is a sum of absolute values, so its interval is computed like that of the ECE. It
-  needs joint cells for every class, so it is missing if there are more than a few hundred classes.
+- The class gap is a sum of absolute values, so its interval is computed like the interval of the
+  ECE. The computation needs joint cells for every class, so there is no interval if there are more
+  than a few hundred classes.
 """
 
 import math
@@ -88,7 +90,7 @@ MAX_DRAWS = 1 << 20  # at most this many numbers are drawn at a time, which limi
 # Each group has at least 100 resamples, and all groups together have about 20 000.
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
 GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
-# The ECE and its parts. All other sums of gaps use absolute values.
+# How the ECE and its parts sum gaps. All other metrics of gaps sum absolute values.
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -109,7 +111,7 @@ def intervals(
     if names is None:
         names = metrics.names
     elif not PARTS.keys().isdisjoint(names):
-        # The ECE and its parts are always computed together, so that their intervals fit.
+        # The ECE and its parts are always computed together, so that their intervals fit together.
         names = {*names, *(name for name in PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
@@ -182,7 +184,7 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return the interval of an area under the ROC curve.
 
-    Let n be the number of rows for which a share would have the area's variance. The interval is
+    Let n be the number of rows for which a share has the same variance as the area. The interval is
     Wilson's for n rows. Let m be the number of right rows or of wrong rows, whichever is smaller.
     No area has a larger variance than a share of m rows (Birnbaum & Klose 1957), so n is at least
     m. So the interval is wider than 0 even if every right row ranks above every wrong row.
@@ -201,7 +203,7 @@ def mean_interval(
     rng: np.random.Generator,
     level: float = LEVEL,
 ) -> Interval:
-    """Return the percentile interval of a mean, given the number of rows and the value of cells."""
+    """Return the percentile interval of a mean, from each cell's number of rows and value."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
     size = max(1, MAX_DRAWS // len(counts))  # number of resamples that are drawn at a time
@@ -269,7 +271,7 @@ def ece_interval(
     # The interval contains every hypothesis, `concentrated` or `even`, that is not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # the hypothesis with a true ECE of 1
+        unit = direction / float(part(direction) @ shares)  # the gaps if the true ECE is 1
         size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses that are tested at a time
         consistent = np.concatenate(
             [
@@ -355,7 +357,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return, for each row, the share of draws at least as far from their median as `observed`."""
+    """Return for each row: the share at least as far from the row's median as `observed`."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -363,7 +365,7 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Return the interpolated ends of the range of `grid` in which `shares` exceed `least`."""
+    """Return the two ends of the part of `grid` where `shares` exceed `least`, interpolated."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []
@@ -421,7 +423,7 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))  # sums of the confidence
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # On each axis: the cell of one calibration's confidence, and whether its label is right.
+        # Each axis is for one calibration. Cells divide rows by confidence and by right or wrong.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -509,7 +511,7 @@ class _Side:
     """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
 
     place: Integers  # the bin or class of the cell, in which gaps are summed
-    gaps: Float64s  # mean confidence, minus 1 in a cell of rows whose labels are right
+    gaps: Float64s  # mean confidence; if the labels of the cell are right, minus 1
 
     def total(self, drawn: Integers) -> Float64s:
         """Return n times the metric of R resamples; `drawn`, (R, cells), are rows per cell."""

@@ -12,7 +12,7 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # the confidence of a predicted class with a smaller gap counts as right
+MARGIN = 0.05  # if the gap of a predicted class is smaller, its confidence counts as right
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class that has rows. The level is that of all tests together (Bonferroni)."""
+        """Test every class that has rows. All tests share the `level` (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -115,7 +115,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """The number of classes that are off, in words; a lower bound if some are undecided."""
+        """The number of classes that are off, in words; "at least" if a class is undecided."""
         limit = f"{100 * self.margin:g} points"
         if not self.undecided:
             if not self.off:

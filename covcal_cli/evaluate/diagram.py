@@ -145,7 +145,7 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return the accuracy and the share of the rows above the lower edge of each bin.
+    """Return for each bin: the accuracy and the share of all rows above the bin's lower edge.
 
     Both arrays have shape (bins,). The accuracy is NaN if no row is above the edge.
     """

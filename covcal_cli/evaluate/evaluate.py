@@ -561,8 +561,8 @@ def _notes_on_fitted(
 ) -> list[str]:
     """Return a note for each calibration whose labelled rows have ids that no file contains.
 
-    Either the files have other data, or these rows have other ids there. In the second case, the
-    metrics also count rows to which the calibration was fitted.
+    Either the files have other data, or the files have these rows under other ids. In the second
+    case, the metrics also count rows to which the calibration was fitted.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):

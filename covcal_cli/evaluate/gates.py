@@ -27,7 +27,7 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # the suggested number of rows finds a fault with this probability
-_MOST = 20  # a number of rows above this many times the present number is not suggested
+_MOST = 20  # at most this many times the present number of rows is suggested
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
@@ -45,7 +45,7 @@ class Gates:
     allowed: Sequence[Limit] = ()  # how much worse than the baseline a metric may be
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    shared_by: int = 1  # number of labels, if the gates of all labels share one error probability
+    shared_by: int = 1  # number of labels whose gates share one error probability
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():

@@ -49,7 +49,7 @@ class Limit:
 
     metric: str
     limit: float  # a fraction
-    by: str | None = None  # a column, "class" or "predicted", if each group of rows has the limit
+    by: str | None = None  # for groups of rows: "class", "predicted" or a column; else None
 
     @property
     def least(self) -> bool:
@@ -162,8 +162,9 @@ def apply_limits(
 ) -> list[Verdict]:
     """Apply every limit to every calibration; without a calibration, to ``none``.
 
-    With a `level`, intervals of this level are compared with the limit, else plain values. Raises
-    `CovcalError` if a metric has no value, because a gate may not pass without a value.
+    With a `level`, intervals of this level are compared with the limit. Without a `level`, plain
+    values are compared. Raises `CovcalError` if a metric has no value, because a gate may not pass
+    without a value.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
     return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
@@ -381,8 +382,8 @@ def compare(
     """Compare every calibration with its baseline; without a calibration, compare ``none``.
 
     With a `level`, a limit is exceeded if the lower end of the change's interval is above the
-    limit; else the change itself is compared. If the rows are the same, the interval is that of a
-    paired difference, else of two independent samples.
+    limit. Without a `level`, the change itself is compared. If the rows are the same, the interval
+    is that of a paired difference, else of two independent samples.
 
     Raises `CovcalError` if the evaluation or the baseline lacks a calibration or a metric.
     """

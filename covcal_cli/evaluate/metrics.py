@@ -371,7 +371,7 @@ class LabelledRows:
 
     predictions: Labels  # labels whose confidence is measured
     labels: Labels  # true labels
-    logits: Float64s | None = None  # (K, m), the logits by which labels were predicted, if known
+    logits: Float64s | None = None  # (K, m), the logits from which labels were predicted, if known
 
     @cached_property
     def at_predictions(self) -> Labels:
@@ -443,7 +443,7 @@ class MetricsAccumulator:
         probabilities = forecast.probabilities
         # The largest log probability of a row is -log_sums, because its largest logit is 0.
         largest = -forecast.log_sums
-        if forecast.logits is labelled.logits:  # then the predicted label has the largest logit
+        if forecast.logits is labelled.logits:  # so predicted labels have the largest logit
             logs, at_labels = largest, forecast.logs_of(labelled.logits_of_labels)
             agreeing = len(logs)
         else:

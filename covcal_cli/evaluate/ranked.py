@@ -191,7 +191,7 @@ def areas(rows: RankedRows) -> Areas:
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
-    area = pairs = 0.0  # pairs: twice the number of pairs in the right order
+    area = pairs = 0.0  # pairs: twice the number of correctly ranked pairs
     for run in _runs(rows):
         area += run.risk()
         pairs += float(run.errors @ run.right_around)
@@ -209,7 +209,7 @@ class _Runs:
 
     ends: Float64s  # (runs + 1,), number of rows before the first run, and up to each run's end
     errors_at_ends: Float64s  # (runs + 1,), number of wrong rows among the rows that `ends` counts
-    last: Integers  # (runs,), the last row of each run, counted from the first run's first row
+    last: Integers  # (runs,), the last row of each run; the first run's first row is row 0
 
     @cached_property
     def sizes(self) -> Float64s:
@@ -223,17 +223,17 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Number of wrong rows before each run, plus the number up to its end, shape (runs,)."""
+        """Wrong rows before each run, plus wrong rows up to the end of the run, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Number of right rows before each run, plus the number up to its end, shape (runs,)."""
+        """Right rows before each run, plus right rows up to the end of the run, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
     def risk(self) -> float:
-        """Return the sum, over all ranks k, of the share of errors among the k first rows."""
+        """Return the sum, over all ranks k, of the share of errors among the first k rows."""
         # Sum 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)

@@ -127,7 +127,7 @@ class Verdict:
     exceeded: bool  # whether the interval (or, if there is none, the value) is beyond the limit
     low: float | None = None  # lower end of the interval
     high: float | None = None
-    by: str | None = None  # a column, "class" or "predicted", if each group of rows has the limit
+    by: str | None = None  # for groups of rows: "class", "predicted" or a column; else None
     group: str | None = None  # the name of the group
     n: int | None = None  # number of rows in the group, or of rows that a decision accepts
 
@@ -198,7 +198,7 @@ class Evaluation:
     inputs: tuple[Input, ...]
     # For each calibration, the metrics of each predicted class; empty with too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # rows are grouped by a column, "class" or "predicted"
+    by: str | None = None  # how rows are grouped: by "class", "predicted" or a column
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     # For each way to group rows, each calibration and each group: the rows in bins.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class Batch:
     drawn: int  # n_b, the number of drawn rows
     population: int  # N_b, the number of rows that no earlier batch drew
     seed: int
-    splits: tuple[str, ...]  # the splits whose rows could be drawn; all batches have the same
+    splits: tuple[str, ...]  # splits whose rows could be drawn, the same for all batches
     score: str  # description of the score from which probabilities were computed
 
 
@@ -117,7 +117,7 @@ class Draw:
 
     @property
     def labelled(self) -> Booleans:
-        """Whether each row has a label, shape (m,)."""
+        """True for each row that has a label, shape (m,)."""
         return np.asarray(self.labels != UNKNOWN_LABEL)
 
     @property
@@ -251,9 +251,9 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
-    `parts` has the file with its draw; with several labels, one such pair for each label. The copy
-    also stores the sha256 of the file without a draw. So the calibrations and the adapted files of
-    the original file also belong to the copy.
+    `parts` is the file with its draw; with several labels, a file and a draw for each label. The
+    copy also stores the sha256 of the file without a draw. So the calibrations and the adapted
+    files of the original file also belong to the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -361,8 +361,8 @@ def inclusion_rule(
 
     # A row whose probability would be above 1 is certain to be drawn.
     # Then other rows have larger probabilities, and may become certain in the next round.
-    # A round has the number of rows left to draw, and the sum of the sizes of uncertain rows.
-    # The probability of an uncertain row is its size times this number, divided by this sum.
+    # Each round stores a = number of rows left to draw, and b = sum of the uncertain rows' sizes.
+    # The probability of an uncertain row is a (size of the row) / b.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:

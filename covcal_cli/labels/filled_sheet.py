@@ -55,7 +55,7 @@ _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # leading zeros are restored up to this number of digits
 # If chance would sort the labels with a smaller probability, somebody has sorted them.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # the same for labels that moved by a line
+_RAREST = 1e-4  # the same limit if labels seem to have moved by a line
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -165,7 +165,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may stand for, if a program has read an id as a number."""
+    """Yield the ids for which a cell may stand: a program may have read an id as a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -231,7 +231,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """Join the sheets of several labellers to a sheet with all lines of a batch, without labels.
 
     Sheets of other batches than the first sheet's batch are ignored. If the sheet of a labeller is
-    missing, the joined sheet lacks its lines.
+    missing, the joined sheet lacks the lines of this labeller.
     """
     first = sheets[0]
     for sheet in sheets:

@@ -69,7 +69,7 @@ class Labelling:
     If rows can have several labels, the numbers are sums over the labels.
     """
 
-    new: int  # number of rows that had no label before, and have one now
+    new: int  # number of rows that had no label before, and now have a label
     replaced: int  # number of rows whose label changed
     labelled: int  # number of drawn rows with a label
     empty: int  # number of drawn rows without a label
@@ -241,7 +241,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return a result with sums over the labels in `names`; without names, the only result."""
+    """Return a result with sums over the labels in `names`, or the only result without names."""
     first = next(iter(of_label.values()))
     if not names:
         return first
@@ -431,6 +431,6 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
 
 
 def some_of(differing: Sequence[str]) -> str:
-    """Return the sentences about the first rows on which labellers disagree, joined."""
+    """Join the sentences about the first rows on which labellers disagree."""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return f"{'; '.join(differing[:_SHOWN])}{more}"

@@ -78,7 +78,7 @@ LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # forecasts are at least this far from 0 and 1
-_HALVINGS = 60  # after this many halvings, a range of length 3 is as short as rounding errors
+_HALVINGS = 60  # so many halvings make a range of length 3 as short as rounding errors
 _FEW = (1, 2, 3)  # for these numbers of events, the interval's end is a Poisson quantile
 LEAST_LABELS = 5
 # The effective number of rows of a metric is at most this many times its number of labels.
@@ -222,7 +222,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over all classes; `others` has this metric of all other classes."""
+        """Return the mean over all classes; `others` has the same metric for all other classes."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(

@@ -74,7 +74,7 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_UNSEEN = ("train", "validation")  # `evaluate` measures on the other split, test
+_UNSEEN = ("train", "validation")  # not the test split, on which `evaluate` measures
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
 _EXACT_ROWS = 1 << 20  # with more rows, scores are stored in 32 bits
 _CHUNK = 1 << 18  # number of rows that are processed at a time
@@ -123,9 +123,10 @@ class PickReport:
     pages: tuple[Path, ...]  # the written pages, in the order of the sheets
     classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
     before: int  # number of rows drawn by earlier batches
-    half_width: float  # with the labels of this batch, if scores are about right
-    half_width_of_all: float  # with the labels of all batches, if scores are about right
-    # With the labels of all batches, if scores are useless and half of the rows are right.
+    # Half width with the labels of this batch, and of all batches, if scores are about right.
+    half_width: float
+    half_width_of_all: float
+    # Half width with the labels of all batches in the worst case: useless scores, accuracy 1/2.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
 
@@ -331,7 +332,7 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # Most scores are near 1, where 32 bits store the score minus 1 with more digits.
         self._less = 0.0 if self._is_exact else 1.0
-        # The order in which rows are drawn: random, by score, or (if both are False) by likeness.
+        # Rows are drawn in this order: random, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
         self.variance = 0.0  # `_variance` of all rows, known after the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
@@ -507,7 +508,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean of all batches' estimates, weighted by size."""
+    """Return the standard deviation of the mean estimate; batches are weighted by their size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 

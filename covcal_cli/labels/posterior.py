@@ -55,7 +55,7 @@ MAX_FRAME = 1000  # a mean confidence is computed from at most this many rows
 _PARTS = 200  # rows are divided by confidence into this many parts; a row stands for each part
 _RANGE = 5e-3, 2e2  # range of T, divided by the scale of the logits
 _POINTS = 33, 25  # number of grid points of T, and of the offset
-_REACH = 4.0  # range of the offset, in standard deviations
+_REACH = 4.0  # range of the offset, in standard deviations of the prior
 _PASSES = 3
 _FORGOTTEN = 12.0  # grid points are left out if their log density is this far below the peak
 _LARGEST = 30.0  # log odds are limited to this size
@@ -99,7 +99,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # This factor makes all accuracies equally probable. Without it, all log T would be so.
+        # Without this factor, all log T would be equally probable, not all accuracies.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)

@@ -49,7 +49,7 @@ STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # a cell with one of these characters must be quoted
 LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letters of train, validation and test
 _CHUNK = 1 << 18  # number of ids that are searched at a time
-_HIGHEST = np.uint64(48)  # the shift that leaves the 16 highest bits of a hash
+_HIGHEST = np.uint64(48)  # a shift by this many bits leaves the 16 highest bits of a hash
 
 
 Cells = Mapping[str, Sequence[str]]  # for each column, by name, the cells of some rows
@@ -298,7 +298,7 @@ def facts_of(batch: Batch, data: str, share: Share | None) -> str:
 
 
 def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash that shows whether the id, the numbers and the facts of a line fit."""
+    """Return the hash that shows whether the id, numbers and facts of a line fit together."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
@@ -346,7 +346,7 @@ def _hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Arrays of equal ids may differ in width, but zeros at the end do not change the hash.
+        # Other arrays may store an id with more zeros at the end; zeros do not change the hash.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes

@@ -153,7 +153,7 @@ def _is_task(item: Any) -> bool:
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task for each person who labelled it; without labels, only once."""
+    """Yield the cells of a task for each person who labelled it; if nobody did, yield them once."""
     cells = _texts(task["data"])
     annotations = [
         annotation

@@ -46,7 +46,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# A line begins with the schema of its kind: a period or an acknowledgement.
+# A line begins with its schema, which says if it is a period or an acknowledgement.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
@@ -70,7 +70,7 @@ class History:
         ]
 
     def change_of(self, period: Period) -> str:
-        """Return in words what changed in a period, and the reason if somebody accepted it."""
+        """Say what changed in a period, and for what reason somebody accepted the change."""
         key = period.calibration.sha256, period.measured.period
         reasons = [
             acceptance.reason
@@ -206,7 +206,7 @@ class Rule:
     """The settings by which periods are judged."""
 
     tolerance: float
-    threshold: float  # how much evidence raises the alarm
+    threshold: float  # the evidence at which the alarm is raised
     stable: int  # an alarm ends after this many periods without another change; 0 for never
 
 
@@ -319,7 +319,7 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return the line that accepts the rows of the last period, together with this period.
+    """Return a line that accepts the rows of the last period, and return the last period.
 
     Return None if the last period has no alarm.
     """

@@ -47,7 +47,7 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.multilabel import current_label
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
-ERROR = 0.05  # the probability that any interval in a history is ever wrong
+ERROR = 0.05  # the probability that at least one interval in a history is ever wrong
 _MOST_ROWS = 20_000  # the labels of at most this many rows of a file are read
 _MOST_STARTS = 100  # a pool has at most this many labelled periods: the latest periods
 
@@ -63,7 +63,7 @@ class FileLabels:
     right: Float64s  # (n,), 1 if the classifier is right on a labelled row, else 0
     scores: Float64s  # (n,), scores of the labelled rows
     frame_scores: Float64s  # (m,), scores of a sample of all rows that could be drawn
-    drawable: Booleans  # (N,), whether each target row could have been drawn
+    drawable: Booleans  # (N,), true for each target row that could have been drawn
 
     @property
     def is_random(self) -> bool:
@@ -71,7 +71,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and effective size by the labels of some `rows`; None without labels."""
+        """Return accuracy and effective size from labels of some `rows`; None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -206,7 +206,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Add the labels of two parts of a period, as if all labelled rows were random rows of it."""
+    """Add the labels of two parts of a period; labelled rows count as random rows of the period."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -245,7 +245,7 @@ class Pool:
     last: str
 
     def accuracy(self, confidence: float) -> PeriodAccuracy:
-        """Return the mean confidence of a period minus the gap, which is its accuracy."""
+        """Return the accuracy of a period: its mean confidence minus the gap."""
         value, low, high = (
             float(np.clip(confidence - gap, 0, 1))
             for gap in (self.gap.value, self.gap.high, self.gap.low)
@@ -310,7 +310,7 @@ def pools(
     - `starts`: indexes of labelled periods; only the last 100 are used.
     - `expected`: the accuracy that was expected before any label was known; by default the mean
       confidence.
-    - `error`: the probability that any interval is ever wrong.
+    - `error`: the probability that at least one interval is ever wrong.
     """
     starts = starts[-_MOST_STARTS:]
     if not starts:

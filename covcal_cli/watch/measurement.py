@@ -203,7 +203,7 @@ def measurements(
     """Measure and yield every period of a file.
 
     If the history already has the period with the same rows, only labels are read. The state of a
-    period is "grown" if its first rows are the rows of this period in the history.
+    period is "grown" if the file has the rows of the history, followed by new rows.
 
     Raises
     ------
@@ -331,7 +331,7 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Return `standard` with the segments of a column.
+    """Add the segments of a column to `standard`.
 
     A note tells the user if the calibration's features file is missing, or lacks the column.
     """

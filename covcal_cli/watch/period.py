@@ -98,7 +98,7 @@ class ColumnDrift:
     p: Share  # p-value of the drift, corrected for the number of columns in the period
     missing: Share
     missing_before: Share
-    new: Share  # among rows with a value, the share whose category the reference lacks
+    new: Share  # share of the values whose category does not occur in the reference
     new_categories: tuple[str, ...]  # the most frequent categories that the reference does not have
     measure: str  # name of the number that changed most, such as "median"
     now: str
@@ -194,7 +194,7 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # accuracy from labels of the period, or estimated without
+    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -210,7 +210,7 @@ class Measured:
     by: str | None  # the column of dates by which the file was cut; None if it was not cut
     every: str  # the length of a period, such as "week"
     rows_sha256: tuple[str, ...]  # for each file of the period, a sha256 of the period's rows in it
-    rows: Count  # if this is 0, the numbers below mean nothing
+    rows: Count  # number of rows; if it is 0, the fields below have no meaning
     read: Count  # number of rows that were read: all rows, or a random sample
     confidence_before: Share  # mean confidence before calibration
     confidence: Share  # mean confidence after calibration
@@ -248,7 +248,7 @@ class Period(Document):
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
-    segment: Segment | None  # None if the alarm compares with the calibration's rows
+    segment: Segment | None  # None if the calibration's rows are the alarm's reference
     verdict: Verdict
     why: str
     supersedes: bool = False  # whether this line replaces an earlier line about the same period

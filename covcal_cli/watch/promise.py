@@ -32,7 +32,7 @@ from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
 # The suggested number of labels is one of these numbers.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_PRIOR = 10.0  # the estimated error counts like this many labels
+_PRIOR = 10.0  # the estimated error counts as much as this many labels
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def accepted_in_period(
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     """Judge the promise of a decision after the last period; None if no decision is watched.
 
-    A label counts if its period is at position `start` or later, and has the same decision.
+    A label counts if its period is at position `start` or later, and has the decision
+    of the last period.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -150,7 +151,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels a verdict needs, if the share `rate` of them is wrong."""
+    """Return how many more labels a verdict needs, if a share `rate` of these rows is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

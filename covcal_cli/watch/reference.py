@@ -50,7 +50,10 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file, or (with several labels) of it and the label."""
+    """Return the sha256 of a calibration's file.
+
+    If rows can have several labels, return a hash of this sha256 and the current label.
+    """
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -403,7 +406,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    # Equal quantiles cause a division by 0; values equal to quantiles get their rank at the end.
+    # Equal quantiles cause a division by 0. Ranks of values equal to a quantile are set below.
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m

@@ -30,7 +30,7 @@ from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
 from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
 from covcal_cli.watch.verdict import verdict_on
 
-PREDICTED = "predicted"  # segments are the predicted classes, unless a column has this name
+PREDICTED = "predicted"  # means the predicted class of a row, unless a column has this name
 _MOST_SEGMENTS = 30  # more segments do not fit on one page
 _MOST_ROWS = 20_000  # at most this many rows of a segment are read
 _LEAST_SOURCE = 50  # an estimate needs at least this many source rows of the segment
@@ -175,7 +175,7 @@ def _predicted(domain: Domain, rows: Rows) -> Integers:
 def _values(
     column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
 ) -> dict[str, AnyArray]:
-    """Return confidence, predicted class and kept columns of these rows, by the column's name."""
+    """Return the confidence, predicted class and kept columns of these rows, each by its name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
         CONFIDENCE: calibrated_confidence(domain, rows, scaled),

@@ -18,9 +18,9 @@ change to no change is
 Because the true mean of the reference is unknown, D is a difference of two sample means. Such a
 test is called group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and
 anytime-valid testing", 2024). While nothing changes, the mean of E_j is 1. Several uncorrelated
-differences can be tested together. With p differences, the square root becomes a power of p/2, and
-D^2 becomes a sum of squares; the mean of E_j is still 1. The average of E_j over several values of
-tau and several signals has mean 1 too, even if the signals are correlated.
+differences can be tested together. With p differences, the square root is raised to the power p,
+and D^2 becomes a sum of squares; the mean of E_j is still 1. The average of E_j over several values
+of tau and several signals has mean 1 too, even if the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). While nothing changes, R minus the number of periods is a martingale. By
@@ -143,8 +143,8 @@ def verdict_on(
     labels.
 
     Only the middle half of the estimated range counts, because the whole range is too wide for any
-    verdict. On the streams of the half named `choose`, labels contradict 10 of 116 verdicts "holds"
-    that use the middle half, and no verdict "off".
+    verdict. On the streams of `choose`, 116 verdicts "holds" use the middle half. Labels contradict
+    10 of these verdicts, and no verdict "off".
     """
     if not entry.rows:
         return "not known", None, "no rows came"

@@ -71,7 +71,7 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """How much evidence raises the alarm: the c of `covcal_cli.watch.verdict`."""
+        """The evidence c at which the alarm is raised, as `covcal_cli.watch.verdict` explains."""
         return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
 
@@ -183,7 +183,7 @@ def watch(
         join=join,
         force=force,
     )
-    # The reference data are written last: nothing can be refused any more.
+    # Write the reference data last: from here on, no error refuses the input.
     standard = with_written_reference(standard, wrote)
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
