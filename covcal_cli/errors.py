@@ -284,7 +284,7 @@ def _fits(kind: Any, value: Any) -> bool:
     if _is(origin, Callable):  # type: ignore[arg-type]
         return callable(value)
     types: Mapping[Any, Any] = {int: Integral, float: Real, Path: PathLike}
-    is_bool = type(value).__name__ in ("bool", "bool_")  # the types of Python and NumPy
+    is_bool = type(value).__name__ in ("bool", "bool_")  # the boolean types of Python and NumPy
     if kind is bool or is_bool:
         return is_bool and kind is bool
     return isinstance(value, types.get(kind, origin or kind))

@@ -236,7 +236,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # by descriptor, because another process may have removed the name
+        else:  # use the descriptor: another process may have removed the name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
     # Before the lock, another process may have taken the file for a leftover and removed it.

@@ -30,7 +30,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
-# the name of a table, without its ending
+# the file name of a table; the first group is the name without its suffixes
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
 _CHECKSUM_BYTES = 4  # length of the checksum that is stored with each chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
@@ -428,7 +428,9 @@ def _require_checksums(
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield the attributes that are texts or single numbers: those in `names`, or all.
+    """Yield name and value of the attributes that are texts or single numbers.
+
+    If `names` is given, all other attributes are left out.
 
     `group` is h5py's low-level identifier, which is twice as fast as h5py's object.
     """

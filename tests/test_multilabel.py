@@ -792,7 +792,7 @@ def test_names_of_labels_that_are_damaged_are_refused(
     path = Path(shutil.copy(several / "features.h5", tmp_path))
     with h5py.File(path, "r+") as file:
         file.attrs["labels"] = names
-    with pytest.raises(CovcalError, match="its attribute labels names no labels"):
+    with pytest.raises(CovcalError, match="its attribute 'labels' holds no label names"):
         labels_in(path)
 
 

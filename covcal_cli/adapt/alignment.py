@@ -133,7 +133,8 @@ class Aligner:
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
                 if self._discriminator_won(trace.losses[-1]):
-                    # Keep the previous check's networks; at the first check, store the current.
+                    # Keep the networks of the previous check.
+                    # At the first check, store the current networks.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)

@@ -126,7 +126,7 @@ class Perceptrons:
         )
 
     def take_members(self, other: Self, members: Sequence[int]) -> None:
-        """Copy the weights of these members from `other`."""
+        """Copy the weights of `members` from `other`."""
         for own, new in zip(self.parameters(), other.parameters(), strict=True):
             own[list(members)] = new[list(members)].detach()
 
@@ -217,7 +217,7 @@ class ScheduledOptimiser:
                 tensor.grad = None
 
 
-# The classes of torch are not used, because they import its compiler, which takes two seconds.
+# torch's optimisers are not used: they import torch's compiler, which takes two seconds.
 
 
 class _AdamW:

@@ -83,7 +83,7 @@ class DiscriminatorSettings:
     hidden: int  # width of the hidden layer
     dropout: float  # share of hidden activations that are set to 0 in training
     schedule: Schedule
-    patience: int  # training ends after so many checks without a smaller validation error
+    patience: int  # training ends after this many checks without a smaller validation error
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Settings:
     # Without a horizon, the coefficient is always 1.
     reversal_horizon: int | None
     penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
-    # decay of the running averages of psi and the head, which are stored; 0 for no averages
+    # psi and the head are stored as running averages with this decay; 0 for no averages
     averaging: float
     # training stops if a new probe finds this share of effective rows or more, twice in a row
     stop_ess: float | None

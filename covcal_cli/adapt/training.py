@@ -67,8 +67,8 @@ class MemberReport:
     steps: int  # the training step at which the member's networks were stored
     # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended"
     stop_reason: str
-    forecaster_loss: float  # mean training loss since the check before
-    discriminator_loss: float  # mean training loss since the check before
+    forecaster_loss: float  # mean over the training steps since the previous check
+    discriminator_loss: float  # mean over the training steps since the previous check
     # accuracy of a new linear probe on validation rows, mean of both domains; 0.5 is chance
     probe_accuracy: float
     # share of effective rows among source validation rows, by the discriminator on psi
@@ -79,7 +79,7 @@ class MemberReport:
     # importance-weighted Brier score on labelled source validation rows; lower is better
     weighted_brier: float
     weighted_brier_control: float  # `weighted_brier` with a control variate
-    # share of target validation rows that the forecaster and the classifier predict alike
+    # share of target validation rows whose class forecaster and classifier predict alike
     target_agreement: float
 
 

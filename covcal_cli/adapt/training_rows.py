@@ -22,7 +22,7 @@ MAX_ROWS = 200_000  # largest number of rows that are used of a split; they are 
 _BLOCK = 8192  # number of rows whose features are in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-# A function that yields features, (n, d) float32 on the CPU, and is called for each pass.
+# A function that yields all features, (n, d) float32 on the CPU. Every pass calls it again.
 Blocks = Callable[[], Iterator[Tensor]]
 
 

@@ -19,8 +19,8 @@ class Kind:
     """A kind of model, such as ONNX."""
 
     words: str  # the name of the kind in messages
-    usual: tuple[str, ...]  # endings of file names, as the help and messages list them
-    others: tuple[str, ...]  # other endings of file names
+    usual: tuple[str, ...]  # file name endings that the help text and messages show
+    others: tuple[str, ...]  # file name endings that are accepted, but not shown
     exported: str  # the ending of the files that export writes
 
 
@@ -45,7 +45,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # The reader of ONNX gets every other file, because its error names the kind of the file.
+    # Any other file goes to the reader of ONNX, because its error names the kind of the file.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

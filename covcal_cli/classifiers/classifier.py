@@ -24,7 +24,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest value of votes, percentages, or scores of 8 or 16 bits
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # an offset of all logits so large that float32 loses half of its digits
+_FAR = 1 << 12  # with this offset, logits keep only half of the digits of float32
 # the two ways to read outputs that may be logits or probabilities
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
@@ -54,9 +54,9 @@ class Outputs:
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # whether all rows must be seen to choose `tail`
+        self.is_open = tail == PLAIN  # True if `tail` is chosen only after all rows were read
         self.are_independent = False  # whether rows can have several labels, with one output each
-        self.notes: tuple[str, ...] = ()  # notes about the outputs, after the decision
+        self.notes: tuple[str, ...] = ()  # how the outputs are read; empty before `settle`
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
@@ -64,7 +64,7 @@ class Outputs:
 
         A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
         """
-        # The logits of several labels share no offset, and these two types fit into float32.
+        # The logits of several labels share no offset, and float16 and float32 fit into float32.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
@@ -76,7 +76,7 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the model's own numbers: for the pair 0 and z, only z."""
+        """Return the numbers that the model gave: only z if a row is stored as the pair 0 and z."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -90,7 +90,7 @@ class Outputs:
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    "the model applies softmax twice, because in the input of its last softmax "
+                    "the model applies softmax twice: in the input of its last softmax, "
                     f"{evidence.fact}. This makes every confidence too low: export the model "
                     "without the second softmax",
                 )
@@ -135,11 +135,11 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs in the same way as an earlier extraction, if they can be read so.
+        """Read outputs as logits or as probabilities, as an earlier extraction read them.
 
-        `tail` is the result of that extraction. `outputs` are the outputs for random inputs. If
-        `tail` is None, the form of `outputs` decides. Later outputs are read as probabilities only
-        if `outputs` are probabilities.
+        `tail` is the tail that the extraction chose. `outputs` are the outputs for random inputs.
+        If `tail` is None, `outputs` decide how later outputs are read. Later outputs are read as
+        probabilities only if `outputs` can be probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))

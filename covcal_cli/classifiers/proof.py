@@ -167,7 +167,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == "sigmoid":
         z = sigmoid(z)
     elif tail != "none":
-        with np.errstate(invalid="ignore"):  # some rows may be infinite
+        with np.errstate(invalid="ignore"):  # a row may hold infinite logits
             z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)

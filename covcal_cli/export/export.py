@@ -230,7 +230,7 @@ def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
 
 
 def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """Return the metadata if rows can have several labels: JSON lists with a value per label."""
+    """Return the metadata of a model for several labels: JSON lists with one value per label."""
     if not calibrations:
         return {}
     entries = {

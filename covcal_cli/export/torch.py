@@ -105,9 +105,10 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the node with the most of the first columns of `expected`, and their number.
+    """Find the node whose columns equal as many first columns of `expected` as possible.
 
-    Among nodes with the same number of columns, the first node with the smallest error is used.
+    Return the node and the number of these columns. Among nodes with the same number of columns,
+    the first node with the smallest error is used.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():

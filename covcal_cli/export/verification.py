@@ -97,7 +97,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield random inputs of several sizes, from which the caller uses the first that runs."""
+    """Yield random inputs of several sizes; the caller uses the first that the model accepts."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -131,7 +131,9 @@ def no_number(where: str) -> CovcalError:
 
 
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest difference of probabilities, and of the confidence, from `expected`.
+    """Return the largest error of the probabilities and of the confidence.
+
+    `expected` has the right probabilities.
 
     The result is infinite if a value is NaN or a shape differs. `added` has the
     probabilities; if a row has one label, also the label and the confidence.

@@ -63,7 +63,7 @@ class Candidate:
     method: str
     temperature: Positive  # T_f of this method
     target_confidence: Share | None  # mean confidence on target training and validation rows
-    estimated_accuracy: Share | None  # on the target; equal for all methods
+    estimated_accuracy: Share | None  # on the target; the same for all candidates
     expected_ece: Share | None  # absolute difference of target_confidence and estimated_accuracy
     chosen: bool
     why: str  # in a few words, why auto chose this method or did not choose it
@@ -107,7 +107,7 @@ class Calibration(Document):
     method: str  # the method that the user asked for
     method_used: str  # the method that was used; `reason` says why, in one sentence
     reason: str
-    forecaster: Forecasters  # names the logits that are scaled
+    forecaster: Forecasters  # the name of the logits that are scaled
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
     # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
@@ -120,7 +120,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"; None without importance weights
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
     loss: str  # the loss that T_f minimises: "brier" or "nll"
-    # the fit of T_f: rows, errors, the loss before and after, and the limit if T_f reached it
+    # the fit of T_f: rows, errors, loss before and after, and the limit of T_f if T_f equals it
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # the fields of `WeightHealth`; None without weights
     bound: Mapping[str, Any] | None  # the terms of Theorem 1 of the paper; None without weights
@@ -132,7 +132,7 @@ class Calibration(Document):
     # the offsets b, one per class: log(q_y / p_y) if class frequencies are corrected, else empty
     class_offsets: tuple[float, ...] = ()
     confidence_offset: float = 0.0  # the offset a, which is added to the log odds of the confidence
-    # whether T was fitted to target labels, which came from covcal label or by --labels N
+    # whether T was fitted to target labels, from covcal label or from --labels N
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
@@ -203,7 +203,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError if a mapping lacks a number; the message names its key."""
+    """Raise ValueError with the key of a number if the number is missing from a mapping."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:

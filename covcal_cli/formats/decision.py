@@ -48,7 +48,7 @@ class GroupPoint:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The share of accepted rows with the lowest cost, and this cost."""
+    """The cheapest share of rows to accept, and the mean cost of a row at this share."""
 
     share: Share
     cost: float  # mean cost of a row, from wrong accepted rows and from reviewed rows

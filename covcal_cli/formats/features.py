@@ -46,10 +46,10 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # the attributes that say how the model was read; the value of ``preprocessing`` is JSON
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The attribute ``tail`` of files with one confidence per row (`covcal_cli.data.confidences`).
-# In files with one confidence per row, all classes except the label have equal logits.
+# The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`).
+# In files with one confidence per row, all classes but the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes of a file with one confidence per row, which forecasts whether the row is right.
+# The classes of a file that has only the confidence that a row is right, and no real classes.
 # With 20 classes, the confidence of the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
@@ -77,7 +77,7 @@ _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed
 
 
 class Domain:
-    """A domain of an open file without its labels: its splits, and arrays that are read by row."""
+    """A domain of an open file: its splits and its arrays, read by row, but not its labels."""
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
@@ -353,7 +353,7 @@ class FeatureFile:
     def reading(self) -> dict[str, Any]:
         """The known facts on how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # files without rows have this text
+        if reading.get("tail") == "None":  # files without rows store this text
             del reading["tail"]
         if "preprocessing" in reading:
             try:
@@ -423,12 +423,12 @@ class FeatureFile:
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file that holds more or fewer labels than its attribute names."""
+        """Refuse a file with more or fewer labels than label names in its attribute."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(
-                f"{self.path} holds {stored} labels, but its attribute {LABELS} names {named}: "
-                "extract again"
+                f"{self.path} holds {stored} labels, but {named} label names in its attribute "
+                f"{LABELS!r}: extract again"
             )
 
     def _checked_schema(self) -> str:
@@ -506,7 +506,7 @@ def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
         names = None
     is_valid = isinstance(names, list) and all(isinstance(n, str) and n.strip() for n in names)
     if not is_valid or not names or len({*names}) < len(names):
-        raise CovcalError(f"{path}: its attribute {LABELS} names no labels: extract again")
+        raise CovcalError(f"{path}: its attribute {LABELS!r} holds no label names: extract again")
     return tuple(names)
 
 

@@ -107,7 +107,7 @@ class HDF5Writer:
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file. HDF5 compares its checksums, and computes new ones."""
+        """Copy a dataset of another file. HDF5 checks its checksums, and computes new checksums."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         if not shape or 0 in shape:
             self.write(name, dataset[()])
@@ -139,7 +139,7 @@ class HDF5Writer:
 
 def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
     """Return HDF5's options for a dataset in chunks of some rows, each with a checksum."""
-    if not shape or 0 in shape or dtype.itemsize == 0:  # HDF5 allows no chunks here
+    if not shape or 0 in shape or dtype.itemsize == 0:  # HDF5 refuses chunks
         return {}
     row_bytes = math.prod(shape) // shape[axis] * dtype.itemsize
     chunk = list(shape)
@@ -154,7 +154,7 @@ def _storable(value: Attribute) -> Attribute:
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     """Return texts as UTF-8 bytes of one length, in which ``/classes`` and ``ids`` are stored."""
-    if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster
+    if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster than Python
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
     # A generator, because a list of a million texts would take 50 MB.

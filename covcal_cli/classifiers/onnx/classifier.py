@@ -97,7 +97,7 @@ class OriginalModel:
     ) -> None:
         """Refuse a model that gives different outputs in two runs on the same rows.
 
-        If inner tensors are read, ONNX Runtime does not remove dropout, which makes outputs differ.
+        If inner tensors are read, ONNX Runtime keeps dropout, and dropout makes outputs differ.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -230,7 +230,8 @@ class OpenedOnnx:
         differently. If the first `few` rows show no change, the other rows are not compared.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
-        # Rounding to integers may change only later rows, and a fixed batch cannot be made smaller.
+        # A quantised model is compared on all rows, because rounding may change only later rows.
+        # A fixed batch is compared on all rows, because it cannot be made smaller.
         if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
             first = {name: array[:few] for name, array in batch.items()}
             error = original.difference(first, runner.run(reading.tensors, first))

@@ -21,7 +21,7 @@ _PICKLE = b"\x80"
 # Files that users give by mistake instead of a model: first bytes, kind of file, and remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
-    b"<": ("a web page", "download the raw file, not its page"),
+    b"<": ("a web page", "download the file itself, not a web page about it"),
     b"PK\x03\x04": ("a zip archive (a torch or Keras file?)", _EXPORT),
     b"\x89HDF": ("an HDF5 file (a Keras model?)", _EXPORT),
     b"\x89PNG": ("a PNG image", _EXPORT),
@@ -257,10 +257,11 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find the weights of a model in other files, and replace links by their destinations.
+    """Find the other files that hold a model's weights, and follow links to these files.
 
-    Return the folder of all weights, and the file of each name in the model. Raises `CovcalError`
-    if a name leads out of the model's folder, or if a file is missing or too short.
+    Return a folder that contains all of these files, and the file for each name in the model.
+    Raises `CovcalError` if a name leads out of the model's folder, or if a file is missing or too
+    short.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)

@@ -115,7 +115,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
     """Return whether the output follows from random logits by a softmax or another known tail.
 
-    True if the tail does not run on random logits: the first batch of data is also checked.
+    Returns True if the tail cannot run on random logits: the first batch is checked later.
     """
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
@@ -128,7 +128,8 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # If the output has another size, the head can only be right if a row has several tokens.
+    # If the sizes differ, the head can be right only if it runs on several tokens of a row.
+    # Then the output has another number of rows or axes.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -372,7 +373,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 
 
 def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
-    """Return the tensors that depend on all of `cut`, in order, up to `output`."""
+    """Return the tensors that depend on all of `cut`, up to `output`, in the order of the graph."""
     path = graph.ancestors([output])
     return [
         name
@@ -385,7 +386,10 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Return one coefficient per head and one constant per class; None if they do not fit."""
+    """Return the coefficients and constants with which a weighted sum of the scores is `value`.
+
+    There is one coefficient per head and one constant per class. None if no such sum fits.
+    """
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)

@@ -309,7 +309,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor` rounded by its quantisation, for a layer that quantises its own input."""
+    """Quantise `tensor` and turn it back into floats, for a layer that quantises its input."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -434,7 +434,7 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Reduce W and b to the classes that a node chooses, in the order of the node."""
+    """Keep the classes of W and b that a Gather or Slice node chooses, in the chosen order."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None

@@ -35,7 +35,7 @@ class ClassOutput:
     is_label: bool = False  # whether the output is only the number of the most likely class
     is_vector: bool = False  # whether the output is one number per row, without an axis of classes
     columns: int = 0  # the number of columns that the output declares; 0 if it declares none
-    # if each row of the output is a dictionary: its keys, in the order of the tensor's columns
+    # the keys if each row of the output is a dictionary, in the order of the tensor's columns
     zipped: tuple[str | int, ...] = ()
 
     @property
@@ -57,7 +57,7 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # Beside an output with several scores per row, an output of one number is probably a loss.
+        # If another output has several scores per row, an output of one number is probably a loss.
         # Outputs of the lowest rank are used.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
@@ -98,7 +98,7 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
-    """Return whether a linear layer computes `outer` from `inner`, which is then an embedding."""
+    """Return whether a linear layer computes `outer` from `inner`, so `inner` is an embedding."""
     path = graph.ancestors([outer.tensor])
     return inner.tensor in path and any(
         has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
@@ -129,10 +129,11 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 
 
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
-    """Return the sizes of a row of an output that are not 1; a free size counts as 0.
+    """Return the sizes of the axes of an output's row, without axes of size 1.
 
-    The first axis is the rows. In an output of shape [1, N, K], the second axis is the rows if N is
-    not 1 and equals the first axis of the model's input.
+    An axis without a declared size counts as 0. The first axis is the rows. In an output of shape
+    [1, N, K], the second axis is the rows if N is not 1 and equals the first axis of the model's
+    input.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -151,7 +152,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The comparison of the labels that a model gives with its most probable classes.
+# The labels that a model gives are compared with its most probable classes.
 # For example, a support vector machine finds its label by votes, and may predict another class.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}

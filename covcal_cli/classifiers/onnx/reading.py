@@ -162,7 +162,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return the tail with the first output that follows from the scores, and with its `kind`.
+        """Choose the first output that follows from the scores, and return the tail with its kind.
 
         Raises `UnknownTailError` if no output fits.
         """
@@ -192,7 +192,7 @@ class Tail:
         printed = values[output.tensor]
         largest = float(np.abs(printed).max(initial=0)) or 1.0
         logits, rows = self.logits(scores), printed.reshape(len(printed), -1)
-        # A rounding error of a logit changes the softmax by at most about the same number.
+        # A rounding error of r in a logit changes the softmax by at most about r.
         step = self.head.tail_step + proof.rounding(logits)
         allowed = max(limit, proof.tolerance(printed.dtype)) + step / largest
         return proof.tail_error(kind, logits, rows) <= allowed

@@ -235,7 +235,7 @@ def affine_map(
 def _rows(part: Part, points: Float64s, row: tuple[int, ...]) -> Float64s:
     (values,) = part.run([points.reshape(len(points), *row)])
     if values.ndim == 0 or len(values) != len(points):
-        raise CovcalError("a part of the model gives another number of rows")
+        raise CovcalError("a part of the model gives more or fewer rows than it gets")
     return values.reshape(len(points), -1)
 
 

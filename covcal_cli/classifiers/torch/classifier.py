@@ -176,11 +176,11 @@ class _OtherOutputError(CovcalError):
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read phi and the logits of a program, which was found by running random rows."""
+    """A way to read phi and the logits of a program, found by running it on random rows."""
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # found on random rows; the first batch may change it
+    n_features: int | None  # number on random rows; the first batch can have another number
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -337,7 +337,7 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
             raise
         return Answer.of(answer, run.where)
     # Random rows do not show whether the model limits large logits or extreme probabilities.
-    # So prefer the output itself if features do not depend on the head.
+    # So the output itself is used if the features that --phi chooses do not need the head.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)

@@ -222,7 +222,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return the result of `_first_layer` for a frozen TorchScript program, without modules."""
+    """Return what `_first_layer` returns, for a frozen TorchScript program without modules."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

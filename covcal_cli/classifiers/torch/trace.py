@@ -117,7 +117,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
-    """Return whether a convolution reads single pixels or the whole image, and not parts of it."""
+    """Return whether each result of a convolution depends on one pixel, or on the whole image."""
     kernel = tuple(arguments["weight"].shape[2:])
     padding = arguments["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
