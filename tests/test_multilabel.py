@@ -254,6 +254,39 @@ def test_an_error_names_its_label_and_an_unknown_label_is_refused(several: Path)
     assert labels_in(several / "features.h5") == LABELS
 
 
+def test_a_file_without_a_label_of_the_calibration_is_refused(
+    several: Path, tmp_path: Path
+) -> None:
+    """Results that lack a label in silence would look complete."""
+    two = tmp_path / "two.h5"
+    write_csv(tmp_path / "t.csv", columns(made("target"), *LABELS[:2]))
+    settings = ExtractSettings(outputs="logits", multilabel=True)
+    api.extract(None, None, tmp_path / "t.csv", two, settings)
+    document, page = several / "cal.json", tmp_path / "r.html"
+    for call in (
+        lambda: api.apply(two, document, tmp_path / "p.csv"),
+        lambda: api.report(two, [document], page),
+    ):
+        with pytest.raises(CovcalError, match=r"two\.h5 does not have the label 'bird' of .*json"):
+            call()
+    for command in (("decide", "--error", "0.1"), ("evaluate",)):
+        line = covcal(*command, two, "-c", document, cwd=tmp_path).error_line()
+        assert "two.h5 does not have the label 'bird'" in line
+    assert not (tmp_path / "p.csv").exists()
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("command", ["watch", "apply", "evaluate"])
+def test_a_cut_calibration_is_to_be_made_with_calibrate(
+    command: str, several: Path, tmp_path: Path
+) -> None:
+    """The remedy names the command that makes the broken file, not the one of another file."""
+    cut = tmp_path / "cal.json"
+    cut.write_bytes((several / "cal.json").read_bytes()[:500])
+    line = covcal(command, several / "features.h5", "-c", cut, cwd=tmp_path).error_line()
+    assert f"{cut} is not JSON: make it with covcal calibrate" in line
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".npz", ".h5", ".parquet"])
 def test_apply_writes_the_calibrated_probability_of_every_label(
     suffix: str, several: Path, tmp_path: Path

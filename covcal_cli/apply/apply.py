@@ -21,7 +21,8 @@ from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision, read_decision
-from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, labels_in
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.lineage import labels_of
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
@@ -128,7 +129,7 @@ def apply(
             file = stack.enter_context(FeatureFile(path))
             return _opened(file, document, settings, networks, decision, progress or silent)
 
-        labels = labels_in(path)
+        labels = labels_of(path, [document])
         source: _CalibratedRows | _LabelRows
         if labels:
             if settings.confidence_only:

@@ -229,7 +229,10 @@ def evaluate(
             pooled=pooled,
             check=report.check,
         )
-        if labels := labels_of(file, documents or ([decision] if decision else [])):
+        labels = labels_of(file, documents)
+        if decision is not None and not documents:
+            labels = labels_of(file, [decision], remedy="make it with covcal decide")
+        if labels:
             if diagram is not None:
                 raise typer.BadParameter(
                     "works on one classifier, but this file has several labels: leave it out",

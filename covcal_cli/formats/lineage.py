@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import (
@@ -53,16 +53,28 @@ def file_here() -> Path:
     )
 
 
-def labels_of(file: Path | None, documents: Sequence[Path]) -> tuple[str, ...]:
+def labels_of(
+    file: Path | None, documents: Sequence[Path], *, remedy: str = "make it with covcal calibrate"
+) -> tuple[str, ...]:
     """Return the names of the labels if a row can have several labels, else an empty tuple.
 
     The names come from `file`; without a file, from the first document; without a document, from
-    cal.json in this folder.
+    cal.json in this folder. If a document is no JSON, the message ends with `remedy`.
+
+    Raises `CovcalError` if the file lacks a label of a document.
     """
-    if file is not None:
-        return labels_in(file)
-    document = documents[0] if documents else Path("cal.json")
-    return labels_of_document(read_json(document, remedy=REMEDY)) if document.is_file() else ()
+    if file is None:
+        document = documents[0] if documents else Path("cal.json")
+        return labels_of_document(read_json(document, remedy=remedy)) if document.is_file() else ()
+    labels = labels_in(file)
+    for document in documents if labels else ():
+        needed = labels_of_document(read_json(document, remedy=remedy))
+        if lacking := [name for name in needed if name not in labels]:
+            raise CovcalError(
+                f"{file} does not have the label {shown(lacking[0])} of {document}: extract it "
+                "again with all labels, or make a calibration of fewer labels"
+            )
+    return labels
 
 
 def file_to_judge(

@@ -13,8 +13,8 @@ from covcal_cli.files import check_output, write_text
 from covcal_cli.forecast import read_named, source_accuracy
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
-from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
-from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.formats.features import SPLITS, FeatureFile
+from covcal_cli.formats.lineage import is_unchanged, labels_of
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.report.page import page
 from covcal_cli.report.verdict import DEFAULTS, ReportContent
@@ -71,7 +71,7 @@ def report(
     def of_label() -> ReportContent:
         return _content(path, files, settings, names, networks, decided)
 
-    labels = labels_in(path)
+    labels = labels_of(path, files)
     contents = for_each_label(labels, of_label)
     content = next(iter(contents.values()))
     if labels:
