@@ -68,7 +68,7 @@ class Within:
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if the value of `what` is outside the range."""
+        """Raise ValueError if `value` is outside the range; the message calls the value `what`."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -82,7 +82,7 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if the value of `what` is not above the limit."""
+        """Raise ValueError if `value` is not above the limit; the message calls it `what`."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 

@@ -47,7 +47,7 @@ CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" i
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 
 _COMPLETE = "_COVCAL_COMPLETE"  # the environment variable by which a shell asks for completions
-_LARGEST_INTEGER = 2**31 - 1  # for options such as a seed or a number of rows
+_LARGEST_INTEGER = 2**31 - 1  # largest value of an option such as a seed or a number of rows
 _HELP_GAPS = 6  # width of the borders and gaps of a list in --help, in characters
 _LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
@@ -264,7 +264,7 @@ def _ended(error: BaseException) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # Nobody reads stdout now. Without the next line, Python reports this again at exit.
+        # Nobody reads stdout now. Without the next line, Python reports the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)

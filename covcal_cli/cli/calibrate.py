@@ -255,7 +255,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 
 def _confidence(calibration: "Calibration") -> str:
-    """Return the mean confidence before and after, and how far it was from the accuracy."""
+    """Return the mean confidence before and after calibration, compared with the accuracy."""
     from covcal_cli.errors import in_percent
 
     before, after = calibration.target_confidence
@@ -303,7 +303,7 @@ def _fit(calibration: "Calibration") -> str:
 
 
 def _offsets(calibration: "Calibration") -> str:
-    """Return the class offsets as text; of many classes, only those with the largest offsets."""
+    """Return the class offsets as text; if there are many classes, only the largest offsets."""
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])

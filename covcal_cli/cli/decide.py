@@ -190,8 +190,8 @@ def decide(
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
     """Return the estimated accuracy, or None if no estimate is possible.
 
-    The estimate uses labels only if the calibration does: otherwise the estimate could contradict
-    the calibrated probabilities.
+    The estimate uses labels only if the calibration uses labels. Otherwise the estimate could
+    contradict the calibrated probabilities.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and fitted.design == "random":

@@ -337,7 +337,7 @@ def _estimates(estimation: "Estimation") -> "Table":
 
 
 def _trust(estimate: "Estimate") -> str:
-    """Return a cell for ``trusted``: yes, the failed checks, or that no check is available."""
+    """Return ``yes``, the failed checks, or ``no check available`` for the column ``trusted``."""
     if not estimate.checked:
         return "no check available"
     return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"

@@ -32,10 +32,10 @@ _ELEMENTS = {
     "skipped": "skipped",
     "error": "error",
 }
-# The XML attribute that counts the elements of a name.
+# For each kind of XML element, the attribute with the number of these elements.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
-# Formats that are printed, but not written by -o, by the suffix of their files.
+# For these suffixes -o writes no file, but covcal can print the format.
 _PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

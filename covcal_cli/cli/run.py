@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-_STEPS = 5  # extract, calibrate, evaluate, export or apply, report; adapt and --from add one each
+# The steps are extract, calibrate, evaluate, (export or apply), and report.
+# adapt is one more step, and --from also adds one.
+_STEPS = 5
 _NO_MODEL = (
     "No calibrated model was written, because the classes seem to be in the wrong order "
     "(covcal export --force writes one)"

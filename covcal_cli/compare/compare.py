@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm on a shift if its metric is worse than the better baseline by such a margin.
+# A method does harm if its loss exceeds the better baseline's loss by more than such a margin.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -82,7 +82,7 @@ class Comparison:
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with the opposite sign if a higher score is better; None as `score`."""
+        """Return the score, or minus the score if a higher score is better; None if no score."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -169,7 +169,7 @@ class Comparison:
         return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
-        """Return the shifts where a method is worse by more than `by`, the worst first."""
+        """Return the shifts where the `harm` of a method is above `by`, the worst shift first."""
         harms = {
             shift: harm
             for shift in self.shifts

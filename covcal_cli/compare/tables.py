@@ -141,7 +141,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names as text, each with its number of seeds unless all `of` seeds have it."""
+    """Return names as text; a name is followed by its number of seeds if this is not `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 

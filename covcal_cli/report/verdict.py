@@ -82,7 +82,7 @@ class ReportContent:
 
     @property
     def reading(self) -> str | None:
-        """A sentence with the source accuracy, and a warning if it looks wrong."""
+        """A sentence with the source accuracy, and a warning if this accuracy looks wrong."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -172,7 +172,7 @@ def _changed(
 
 def _calibrate(file: str, document: Path, calibration: Calibration) -> str:
     output = f"-o {as_word(document)}{_seed(calibration.seed)}"
-    if calibration.fit.get("at_limit"):  # such a temperature is written only with --force
+    if calibration.fit.get("at_limit"):  # calibrate writes this T only with --force
         output += " --force"
     loss = "" if calibration.loss == "brier" else f" --loss {calibration.loss}"
     if calibration.labelled_rows is not None:
@@ -376,7 +376,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence if in some rows another class has a higher probability than the label."""
+    """Return a sentence if, in some rows, the label is not the most probable class."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []

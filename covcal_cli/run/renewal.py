@@ -96,7 +96,7 @@ class Renewal:
     report: RunReport
     comparison: Comparison | None  # None if the folder already has the results of these rows
     is_in_use: bool  # whether the new calibration is now used
-    second_names: tuple[Path, ...] = ()  # the second names of results that were replaced
+    second_names: tuple[Path, ...] = ()  # the new names of replaced results, such as cal.1.json
     # whether the new calibration got the reference data of the old calibration
     is_reference_kept: bool = False
 

@@ -452,8 +452,8 @@ class RunReport:
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
     # If no target row has a label, there is neither an evaluation nor assessments.
-    evaluation: Evaluation | None  # only if each row has one label
-    assessments: LabelAssessments | None  # only if rows can have several labels
+    evaluation: Evaluation | None  # None if rows can have several labels
+    assessments: LabelAssessments | None  # None if each row has one label
     # The calibrated model, or the calibrated probabilities of tables.
     # There is no model if the classes seem to be in the wrong order.
     model: Path | None
@@ -461,7 +461,7 @@ class RunReport:
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration. If rows can have several labels, the calibration of the first label."""
+        """The calibration; if rows can have several labels, the first label's calibration."""
         return next(iter(self.calibrations.values()))
 
 

@@ -40,7 +40,7 @@ MODEL = {"name": "made.onnx", "sha256": "0" * 64}
 
 
 def write_features(path: Path, domain: str, split: int, rows: int, classes: int) -> None:
-    """Write labelled rows of one split whose logits are twice the true logits."""
+    """Write labelled rows in one split, with logits that are twice the true logits."""
     rng = np.random.default_rng(0)
     names = [str(number) for number in range(classes)]
     attributes = {"seed": 0} | {f"model_{name}": value for name, value in MODEL.items()}

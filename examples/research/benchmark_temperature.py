@@ -141,7 +141,7 @@ def measure(name: str, path: Path) -> None:
     run = CONTENDERS[name](path)
     resets = Path("/proc/self/clear_refs")
     if resets.exists():
-        resets.write_text("5")  # the peak starts anew from here
+        resets.write_text("5")  # sets the peak memory to the present memory
     before, start = memory("VmRSS"), time.process_time()
     value = run()
     seconds = time.process_time() - start

@@ -202,7 +202,7 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
 
 
 def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
-    """Return the first alarms of some years of weeks of `n` rows."""
+    """Return the first alarms in each of `count` simulated years, with `n` rows a week."""
     alarms = []
     with tempfile.TemporaryDirectory() as folder:
         for year in range(count):

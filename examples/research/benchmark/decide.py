@@ -63,7 +63,7 @@ def promises(
     *,
     these_rows: bool,
 ) -> tuple[float, float, float]:
-    """Return the mean accepted share, the share of draws with a promise, and of broken promises."""
+    """Return mean accepted share, share of draws with a promise, share with a broken promise."""
     level, n = level_of_look(0.9, 1), len(ranking)
     region = best_region(ranking, min(labels, n), error, level)
     if region is None:

@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def ranking(self) -> Ranking:
-        """The ranking of the rows by score, with forecasts by which a promise is likely."""
+        """The rows ranked by score, with three sets of assumed errors of the rows."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
@@ -161,8 +161,8 @@ class Draws:
             chances = rng.random(rows.shape)
             return [chances < error, chances < 2 * error * (rows + 0.5) / count]
         most = int(error * count + 1e-9) + 1
-        # The wrong rows are a random set. So the probability that a drawn row is wrong is
-        # the share of wrong rows among the rows that are not drawn yet.
+        # The wrong rows are a random set.
+        # So a drawn row is wrong with a probability of (wrong rows left) / (rows left).
         anywhere, wrong, before = np.zeros(rows.shape, dtype=bool), np.zeros(len(rows)), 0.0
         for place, inside in enumerate((rows < count).T):
             anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)

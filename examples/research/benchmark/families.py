@@ -73,7 +73,7 @@ class Case:
     shift: str
     half: Half
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file
-    redrawn: bool = False  # whether each seed draws other rows, and needs its own file
+    redrawn: bool = False  # True if each seed draws other rows, and so has its own file
     shift_kind: ShiftKind = "mixed"
 
     @property

@@ -59,7 +59,7 @@ METHODS = {
     LABELLED: "`pick` and `calibrate`",
     TRUE: "T matched to the true accuracy",
 }
-MAX_TEST = 6000  # the most test rows for an ECE
+MAX_TEST = 6000  # largest number of test rows from which an ECE is computed
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class Point:
 class _Target:
     """The target rows of one file: rows from which labelled rows are drawn, and test rows."""
 
-    logits: Float32s  # logits of the rows to draw from
+    logits: Float32s  # logits of the rows from which labelled rows are drawn
     labels: Labels
-    right: Float64s  # 1 for each row to draw from in which the classifier is right
+    right: Float64s  # 1 for each of these rows in which the classifier is right, else 0
     forecast: (
         Float64s  # the probability that the classifier is right, as ``covcal pick`` estimates it
     )
@@ -175,7 +175,7 @@ def _measure_picked(
     measured: dict[str, list[float]],
     prior: Estimate,
 ) -> None:
-    """Measure `labelled`, on rows drawn as ``covcal pick`` draws them."""
+    """Measure the method `labelled`, with rows that are drawn as by ``covcal pick``."""
     order = np.argsort(target.forecast, kind="stable")
     inclusion = inclusion_probabilities(target.forecast[order], n)
     places = drawn(inclusion, rng)
@@ -264,7 +264,7 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
 def by_shift(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> dict[str, float]:
-    """Return the means of a number over seeds: one for each shift that has the number."""
+    """Return the mean of a number over seeds, for each shift that has this number."""
     numbers: dict[str, list[float]] = defaultdict(list)
     for point in points:
         value = getattr(point, field)

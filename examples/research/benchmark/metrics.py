@@ -39,8 +39,8 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# A class is compared if at least this many rows belong to it,
-# and at least this many rows are predicted as it.
+# A class is compared if it has at least this many rows.
+# At least this many rows must also be predicted as the class.
 LEAST = 5
 SMALLEST = 1e-9  # a smaller weighted number of rows counts as 0
 # Whether there are two classes, the name of the metric, and the error of each method.

@@ -61,8 +61,8 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # a second model whose source accuracy is lower by more is not used
-_MOST_ROWS = 4000  # the most rows of a split that the classifiers of --own read
+_MOST_BELOW = 0.05  # the second model's source accuracy may be lower by at most this
+_MOST_ROWS = 4000  # largest number of rows per split for the classifiers of --own
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
 
@@ -70,9 +70,9 @@ _LEAST_SPREAD = 1e-6
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
     """Return the accuracy by the rule with a second model, whose logits are given.
 
-    The second model is used if the rule would use only DoC, and for two classes. If the second
-    model's confidence falls more than the classifier's, the difference does not count as a fall of
-    agreement.
+    The second model is used if the rule would use only DoC, or if there are two classes.
+    If the second model's confidence falls more than the classifier's confidence, the fall of
+    agreement is reduced by the difference.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())
@@ -147,7 +147,7 @@ def estimates_of_own(problem: Problem, target_rows: np.ndarray) -> Errors | None
     parts.append(StandardScaler().fit_transform(there))
     components = PCA(min(_COMPONENTS, *phi.shape), random_state=0).fit(parts[0])
     spreads = components.transform(parts[0]).std(axis=0)
-    # A component without spread tells nothing, and must not become infinite.
+    # A component without spread has no information. Dividing by infinity makes it 0.
     spreads = np.where(spreads > _LEAST_SPREAD * spreads.max(), spreads, np.inf)
     rows, here, there, standardised = (components.transform(part) / spreads for part in parts)
     accuracy = float(inputs.source_correct.mean())

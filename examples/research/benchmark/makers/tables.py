@@ -26,7 +26,7 @@ from benchmark.makers.classifiers import (
 from benchmark.makers.frequencies import thinned_rows
 from benchmark.makers.packages import package
 
-_MOST_VALUES = 12  # the most frequent texts of a column, which become indicators
+_MOST_VALUES = 12  # so many of the most frequent texts of a column become indicators
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Table:
     classifier: Classifier
     cuts: tuple[float, ...] = ()  # thresholds for a label that is a number
     classes: int = 0  # number of the source's most frequent labels to keep; 0: all
-    rows: int = 3000  # the most rows drawn from a domain
+    rows: int = 3000  # largest number of rows drawn from a domain
     shares: tuple[float, ...] = ()  # share of each class's target rows that remains
     prepare: Callable[[Any], Any] | None = None  # a function that adds columns to the table
 

@@ -29,7 +29,7 @@ def text_shift(
     *,
     most: int = _MOST,
 ) -> Shift:
-    """Return a shift between two sets of texts, of which each has at most `most` texts.
+    """Return a shift between two sets of at most `most` texts each.
 
     The vocabulary comes from the source's training rows.
     """

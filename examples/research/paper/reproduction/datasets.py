@@ -33,7 +33,7 @@ class LabelledRows:
     y: Labels  # (n,)
     split: Values  # (n,) uint8: 0 train, 1 validation, 2 test
     origin: str  # the files and the number of rows, in words
-    official: bool  # whether these are all rows of the official data set
+    official: bool  # True if these are all rows of the official data set
 
 
 Reader = Callable[[], LabelledRows]
@@ -162,7 +162,7 @@ def _read_libsvm(path: Path) -> tuple[Values, Labels]:
     labels = np.zeros(len(lines), np.int64)
     for row, line in enumerate(lines):
         label, *pairs = line.split()
-        labels[row] = int(float(label)) - 1  # these files number digits from 1
+        labels[row] = int(float(label)) - 1  # the labels in these files are the digits plus 1
         for pair in pairs:
             column, _, value = pair.partition(":")
             values[row, int(column) - 1] = float(value)

@@ -31,11 +31,11 @@ class Request:
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     batched: bool = False  # whether all seeds are members of one run
     office31_model: Path | None = None
-    jobs: int = 1  # number of processes at a time
+    jobs: int = 1  # number of processes that run at the same time
 
     @property
     def settings(self) -> CompareSettings:
-        """The settings for ``covcal compare``."""
+        """The settings with which ``covcal compare`` is run."""
         if self.adapt is None:
             return CompareSettings(methods=METHODS[:2], seeds=1, adapt=None, jobs=self.jobs)
         adapt = replace(self.adapt, members=1) if self.batched else self.adapt
@@ -45,7 +45,7 @@ class Request:
 
     @property
     def kept(self) -> Path:
-        """The folder of ``covcal compare``."""
+        """The folder in which ``covcal compare`` keeps its files."""
         return self.output / "batched" if self.batched else self.output
 
 

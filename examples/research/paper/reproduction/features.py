@@ -21,7 +21,7 @@ class Data:
 
     folder: Path  # data sets; classifiers in ``models`` below it
     features: Path  # folder for features files
-    # A ResNet-50 for the images of Office31. None: features of Office-Caltech10 take their place.
+    # A ResNet-50 for the images of Office31. If None, features of Office-Caltech10 are used.
     office31_model: Path | None = None
 
 

@@ -1,4 +1,4 @@
-"""Reliability diagrams, and the box plot of importance weights (the paper's IW_analysis)."""
+"""Draw reliability diagrams, and the box plot of importance weights (IW_analysis)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +44,7 @@ def source_weights(adapted: Path) -> NDArray[np.float64]:
 
 
 def heaviest(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the 15 columns with the largest mean, heaviest first.
+    """Return the 15 rows with the largest mean weight over the seeds, the largest first.
 
     Parameters
     ----------

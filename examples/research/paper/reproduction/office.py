@@ -128,7 +128,7 @@ def train_linear_head(rows: LabelledRows, path: Path) -> None:
     head = LogisticRegression(max_iter=1000)
     head.fit(rows.x[train] / scale, rows.y[train])
     weight, bias = head.coef_ / scale, head.intercept_
-    if len(weight) == 1:  # for two classes scikit-learn gives one row
+    if len(weight) == 1:  # for two classes, scikit-learn gives only one row of weights
         weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     path.write_bytes(linear_model(weight, bias))
 

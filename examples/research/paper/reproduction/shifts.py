@@ -13,8 +13,8 @@ class Shift:
     source: str  # a digit data set as `datasets.find_digits` names it, or an Office domain
     target: str
     model: str | None  # name of a file in ``models``; None if a linear head on features is trained
-    paper_classifier: bool = False  # whether the model is the paper's own
-    all_rows: bool = False  # whether the uncalibrated error is also reported on every target row
+    paper_classifier: bool = False  # True if the model is the paper's own model
+    all_rows: bool = False  # True to report the uncalibrated error on all target rows too
 
 
 @dataclass(frozen=True)

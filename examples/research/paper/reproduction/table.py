@@ -1,4 +1,4 @@
-"""Table 1 and the running-time table as Markdown that can be pasted."""
+"""Write Table 1 and the table of running times as Markdown."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
         [name for name, text in printed.items() if text in levels[place : place + 1]]
         for place in (0, 1)
     )
-    # With two methods, the second-lowest mean is not worth a mark.
+    # If there are only two methods, the second-lowest mean is not underlined.
     return best, second if len(printed) > 2 else []
 
 
