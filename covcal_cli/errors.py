@@ -102,7 +102,7 @@ class StoppedError(Exception):
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value from a user or file in quotes, cut to `limit` characters."""
+    """Return, in quotes and cut to `limit` characters, a value that a user or a file gave."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -220,7 +220,7 @@ def _wrapped(
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's arguments by name, except those of arrays."""
+    """Return the annotations of a function's arguments by name, without annotations of arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
     # `api` imports the names in its ``__all__`` only when they are used.

@@ -56,7 +56,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 MAX_ROWS = 50_000  # largest number of rows of a domain on which a discriminator is trained
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes for `member_generators`; the alignment has purpose 1
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # largest number of a member's logits in a block
+_BLOCK_VALUES = 1 << 22  # a block has at most this number of logits of a member
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
@@ -90,7 +90,7 @@ class TrainedNetworks:
     psi: Perceptrons  # M networks
     head: Perceptrons  # M networks
     aligned_discriminator: Perceptrons  # M discriminators on psi
-    discriminator: Perceptrons  # one discriminator on the projected features
+    discriminator: Perceptrons  # a single discriminator on the projected features
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
     domain_error: float  # squared error of `discriminator` on validation rows

@@ -20,7 +20,7 @@ from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_m
 
 # the names of the new outputs; `free_name` changes a name that the model already has
 ADDED = ("probabilities", "label", "confidence")
-ACCEPT = "accept"  # the new output of a decision
+ACCEPT = "accept"  # the output that --decide adds
 _STORED_ROWS = 256
 
 
@@ -74,7 +74,7 @@ class Merge:
     """A calibrated forecaster to build into a model, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # None if the calibration's file is missing or has changed
+    stored: StoredRows | None  # None if the file of the rows is missing or has changed
     metadata: Mapping[str, str]
     output: Path
     force: bool  # whether to replace existing files

@@ -439,7 +439,7 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a new model that does not accept other batch sizes."""
+    """Refuse a new model that accepts only batches of one size."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:

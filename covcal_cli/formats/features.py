@@ -482,7 +482,7 @@ class FeatureFile:
             if len(values) > 1:
                 raise CovcalError(
                     f"{self.path}: source and target differ in their {what} "
-                    f"({' and '.join(sorted(map(str, values)))}): make it again"
+                    f"({' and '.join(sorted(map(str, values)))}): make the file again"
                 )
 
     def _group(self, name: str) -> tuple[Path, str, Group, int]:
@@ -550,7 +550,7 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return the attribute `FEATURE_COLUMNS`: the names, or, if they are long, their sha256."""
+    """Return the text of `FEATURE_COLUMNS`: all names of columns, or the sha256 of long names."""
     text = json.dumps(list(names), ensure_ascii=False)
     if len(text.encode()) <= _LONGEST_ATTRIBUTE:
         return text

@@ -119,7 +119,7 @@ class _Comparison:
 
     original: OriginalModel
     runner: Runner
-    error: float  # the relative error of the runner's output
+    error: float  # relative difference of the runner's output from the unchanged model's
     notes: tuple[str, ...] = ()
 
 
@@ -164,7 +164,7 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return a first reading of phi and the logits, from the graph alone."""
+        """Return how to read phi and the logits, as far as the graph alone shows it."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)

@@ -42,7 +42,8 @@ class TensorRead:
     """A tensor to read from a copy of the model, with the nodes that compute it in the copy."""
 
     tensor: str
-    nodes: tuple[onnx.NodeProto, ...] = ()  # empty if the model itself computes the tensor
+    # nodes to add to the copy of the model; empty if the model itself computes the tensor
+    nodes: tuple[onnx.NodeProto, ...] = ()
     source: str = ""  # the tensor of the model that `nodes` read
 
     @property
@@ -87,7 +88,7 @@ class Linear:
 
     layer: str  # operator and name, such as "Gemm fc2"
     features: TensorRead  # phi
-    # the tensor with the result; None if the operator also applies an activation
+    # the tensor with phi W^T + b; None if the operator also applies an activation
     output: str | None
     weight: Float64s  # W, shape (K, d)
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias

@@ -236,7 +236,7 @@ def class_names(
             continue
         if len(names) != count:
             notes.append(
-                f"the model's metadata {key!r} names {len(names)} classes instead of {count}"
+                f"the model's metadata {key!r} holds {len(names)} class names instead of {count}"
             )
         elif len(set(names)) < count:
             twice = next(name for name in names if names.count(name) > 1)
@@ -247,7 +247,7 @@ def class_names(
 
 
 def any_labels(graph: OnnxGraph) -> int:
-    """Return the number of classes that an operator of the graph names; 0 if none names classes."""
+    """Return the largest number of class labels in an operator of the graph; 0 without labels."""
     return max((len(zip_labels(node)) for node in graph.nodes), default=0)
 
 

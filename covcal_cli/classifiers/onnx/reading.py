@@ -102,7 +102,7 @@ def _take(tokens: Floats, token: Token) -> Floats:
 
 
 class UnknownTailError(CovcalError):
-    """The model's output is not the scores, and not their softmax, sigmoid or argmax."""
+    """The model's output is neither the scores nor their softmax, sigmoid or argmax."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Tail:
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
-            follower = f"before {head.follower}" if head.follower else "without a mean after it"
+            follower = f"before {head.follower}" if head.follower else "without averaging them"
             raise UnknownTailError(
                 f"{self.where}: {head.layer or head.logits.name} gives {list(tensor.shape[1:])} "
                 f"values per row {follower}, so the logits are not a linear function of one "

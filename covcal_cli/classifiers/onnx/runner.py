@@ -29,7 +29,7 @@ class Runner:
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # for each output that is a list of dictionaries, the keys in order
+        # the keys of each output whose rows are dictionaries, in the order of the columns
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs

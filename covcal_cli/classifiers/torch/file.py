@@ -181,7 +181,7 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return in words which storage is shorter or longer than the pickle says; else None.
+    """Return in words a storage whose size differs from the size in the pickle; else None.
 
     Torch would read past the end of a TorchScript storage that is too short.
     """

@@ -139,7 +139,7 @@ class Answer:
 
     is_single: bool  # whether the output is one number per row, for two classes
     tail: str = "none"
-    limit: float = 1e-3  # the largest relative difference of two runs that is allowed
+    limit: float = 1e-3  # the largest allowed relative difference between two runs
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":

@@ -42,7 +42,7 @@ def test_names_in_the_metadata_are_read(key: str, text: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("['cat', 'dog']", "names 2 classes instead of 3: its names are not used"),
+        ("['cat', 'dog']", "holds 2 class names instead of 3: its names are not used"),
         ("['crane', 'dog', 'crane']", "has the class name 'crane' twice: its names are not used"),
     ],
 )
