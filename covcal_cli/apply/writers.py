@@ -412,7 +412,7 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return lines from the bytes of ids and labels, numbers, (m, C), and the bytes of texts."""
+    """Return the lines of a block. `values` are numbers (m, C), all other columns are bytes."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),

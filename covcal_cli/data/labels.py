@@ -60,7 +60,7 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # The names that occur as labels, or `number_names`; None if the labels are plain numbers.
         self.names: tuple[str, ...] | None = None
-        # for each text of an unknown label, such as "nan": the rows that have it
+        # for each text that means an unknown label, such as "nan": which rows have this text
         self._marked: dict[str, Booleans] = {}
         # whether the data's documentation says that -1 means unknown
         self._is_documented = number_names is not None

@@ -231,7 +231,7 @@ class OutputTable:
         lacking = (
             f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
             "only the likeliest answers are listed. A missing probability counts as half of the "
-            "smallest probability in its row, or as less if the row has less left"
+            "smallest probability in its row, or as less if the listed probabilities leave less"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
@@ -429,7 +429,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
-    # One column of numbers, such as an age, is a group. Without rows, a column has no known type.
+    # A single column of numbers, such as an age, is only a group. An empty column has no type.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -485,7 +485,7 @@ def _open(path: Path, choices: Sequence[str] = ()) -> Store:
 
 
 class _SqueezedStore(Store):
-    """A file of arrays without axes of length 1: some models give [N, 1, K] or [1, N, K]."""
+    """A file of arrays, seen without axes of length 1: some models give [N, 1, K] or [1, N, K]."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -494,7 +494,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # Arrays whose first axis is not the rows. They are read whole.
+        # The arrays whose first axis does not count the rows. They are read as a whole.
         self._leading = {
             name
             for name, entry in store.entries.items()

@@ -290,8 +290,8 @@ class RowFacts:
                 text = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
                 raise self._store.error(
-                    f"split holds {text}{kind} in {self._store.place(row)}: write train, "
-                    "validation or test, or 0, 1 or 2"
+                    f"{'column' if self._store.is_table else 'array'} split holds {text}{kind} in "
+                    f"{self._store.place(row)}: write train, validation or test, or 0, 1 or 2"
                 )
             codes[values == value] = code
         return codes
@@ -407,7 +407,7 @@ def holds_both_domains(store: Store) -> bool:
     other = [value for value in domains if value not in DOMAINS]
     if other:
         raise store.error(
-            f"domain holds {other[0]!r}: write source or target, or rename the column to "
+            f"the column domain holds {other[0]!r}: write source or target, or rename it to "
             f"{GROUP_PREFIX}domain if it means something else"
         )
     return len(domains) == len(DOMAINS)
@@ -435,7 +435,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     else:
         remedy = f"save each domain as its own table, or rename the column to {GROUP_PREFIX}domain"
     raise CovcalError(
-        f"{store.path} is given as the {domain} {beside}, but its column domain says {opposite} in "
+        f"{store.path} is given as the {domain} {beside}, but the column domain is {opposite} in "
         f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
     )
 
@@ -495,7 +495,7 @@ def note_on_index(store: Store) -> tuple[str, ...]:
 
 
 def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[str, ...]:
-    """Return a note if a table without ids has a column of distinct values ``NAME_id``."""
+    """Return a note if a table without ids has a column ``NAME_id`` of distinct values."""
     for name, values in columns.items():
         ends = name.lower().endswith(("_id", " id", "-id")) or name.endswith("Id")
         if ends and len(np.unique(values)) == len(values) > 1:

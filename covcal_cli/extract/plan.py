@@ -382,9 +382,9 @@ def _require_labelled(
         ]
         if lacking:
             raise CovcalError(
-                f"{data.path} does not have rows with and without {listed(lacking)}, so the "
-                "confidence of these labels cannot be calibrated: leave out their outputs, or give "
-                "more rows"
+                f"{data.path} needs rows with and rows without each label, but all its rows are "
+                f"alike for {listed(lacking)}, so the confidence of these labels cannot be "
+                "calibrated: leave out their outputs, or give more rows"
             )
     elif len(present) == 1:
         raise CovcalError(
@@ -402,7 +402,9 @@ def _opened(
 ) -> tuple[OpenedClassifier, Mapping[str, DomainData], tuple[str, ...]]:
     if settings.outputs is not None or model is None:
         if model is not None or target is None:
-            raise CovcalError("tables of outputs need a target, and no model")
+            raise CovcalError(
+                "tables of outputs need a target: give its path, and do not give a model"
+            )
         tables = open_outputs(
             source,
             target,
@@ -517,7 +519,7 @@ def base_preprocessing(
 
 
 def _listing(data: DomainData) -> str:
-    """Return a hash of the ids of all rows; for a single file, also of its size and age."""
+    """Return a hash of the ids of all rows; if the data are one file, also of its size and date."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()

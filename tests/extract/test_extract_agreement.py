@@ -97,7 +97,7 @@ def test_a_domain_that_agrees_with_its_place_is_no_obstacle(tmp_path: Path) -> N
     arguments = ("extract", model(tmp_path), "source.csv", "target.csv")
     covcal(*arguments, cwd=tmp_path).require_success()
     line = covcal(*arguments[:2], "target.csv", "source.csv", "-f", cwd=tmp_path).error_line()
-    assert line.startswith("target.csv is given as the source beside source.csv, but its column ")
+    assert line.startswith("target.csv is given as the source beside source.csv, but the column ")
     assert line.endswith("exchange the two tables, or drop the column")
 
 

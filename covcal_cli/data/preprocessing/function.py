@@ -55,7 +55,7 @@ class FunctionPipeline:
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for an input; a trial image shows the sizes that are not fixed."""
+        """Return the pipeline for an input; a trial image gives the sizes that the input lacks."""
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):

@@ -142,7 +142,7 @@ class CSVStore(Store):
     def _by_arrow(
         self, records: Sequence[Any], columns: Sequence[int], *, is_text: bool
     ) -> list[Any] | None:
-        """Return some columns of whole lines, as texts or as numbers; None if pyarrow cannot."""
+        """Return some columns, parsed as texts or numbers; None if pyarrow cannot parse them."""
         others = len(self._names) - 1
         if self._arrow is None or not self._one_line_each or not others:
             return None

@@ -368,8 +368,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"it has more than {_MOST_COLUMNS:,} columns up to {self._here}: use the same "
-                "names in every line, and put many values into one list"
+                f"it has more than {_MOST_COLUMNS:,} columns in the lines up to {self._here}: use "
+                "the same names in every line, and put many values into one list"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:

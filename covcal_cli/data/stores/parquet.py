@@ -308,7 +308,7 @@ class Part:
     """One file of a table."""
 
     path: Path
-    # the KEY and VALUE of each folder above it; a missing value is None
+    # the KEY and VALUE of each folder above the file; a missing VALUE is None
     keys: Mapping[str, str | None]
 
 
