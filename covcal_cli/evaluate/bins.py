@@ -179,7 +179,7 @@ class GroupMetrics:
     small: bool  # whether the group has so few rows that its ECE is mostly noise
     correctness_brier: Share | None = None  # None if the user did not ask for this metric
     correctness_nll: NonNegative | None = None
-    correctness_auroc: Share | None = None  # None without right rows, or without wrong rows
+    correctness_auroc: Share | None = None  # None if all rows are right or all are wrong
     # For each metric, its interval at the level of the evaluation. Empty without resamples.
     intervals: Mapping[str, tuple[Share, Share]] = field(default_factory=dict)
 

@@ -177,7 +177,7 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the level, or the highest level at which five resamples are outside the interval."""
+    """Return the lower of `level` and the highest level with five resamples outside an interval."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
@@ -357,7 +357,10 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return for each row: the share at least as far from the row's median as `observed`."""
+    """Return for each row of resamples how extreme `observed` is, as a share from 0 to 1.
+
+    The share counts the resamples that are at least as far from the row's median as `observed`.
+    """
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -423,7 +426,7 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))  # sums of the confidence
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # Each axis is for one calibration. Cells divide rows by confidence and by right or wrong.
+        # Each axis is for one calibration. Cells divide rows by confidence, and by right or wrong.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -511,7 +514,7 @@ class _Side:
     """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
 
     place: Integers  # the bin or class of the cell, in which gaps are summed
-    gaps: Float64s  # mean confidence; if the labels of the cell are right, minus 1
+    gaps: Float64s  # mean confidence - r; r is 1 in a cell of right rows, else 0
 
     def total(self, drawn: Integers) -> Float64s:
         """Return n times the metric of R resamples; `drawn`, (R, cells), are rows per cell."""

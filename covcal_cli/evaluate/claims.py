@@ -59,7 +59,7 @@ def ece_sentence(interval: Interval) -> str:
     """Return the interval of an ECE in words."""
     low, high = interval
     if low == 0:
-        return f"at most {points(high)} points; the rows do not contradict 0"
+        return f"at most {points(high)} points, perhaps 0"
     return f"{_ends(low, high)} points"
 
 
@@ -76,7 +76,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class that has rows. All tests share the `level` (Bonferroni)."""
+        """Test every class that has rows. All tests together have this `level` (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -135,7 +135,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """The number of classes with too high and with too low a confidence, in words."""
+        """The numbers of classes whose confidence is too high and too low, in words."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)

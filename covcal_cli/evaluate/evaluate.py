@@ -323,7 +323,7 @@ _FOR_CALIBRATION = (
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
     """Advise the user which command works without labels."""
     if not has_source:  # `estimate` needs the source
-        return "extract it together with the source, and run covcal estimate"
+        return "extract the target together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
     return f"without labels, run covcal estimate {as_word(path)}{options}"
 

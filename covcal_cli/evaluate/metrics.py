@@ -212,7 +212,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
     for name, low in least.items():
         if name in present:
             is_right = present[name] >= low or _near(present[name], low)
-            require(is_right, name, f"but by the other metrics it is at least {low:.7g}")
+            require(is_right, name, f"but the other metrics imply at least {low:.7g}")
 
 
 def _near(a: float, b: float) -> bool:

@@ -38,7 +38,7 @@ class RankedRows:
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return the sum of confidences and the number of right rows from each start to the next.
+        """Cut rows at `starts`; return each part's sum of confidences and number of right rows.
 
         `starts` are row numbers, strictly ascending from 0.
         """
@@ -53,7 +53,7 @@ class RankedRows:
         return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
-        """Return the number of the first row that has the same confidence as `row`."""
+        """Return the row number of the first row that has the same confidence as `row`."""
         return int(np.searchsorted(self.keys, self.keys[row] & np.uint32(0xFFFFFFFE), side="left"))
 
 
@@ -234,11 +234,12 @@ class _Runs:
 
     def risk(self) -> float:
         """Return the sum, over all ranks k, of the share of errors among the first k rows."""
-        # Sum 1/k over the ranks k.
+        # The sums of 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # Sum (errors before + (k - rows before) errors / size) / k over the ranks k of each run.
+        # For each run, the sum over its ranks k of
+        # (errors before + (k - rows before) errors / size) / k.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 

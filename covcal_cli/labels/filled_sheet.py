@@ -44,7 +44,7 @@ from covcal_cli.labels.sheet import (
 from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
-_AGAIN = "sort whole lines, never one column, or fill in the CSV of covcal pick again"
+_AGAIN = "sort whole lines, never a single column; or fill in a new copy of the CSV of covcal pick"
 _RELATIVE = 1e-3  # a spreadsheet's rounding may cause at most this relative error
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
@@ -95,8 +95,8 @@ def _sheet(table: LabelTable) -> Sheet:
         parts = _LINE.fullmatch(cell.strip())
         if parts is None:
             raise CovcalError(
-                f"{path}: {table.place(line)} has {shown(cell)} in its column draw, but covcal "
-                f"pick did not write it: {_REMEDY}"
+                f"{path}: {table.place(line)} has {shown(cell)} in the column 'draw', which "
+                f"covcal pick did not write: {_REMEDY}"
             )
         lines.append(parts.groups())
     number = int(lines[0][0]) - 1
@@ -319,8 +319,8 @@ def require_labels_beside_rows(
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(
-                    f"{sheet.path}: the column {column} was sorted alone: undo that, or fill in "
-                    "the labels again"
+                    f"{sheet.path}: the column {column} was sorted alone: undo the sorting, or "
+                    "fill in the labels again"
                 )
             for step in (-1, 1):
                 if _is_shifted(labels, predicted, step, _RAREST / len(columns)):
@@ -331,7 +331,7 @@ def require_labels_beside_rows(
                         "move them back"
                     )
             continue
-        # The lines were moved: do labels agree with the classifier here, or at the old positions?
+        # The lines were moved. Compare the labels with the predictions here and at old positions.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])

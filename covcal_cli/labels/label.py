@@ -263,8 +263,8 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
     write = f" ({counts}{more})" if empty else ""
     absent = ", with 0 where the row does not have the label" if empty else ""
     return (
-        f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, and "
-        f"estimates are exact only for whole batches: fill them in{absent}. To use the filled-in "
+        f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, but "
+        f"estimates need the labels of whole batches: fill them in{absent}. To use the filled-in "
         "labels as a random part of their batch, pass --partial"
     )
 

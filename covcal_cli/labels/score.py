@@ -65,7 +65,7 @@ Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
-    """Yield the predicted classes and the scores of rows, in blocks, also for several labels.
+    """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
     If rows can have several labels, the number of predicted labels replaces the class. The score s
     is at least 1/2, and s (1 - s) is the mean over labels l of s_l (1 - s_l). So `covcal pick`

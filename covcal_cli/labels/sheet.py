@@ -52,7 +52,7 @@ _CHUNK = 1 << 18  # number of ids that are searched at a time
 _HIGHEST = np.uint64(48)  # a shift by this many bits leaves the 16 highest bits of a hash
 
 
-Cells = Mapping[str, Sequence[str]]  # for each column, by name, the cells of some rows
+Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of their column
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
@@ -132,7 +132,7 @@ class Sheet:
     def of_label(self, name: str) -> "Sheet":
         """Return the sheet of one of several labels, with class names as labels.
 
-        Raises `CovcalError` if a cell is neither yes nor no.
+        Raises `CovcalError` if a cell does not say yes (1), no (0) or nothing.
         """
         names = {UNKNOWN_LABEL: "", **dict(enumerate(CLASSES))}
         labels = []

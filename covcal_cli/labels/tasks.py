@@ -188,7 +188,8 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     if name is None and len(chosen) > 1:
         raise CovcalError(
             f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): in "
-            'the labelling interface, name the control with the classes "label"; export again'
+            'the labelling interface, give the control with the classes the name "label", and '
+            "export again"
         )
     value = next(iter(chosen.values()), "") if name is None else chosen[name]
     if isinstance(value, dict):

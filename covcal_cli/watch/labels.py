@@ -282,7 +282,7 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 
 @dataclass(frozen=True)
 class Pools:
-    """Several pools, with one gap per pool."""
+    """Pools of labelled periods, with the gap of each pool."""
 
     starts: Sequence[int]  # for each pool, the index of the labelled period at which it begins
     gaps: Sequence[Gap]

@@ -157,8 +157,8 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
         elif fitted.path.exists():
             state = "has changed"
         raise CovcalError(
-            f"{document} has no reference data for watch. Its file "
-            f"{reference_path(document).name} is missing, and watch cannot make it again, "
+            f"{document} has no reference data for watch. The file "
+            f"{reference_path(document).name} is missing, and watch cannot make this file, "
             f"because {fitted.path} {state}: {remedy}"
         )
     with FeatureFile(fitted.path) as file:
@@ -495,7 +495,7 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return how far a period is from the source and the target: two AUCs, and effective rows.
+    """Return how far a period is from both domains: two AUCs, and effective source rows.
 
     An AUC says how well the best classifier separates the period's rows from a domain's rows.
     For normal domains with equal covariance and squared Mahalanobis distance d2, the AUC is

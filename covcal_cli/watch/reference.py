@@ -383,7 +383,7 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
         If the file with the reference data is missing, damaged, or of another kind.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
-    remedy = f"remove it. covcal watch makes it again from {fitted}"
+    remedy = f"remove this file. covcal watch makes a new file from {fitted}"
     reference = read_document(Reference, path, remedy=remedy)
     if reference.calibration_sha256 != sha256:
         return None

@@ -52,7 +52,7 @@ _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data contain no clusters
 _MOST_CLASSES_PLACED = 50  # with more classes, the reference data contain no `ClassPlaces`
 _MOST_CLASSES = 10  # at most this many classes have a signal
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # limits of the axes, and of the numbers in all axes
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # at most 16 axes, with 20 000 numbers in all axes
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # added to the diagonal of the correlations, which makes the matrix invertible
 _STEPS = 8  # number of iterations that find the axes
@@ -265,7 +265,7 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
     return signals, Packed.of(np.linalg.inv(np.linalg.cholesky(correlations)))
 
 
-# Computing the coordinates: principal components of the points.
+# The coordinates are principal components of the points.
 
 
 def most_points(domain: Domain, of: Space) -> int:

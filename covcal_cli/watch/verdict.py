@@ -147,7 +147,7 @@ def verdict_on(
     10 of these verdicts, and no verdict "off".
     """
     if not entry.rows:
-        return "not known", None, "no rows came"
+        return "not known", None, "the period has no rows"
     best = None if pool is None else pool.accuracy(entry.confidence)
     estimate = entry.estimate
     if estimate is not None and (pool is None or pool.gap.verdict(tolerance) == "not known"):

@@ -136,7 +136,7 @@ def watch(
     """
     calibration = read_calibration(document)
     if networks is not None and not calibration.scaling.reads_aligned:
-        raise UnusedOptionError("--networks", "the calibration does not need it")
+        raise UnusedOptionError("--networks", "the calibration needs no networks")
     paths, names = split_names(files)
     standard = standard_of(
         calibration,
@@ -363,8 +363,8 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
     if not missing:
         return []
     named = missing[0] if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
-    count = "1 period" if len(missing) == 1 else f"{len(missing)} periods"
-    return [f"no rows came in {count} ({named})"]
+    count = "1 period has" if len(missing) == 1 else f"{len(missing)} periods have"
+    return [f"{count} no rows ({named})"]
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:

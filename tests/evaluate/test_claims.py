@@ -41,7 +41,7 @@ class TestMeanGap:
 
 
 def test_the_ece_is_an_upper_bound_where_zero_is_possible() -> None:
-    assert ece_sentence((0.0, 0.25)) == "at most 25 points; the rows do not contradict 0"
+    assert ece_sentence((0.0, 0.25)) == "at most 25 points, perhaps 0"
     assert ece_sentence((0.005, 0.07)) == "0.5 to 7.0 points"
     assert points(0.0996) == "10"
 

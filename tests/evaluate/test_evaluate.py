@@ -215,7 +215,7 @@ class TestRows:
             del file["source"]
         line = covcal("evaluate", features).error_line()
         assert "covcal estimate features" not in line
-        assert "extract it together with the source" in line
+        assert "extract the target together with the source" in line
 
     def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:
         """What can do without labels catches `UnlabelledError` alone."""

@@ -193,7 +193,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "no draw": (
         lambda lines: [lines[0] | {"draw": "by hand"}, *lines[1:]],
-        "line 2 has 'by hand' in its column draw",
+        "line 2 has 'by hand' in the column 'draw'",
     ),
     "several draws": (
         lambda lines: ([lines[0] | {"draw": lines[0]["draw"].replace("b1_", "b2_")}, *lines[1:]]),

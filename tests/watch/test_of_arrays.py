@@ -177,7 +177,7 @@ def test_a_period_may_have_no_rows(made: Path) -> None:
     watch = covcal.Watch(made / "cal.json")
     nothing: list[Any] = [[], pd.DataFrame(columns=CLASSES), np.zeros((0, 5))]
     for logits in nothing:
-        assert watch.observe(logits, period="w").answer == "not known: no rows came"
+        assert watch.observe(logits, period="w").answer == "not known: the period has no rows"
     assert watch.observe(rows("w0")["logits"], period="w").measured.rows == 200
 
 

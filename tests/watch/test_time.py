@@ -150,7 +150,7 @@ class TestOrder:
     def test_weeks_without_rows_are_named_and_drawn(self, folder: Path) -> None:
         growing(folder / "all.h5", 0, days=[0, 21])
         found = watched(folder, "all.h5", "--by", "when")
-        assert found["notes"] == ["no rows came in 2 periods (2026-W03 to 2026-W04)"]
+        assert found["notes"] == ["2 periods have no rows (2026-W03 to 2026-W04)"]
         draw = ("watch", "--history", "h.jsonl", "--plot", "trend.html")
         covcal(*draw, cwd=folder).require_success()
         page = (folder / "trend.html").read_text()
@@ -351,7 +351,7 @@ class TestEmptyNights:
         (period,) = watched(folder, f"2026-W03={empty.name}", "--fail-on", "unknown")["periods"]
         assert period["measured"]["rows"] == 0
         assert period["measured"]["estimate"] is None
-        assert (period["verdict"], period["why"]) == ("not known", "no rows came")
+        assert (period["verdict"], period["why"]) == ("not known", "the period has no rows")
 
     def test_it_has_no_segments(self, folder: Path, empty: Path) -> None:
         assert watched(folder, empty.name, "--segment", "predicted")["segments"] == []
@@ -379,4 +379,4 @@ class TestEmptyNights:
             watched(folder, name, "--plot", "trend.html", "--force")
         text = (folder / "trend.html").read_text()
         assert text.count('class="gap"') == 1 + 2  # in the key and in both figures
-        assert "No rows came" in text
+        assert "The period has no rows" in text
