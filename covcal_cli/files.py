@@ -239,7 +239,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         else:  # use the descriptor: another process may have removed the name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    # Before the lock, another process may have taken the file for a leftover and removed it.
+    # Before the lock, another process may have removed the file, because it looked left over.
     if not writing.is_at(partial):
         writing.end()
         return None

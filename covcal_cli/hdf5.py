@@ -121,7 +121,7 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's form of a NumPy type, which is cached because making it takes long."""
+    """Return HDF5's form of a NumPy type. The form is cached, because making a form takes long."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -258,7 +258,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the root attributes called `names` if they are texts or single numbers, by name.
+    """Return, by name, those of the root attributes `names` that are texts or single numbers.
 
     The rest of the file is not checked.
     """
@@ -415,7 +415,7 @@ def _require_checksums(
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
-        # only a compressed chunk can have fewer bytes than its numbers
+        # only a compressed chunk can have fewer bytes than its numbers need
         whole = chunk.size == bytes_needed or len(filters) > 1
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 

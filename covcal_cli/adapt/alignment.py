@@ -3,8 +3,8 @@
 The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
 trained to help the head and, by a gradient reversal layer, to mislead D-bar. At every check, a new
 linear classifier of the domains (a "probe") measures how well psi still separates the domains.
-D-bar cannot measure this: it can miss a difference that a new discriminator finds with 99 %
-accuracy (MATHEMATICS, section 5).
+D-bar cannot measure the separation: D-bar can miss a difference that a new discriminator finds with
+99 % accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping

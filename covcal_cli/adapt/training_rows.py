@@ -18,7 +18,7 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # largest number of rows that are used of a split; they are chosen at random
+MAX_ROWS = 200_000  # at most this number of rows of a split are used; the rows are chosen at random
 _BLOCK = 8192  # number of rows whose features are in memory at a time
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12

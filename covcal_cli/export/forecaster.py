@@ -187,7 +187,7 @@ def calibrated_networks(
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
     """Return the first rows of the calibration's file; None if the file is missing or has changed.
 
-    An adapted file has no phi. So its phi is read from the features file that it was made from.
+    An adapted file has no phi. So phi is read from the features file of the adapted file.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

@@ -39,7 +39,7 @@ _INITIALIZERS_ARE_INPUTS_BELOW = 4
 _AXES_ARE_INPUT_FROM = 18  # the first version in which axes are an input and not an attribute
 _NEW_OPSET = 13  # the version for a model without standard operators
 _PAGE = 4096  # bytes; weights can be mapped into memory if they begin at a multiple of 4096
-# the inputs of the forecaster if it runs without the classifier
+# names of the forecaster's inputs if the forecaster runs without the classifier
 _FEATURES, _LOGITS = "features", "logits"
 
 
@@ -254,7 +254,7 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self.settled.are_logged,
-            # ONNX Runtime may fuse a quantised model differently, which changes values by one step.
+            # ONNX Runtime may fuse a quantised model differently; this changes values by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
@@ -304,7 +304,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Check the classifier on the first random inputs that it accepts, and return both."""
+    """Check the classifier on the first random inputs that it accepts; return it and the inputs."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:

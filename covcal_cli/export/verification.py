@@ -118,7 +118,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         # Integers may be token ids or a mask. The values 0 and 1 are valid for ids and masks.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # if this is a mask, at least one token remains
+            values[..., 0] = 1  # if the integers are a mask, at least one token remains
     return values.astype(wanted.dtype)
 
 

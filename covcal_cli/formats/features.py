@@ -32,12 +32,12 @@ APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` w
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # attribute: the columns of a table in the order in which the model reads them, as JSON
 FEATURE_COLUMNS = "feature_columns"
-# attribute: the shares of the splits of the source, if the target has other shares
+# attribute: the shares of the source's splits, if the target's shares are different
 SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # attribute: the names of the labels as a JSON list, if rows can have several
 OPTIONS = "options"  # attribute: the options of extract, as a JSON list
 ONE_TABLE = "one_table"  # attribute: 1 if one table contains both domains
-# attribute: sha256 of a features file's content, by which files are compared without reading them
+# attribute: sha256 of a features file's content, to compare files without reading all of their rows
 CONTENT = "content_sha256"
 # attributes of an adapted file: the path and the two hashes of its features file
 FEATURES_FILE = "features_file"

@@ -107,7 +107,7 @@ class HDF5Writer:
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file. HDF5 checks its checksums, and computes new checksums."""
+        """Copy a dataset of another file. HDF5 checks the checksums, and computes new checksums."""
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         if not shape or 0 in shape:
             self.write(name, dataset[()])

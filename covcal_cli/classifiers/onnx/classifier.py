@@ -164,7 +164,7 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return how to read phi and the logits, as far as the graph alone shows it."""
+        """Return a `Reading` that is made from the graph alone, before any data."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)

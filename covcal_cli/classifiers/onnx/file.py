@@ -36,7 +36,7 @@ _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # By default, tensor cores round float32 to ten bits, too few for the check of the last layer.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 _NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # switches tensor cores off in TensorRT
-_LOG_FATAL_ONLY = 4  # ONNX Runtime also raises its errors, so logging them would repeat them
+_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so a log would repeat them
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
@@ -85,7 +85,7 @@ class OnnxFile:
                 # With fallback, ONNX Runtime could use another provider, and print to stdout.
                 enable_fallback=0,
             )
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(

@@ -285,7 +285,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output is inner if it has no layers, or if another output's layers come after them.
+        # An output is inner if it has no layers, or if layers of another output come after them.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]

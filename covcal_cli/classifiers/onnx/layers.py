@@ -52,7 +52,7 @@ class TensorRead:
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
-        """Return the result of one more node that reads this tensor."""
+        """Add a node that reads this tensor, and return the result of the node."""
         output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
         return TensorRead(output, (*self.nodes, node), self.name)
@@ -132,7 +132,7 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     reader = read_quantised if node.op_type in QUANTISED else _read_float
     linear = _as_matrix(graph, node, reader(graph, node))
     if node.op_type in _CONVOLUTIONS:
-        # Take the mean over positions before the 1x1 convolution, which gives the same logits.
+        # Take the mean over positions before the 1x1 convolution: the logits are the same.
         pooled = linear.features.then("GlobalAveragePool").then("Flatten", axis=1)
         linear = replace(linear, features=pooled)
     return linear

@@ -163,10 +163,10 @@ _NOTE = (
 
 
 class OwnLabels:
-    """The labels of a model, which are compared with its most probable classes until they differ.
+    """The labels of a model, which are compared with the most probable classes.
 
-    `names` are the class names in the model's operators, in the order of the logits. `others` are
-    the names of outputs with probabilities.
+    The comparison ends when a label differs. `names` are the class names in the model's operators,
+    in the order of the logits. `others` are the names of outputs with probabilities.
     """
 
     def __init__(

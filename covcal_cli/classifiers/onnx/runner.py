@@ -90,7 +90,7 @@ class Runner:
     ) -> list[AnyArray]:
         try:
             results = self._session.run(list(names), fed) if names else []
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
                     f"{self._where}: an embedding has no entry for some number in the data "
@@ -184,7 +184,7 @@ class Part:
         }
         try:
             arrays = self._session.run(self._targets, fed)
-        except Exception as error:  # ONNX Runtime's exceptions share no other base class
+        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
             raise CovcalError("a part of the model does not run on random numbers") from error
         return [np.asarray(value, dtype=np.float64) for value in arrays]
 

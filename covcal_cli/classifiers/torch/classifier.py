@@ -208,14 +208,14 @@ class Reading:
         for wanted in self.reader.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # Make the array writable, because torch warns about other arrays.
+            # Make the array writable, because torch warns about read-only arrays.
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
         """Return the relative change of the output if inner values are read. Refuse a large change.
 
-        A program that uses random numbers, as dropout does, also changes its output.
+        The output of a program that uses random numbers, as dropout does, also changes.
         """
         alone = self.reader.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)

@@ -5,7 +5,7 @@ steps between the layers and the output: a factor (temperature, cosine scale), a
 (batch norm), an added constant, or a weighted sum of several layers (averaged heads). The last step
 is the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` consists of one or
 several `HeadLayer`, W and b, and the `Fit` of these steps. If no layer gives the logits, an
-`Answer` takes its place.
+`Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

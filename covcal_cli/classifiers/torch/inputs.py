@@ -76,7 +76,7 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
                 break
             continue
         n = len(guess.rows[0])
-        # The rows of a result are its first axis, or its second after an axis of size 1.
+        # The rows of a result are its first axis, or its second axis if the first has size 1.
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())

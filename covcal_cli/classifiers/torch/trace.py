@@ -99,7 +99,7 @@ def read_call(
         if op == "addmm":
             x, bias = arguments["mat1"], arguments["self"]
             plain = arguments["beta"] == 1 and arguments["alpha"] == 1
-        # einsum turns a product of matrices into a batch of one matrix.
+        # einsum computes a product of matrices as a batch with one product.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
     if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
@@ -174,7 +174,7 @@ _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
 @contextmanager
 def operators_sent_to(handler: Handler) -> Iterator[None]:
-    """Send every operator that torch runs in this block to `handler`, which runs it."""
+    """Pass every operator that torch runs in this block to `handler`, which runs the operator."""
     mode = _Mode()
     mode.handler = handler
     with mode:
@@ -183,7 +183,7 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator, with the numbers of the values that it read and wrote."""
+    """A call of an operator, with the numbers of the values that the call read and wrote."""
 
     op: str
     reads: frozenset[int]
