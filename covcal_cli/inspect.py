@@ -116,7 +116,7 @@ def _table_lines(path: Path) -> Lines:
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
             ("to do", f"{fill}covcal label; leave the other columns alone"),
             ("inclusion", "the probability with which the row was drawn"),
-            ("draw", "proves that the line is unchanged; covcal label needs it"),
+            ("draw", "proves that the line is unchanged; covcal label needs this column"),
         ]
     of_label = [name.removeprefix("prob_") for name in store.entries if name.startswith("prob_")]
     rest = {*store.entries} - {f"prob_{label}" for label in of_label}
@@ -383,7 +383,7 @@ def _metrics_lines(path: Path) -> Lines:
 
 def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
     if isinstance(gate, Change):
-        gate_text = f"{gate.metric} worse by at most {gate.limit:g}: worse by {gate.worse_by:.4g}"
+        gate_text = f"{gate.metric} may be worse by {gate.limit:g}: it is {gate.worse_by:.4g} worse"
     else:
         least = METRICS[gate.metric].better == "higher"
         groups = f" where {gate.by} is {gate.group}" if gate.by else ""

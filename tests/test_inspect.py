@@ -159,7 +159,7 @@ def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
     found = shown(sheet)
     assert found["sheet"] == "5 rows to label, by covcal pick; 0 have a label"
     assert "leave the other columns alone" in found["to do"]
-    assert "covcal label needs it" in found["draw"]
+    assert "covcal label needs this column" in found["draw"]
 
 
 @pytest.mark.parametrize(

@@ -132,8 +132,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more than this, and by "
-            "more than chance explains. If both evaluations used the same rows, they are "
+            help="Exit with 3 if a metric is worse than in the baseline by more than this limit, "
+            "and by more than chance explains. If both evaluations used the same rows, they are "
             "compared row by row. May be repeated.",
         ),
     ] = None,

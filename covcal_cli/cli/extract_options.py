@@ -309,8 +309,8 @@ class ExtractOptions:
         typer.Option(
             metavar="COLUMN",
             help="Column of a table to keep for covcal pick and --by. May be repeated. Columns "
-            "that are not features are kept without this option; with a MODEL, only if their "
-            "texts have at most 256 characters.",
+            "that are not features are kept without this option. With a MODEL, such columns "
+            "are kept only if their texts have at most 256 characters.",
         ),
     ] = None
     seed: Seed = 0

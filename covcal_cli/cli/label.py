@@ -108,10 +108,10 @@ def label(
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
     if not labelling.has_source:  # without a source, the file is a period of covcal watch
-        following = f"covcal watch {as_word(written)} -c cal.json, with the --history as before"
+        following = f"covcal watch {as_word(written)} -c cal.json, with the same --history"
     # Labels that a calibration used cannot prove a promise about this calibration.
     if labelling.for_decision:
-        following = f"covcal decide {as_word(written)} --force, with the --error as before"
+        following = f"covcal decide {as_word(written)} --force, with the same --error"
     console.wrote(written, following)
 
 

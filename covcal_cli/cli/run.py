@@ -281,6 +281,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
     """Return the request of an earlier run, with the options that the user gave again."""
     from covcal_cli.errors import CovcalError
+    from covcal_cli.files import as_word
     from covcal_cli.run.renewal import earlier_run
 
     earlier = earlier_run(folder)
@@ -295,7 +296,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
     except ValueError as error:
         raise CovcalError(
             f"{earlier.features} was extracted with unknown options ({error}): run covcal run "
-            "MODEL SOURCE TARGET with its -o"
+            f"MODEL SOURCE TARGET -o {as_word(earlier.features.parent)}"
         ) from error
     options = replace(options, **{name: getattr(new, name) for name in _RENEWING})
     origin = context.get_parameter_source("method")
@@ -339,8 +340,8 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
     if labels is None:
         if renewal.is_in_use:
-            return f"{first}, as you asked: without labels only an estimate supports it"
-        return f"{first}: the new rows have no labels, and only an estimate supports it"
+            return f"{first}, as you asked: without labels, only an estimate supports the new one"
+        return f"{first}: the new rows have no labels, and only an estimate supports the new one"
     sides = f"ECE {100 * labels.new:.1f} instead of {100 * labels.old:.1f} %"
     measured = f"measured on {labels.labels} labels, the new calibration"
     if labels.is_better:

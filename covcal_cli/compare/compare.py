@@ -328,7 +328,7 @@ def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
         if path.stem in shifts:
             raise CovcalError(
                 f"{shifts[path.stem]} and {path} are both called {path.stem}, but a shift gets "
-                "the name of its file: rename one of them"
+                "the name of its file: rename one of the files"
             )
         shifts[path.stem] = path
     if not shifts:

@@ -352,7 +352,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
         )
     if measured.coverage is not None:
         yield (
-            f"Sets have {measured.set_size:.2f} classes on average, and contain the right one in "
+            f"Sets have {measured.set_size:.2f} classes on average, and contain the right class in "
             f"{percent(measured.coverage)} of the rows."
         )
 

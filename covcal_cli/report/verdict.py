@@ -242,8 +242,8 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
         which = "any label" if not measured else listed(names)
         split = labels[worst].settings.split
         sentences.append(
-            f"No {split} row of the target has a value for {which}, so nothing is measured there. "
-            f"{_LABELS_HELP}"
+            f"No {split} row of the target has a value for {which}, so there is no measurement for "
+            f"{which}. {_LABELS_HELP}"
         )
     if measured:
         before, after = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from covcal_cli.calibrate.estimate import expect
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.files import sha256_of
+from covcal_cli.files import as_word, sha256_of
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ALL, OPTIONS, FeatureFile, labels_in
 from covcal_cli.progress import ProgressCallback
@@ -174,7 +174,7 @@ def earlier_run(folder: Path) -> Earlier:
     Raises `CovcalError` if no run has made the folder, or if its features or its calibration have
     changed since.
     """
-    again = "run covcal run MODEL SOURCE TARGET with its -o"
+    again = f"run covcal run MODEL SOURCE TARGET -o {as_word(folder)}"
     if not (folder / JOURNAL).is_file():
         raise CovcalError(f"{folder} has no {JOURNAL}, so covcal run did not make it: {again}")
     journal = Journal(folder)

@@ -181,7 +181,7 @@ BY_LABELS, AS_ASKED = (
             ("--replace",),
             True,
             True,
-            f"{AS_ASKED}without labels only an estimate supports it",
+            f"{AS_ASKED}without labels, only an estimate supports the new one",
         ),
         (None, ("--force",), False, True, AS_ASKED.strip()),
     ],

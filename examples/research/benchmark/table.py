@@ -72,8 +72,8 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield (
             "Mean error in points, share of shifts whose range contains the true accuracy, and "
             "mean width of the range. The estimate reads the target's training and validation "
-            "rows, without labels. On test rows the true accuracy has noise of its own, which the "
-            "range does not include."
+            "rows, without labels. The accuracy measured on test rows has noise of its own, which "
+            "the range does not include."
         )
         yield markdown(_intervals([*own, half]))
         yield f"### Shift by shift: {half.title}"

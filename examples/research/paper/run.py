@@ -38,8 +38,8 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
     add("--seeds", type=int, default=10, metavar="N", help="runs per shift (default: %(default)s)")
     add("--preset", choices=["default", "paper"], default="default", help="of covcal adapt")
     add("--weight-decay", type=float, metavar="X", help="with --preset paper; default: 5e-4")
-    add("--batched", action="store_true", help="all seeds as members of one run: faster")
-    add("--exact-only", action="store_true", help="only none and temp: no training, no chance")
+    add("--batched", action="store_true", help="train all seeds at once, which is faster")
+    add("--exact-only", action="store_true", help="compare only none and temp, without training")
     add(
         "--office31-model",
         type=Path,

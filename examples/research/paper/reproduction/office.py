@@ -50,8 +50,8 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
         if path.is_file():
             return lambda: _stand_in(path, name)
         raise MissingDataError(
-            f"Office-Caltech10 is not in {data}: put there {STAND_IN} (NAME_x, NAME_y for "
-            f"{', '.join(DOMAINS)}), the features of any image network; the pages of "
+            f"Office-Caltech10 is not in {data}: put into this folder {STAND_IN} (NAME_x, NAME_y "
+            f"for {', '.join(DOMAINS)}), the features of any image network; the pages of "
             "Gong et al. 2012 (GFK) have the images. Or give Office31 and --office31-model"
         )
     folders = [data / base / name for base in ("", "office31", "Office31")]
