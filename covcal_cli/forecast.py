@@ -158,13 +158,13 @@ def fitted_networks(
     if networks is None and not path.is_file():
         raise CovcalError(
             f"{document} was fitted with the networks of {path}, which is not here: pass "
-            "--networks with the adapted file"
+            "--networks and the path of the adapted file"
         )
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{path} has other aligned networks than {document}: pass --networks with the "
-            "adapted file of that calibration, or calibrate again"
+            f"{path} has other aligned networks than {document}: pass --networks and the "
+            "path of the adapted file of that calibration, or calibrate again"
         )
     return networks_read
 
@@ -439,8 +439,8 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
     has = [f"lacks {lacking[0]}"] if lacking else []
     has += [f"has {extra[0]}"] if extra else []
     raise CovcalError(
-        f"{file.path} has other feature columns than the calibration (it {' and '.join(has)}): "
-        "give the columns of the calibration"
+        f"{file.path} has other feature columns than the calibration (the file "
+        f"{' and '.join(has)}): give the columns of the calibration"
     )
 
 

@@ -197,9 +197,9 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if match.temperature < least:
         notes.append(
-            f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
-            f"{match.temperature:.4g}, but covcal does not set T below the source's T, which is "
-            f"{least:.4g}"
+            f"a mean confidence of {problem.cot.accuracy:.1%} (the estimated accuracy) would need "
+            f"T = {match.temperature:.4g}, but covcal does not set T below the source's T, which "
+            f"is {least:.4g}"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -236,8 +236,9 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{where}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
-                f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
+                f"{where}a mean confidence of {accuracy.accuracy:.1%} (the estimated accuracy) "
+                f"would need T = {match.temperature:.4g}. {ESTIMATE_ALONE}, so T is "
+                f"{floors[-1]:.4g}"
             )
     temperatures = [
         max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)

@@ -203,7 +203,7 @@ def agreement_with_labels(
         f"the interval of the labels, {low:.1%} to {high:.1%}"
     )
     if not passed:
-        text += ". The estimate gets less weight"
+        text += ". So the estimate without labels gets less weight"
         text += ": label more rows" if unlabelled else ", because all rows have labels"
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)

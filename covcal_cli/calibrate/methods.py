@@ -147,7 +147,7 @@ METHODS = {
             "prior",
             "original",
             "by_prior",
-            "temp, corrected for the classes of --target-prior",
+            "temp, corrected for the class shares of --target-prior",
             _PRIOR,
             takes_prior=True,
             candidate=True,

@@ -69,7 +69,7 @@ NO_PRIOR = (
 
 # For each limit of the range of T: the warning if T is at this limit.
 LIMITS: dict[Limit, str] = {
-    "lower": ("T is at its lower limit, because the fitted rows ask for more and more confidence"),
+    "lower": "T is at its lower limit, because more confidence always fits the rows better",
     "upper": (
         "T is at its upper limit, because the logits of the fitted rows do not predict their labels"
     ),

@@ -100,7 +100,9 @@ class DecideSettings:
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
-            raise CovcalError("--cost gives an estimate: leave out --error and --labels marked")
+            raise CovcalError(
+                "--cost replaces --error, without a promise: leave out --error and --labels marked"
+            )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")

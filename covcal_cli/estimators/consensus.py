@@ -242,14 +242,15 @@ def consensus(
     if reason in _DOC_BECAUSE.values():
         ends.append(_extrapolated(inputs, unused))
     names = ", ".join(estimate.name for estimate in used)
-    median = f"by the median of {names}" if len(used) > 1 else f"by {names}"
+    median = f"the median of {names}" if len(used) > 1 else names
     because = f" (used because {reason})" if reason else ""
     return Estimate(
         "combined",
         accuracy,
         min(ends),
         max(ends),
-        f"the accuracy changes {FACTOR} times as much from source to target as {median}{because}",
+        f"the change of the accuracy from source to target is {FACTOR} times the change by {median}"
+        f"{because}",
         (distance, enough_rows(sampling)),
         REACH if inputs.has_all_classes else REACH_OF_ONE_CONFIDENCE,
     )

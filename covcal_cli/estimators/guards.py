@@ -182,8 +182,8 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
-        f"the corrected probabilities put {_percent(drift, MAX_PRIOR_DRIFT)} of their mass on "
-        f"other classes than the target prior (at most {MAX_PRIOR_DRIFT:.0%})"
+        "the class frequencies of the corrected probabilities differ from the target prior by "
+        f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {MAX_PRIOR_DRIFT:.0%})"
     )
     text += (
         ""

@@ -417,24 +417,24 @@ class OutputEvidence:
             return None
         return (
             f"the outputs {order} in all {self.rows} rows, so the columns may be ranks (best "
-            "answer, second best, ...) instead of classes. If so, results mean nothing: give "
-            "one column per class, in the same order in every row"
+            "answer, second best, ...) instead of classes. If they are ranks, "
+            "results mean nothing: give one column per class, in the same order in every row"
         )
 
     def _doubt_on_values(self) -> str | None:
         if self.width == 1 and self.rows >= _FEW_ROWS and not self._below_half:
             return (
                 f"the only output is at least 0.5 in all {self.rows} rows: if it is the "
-                "confidence of the answer, give the probability of one class instead"
+                "confidence of the predicted class, give the probability of one class instead"
             )
         is_positive = 0 <= self.low <= 0.5 * self.high
         if self.form == "logits" and self.width > 1 and self.rows >= _FEW_ROWS and is_positive:
             whole = " and all are whole numbers" if self.are_whole else ""
             return (
                 f"all outputs of {self.rows} rows are at least 0{whole}, which is unusual for "
-                "logits. If the lowest is the best (costs, distances), multiply them by -1. If "
-                "they are votes, percentages or other scores, divide each row by its sum and "
-                "give probabilities"
+                "logits. If the lowest output is the best (costs, distances), multiply the outputs "
+                "by -1. If the outputs are votes, percentages or other scores, divide each row by "
+                "its sum and give probabilities"
             )
         return None
 
@@ -450,9 +450,9 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.3f}, close to the most that a softmax of "
-            f"probabilities reaches for {self.width} classes: check that softmax was not applied "
-            "twice"
+            f"no probability is above {self.high:.3f}, close to the highest value of a "
+            f"softmax of probabilities for {self.width} classes: check that softmax was not "
+            "applied twice"
         )
 
     def _are_clipped(self) -> bool:

@@ -322,7 +322,7 @@ def at_a_limit(path: Path, limit: str) -> Path:
 
 @pytest.mark.parametrize(
     ("limit", "why"),
-    [("upper", "order of the classes"), ("lower", "ask for more and more confidence")],
+    [("upper", "order of the classes"), ("lower", "more confidence always fits the rows better")],
 )
 def test_t_at_a_limit_is_refused_unless_forced(tmp_path: Path, limit: str, why: str) -> None:
     """No cal.json with a T at its limit; --force writes it with a warning."""

@@ -109,7 +109,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.55, 0.45])),
         lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.8, 0.2])),
-        "30.0% of their mass",
+        "differ from the target prior by 30.0%",
     ),
 ]
 # As near to its threshold as anyone can tell, and on the wrong side of it.
@@ -299,7 +299,7 @@ def test_given_class_frequencies_leave_cot_alone_in_the_rule(
     used = estimates["cot" if trusted else "doc"]
     right = float(inputs.source_correct.mean())
     assert estimates.combined.accuracy == pytest.approx(right - 1.2 * (right - used.accuracy))
-    assert f"as by {used.name}" in estimates.combined.assumption
+    assert f"times the change by {used.name}" in estimates.combined.assumption
 
 
 def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:

@@ -69,7 +69,7 @@ def test_the_way_out_of_another_order_works(calibrated: Path) -> None:
 def test_another_column_is_refused(calibrated: Path) -> None:
     line = later(calibrated, table("target", age="Age")).error_line()
     assert line.endswith(
-        "other feature columns than the calibration (it lacks age and has Age): give the "
+        "other feature columns than the calibration (the file lacks age and has Age): give the "
         "columns of the calibration"
     )
 
