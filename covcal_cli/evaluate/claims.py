@@ -65,7 +65,7 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes, divided by whether their confidence is proved to be off."""
+    """The predicted classes in three groups: confidence off, confidence right, and undecided."""
 
     off: tuple[GroupMetrics, ...]  # classes proved to be off by more than the margin, worst first
     within: tuple[GroupMetrics, ...]  # classes proved to be off by at most the margin

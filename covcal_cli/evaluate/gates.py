@@ -290,7 +290,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far the nearer end of the interval (or the value) is beyond the limit."""
+    """Return how far the interval's nearer end, or the plain value, is beyond the limit."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit

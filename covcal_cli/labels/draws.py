@@ -416,12 +416,12 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield row numbers, in parts, in an order in which neighbouring rows are similar.
+    """Yield row numbers in parts, sorted so that neighbouring rows are similar.
 
     Rows are divided into bands by their scores. A band is yielded in one or more parts. Within a
     band, rows are sorted by predicted class and then by score. Every second band is reversed, so
-    neighbouring rows of two bands are similar too. If rows on a border have equal scores, the rows
-    with smaller numbers belong to the lower band.
+    neighbouring rows of two bands are similar too. If rows at the border of two bands have
+    equal scores, the rows with smaller numbers belong to the lower band.
 
     - `scores`, (N,): the scores, or any increasing function of them.
     - `predictions`, (N,): predicted classes, as signed integers.

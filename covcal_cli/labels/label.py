@@ -311,7 +311,7 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
     """Return the agreement of labellers; None if no row has two labels.
 
-    `labellers` are the labellers of the sheets. Kappa is (a - c) / (1 - c). Here a is the share of
+    `labellers` has each sheet's labeller. Kappa is (a - c) / (1 - c). Here a is the share of
     pairs of labels that agree, and c is the share that would agree by chance. For two labellers, c
     is computed from each labeller's class frequencies (Cohen 1960). For more labellers, c is
     computed from the class frequencies of all labels together (Fleiss 1971).

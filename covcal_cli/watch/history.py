@@ -150,7 +150,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Return the earlier history with the lines that were added to its file since then."""
+    """Return the earlier history, plus the lines that were added to the file since then."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)

@@ -4,7 +4,7 @@ The labels of a period give an accuracy A and an effective size n*. The labels a
 labels of random rows. So the labels count as n* labels, and a share A of these n* labels is right.
 The counts are added over the periods of a "pool". The result is the gap (mean confidence minus
 accuracy), because the accuracy itself may change from period to period. You may look at the
-interval of the gap after every period: its error probability still holds
+interval of the gap after every period: the error probability is still valid
 (`maths.odds.anytime_interval`).
 
 A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
