@@ -780,7 +780,7 @@ def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> N
         api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
     rows["y"][:, 1] = 0
     np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])
-    with pytest.raises(CovcalError, match="all its rows are alike for 1, so"):
+    with pytest.raises(CovcalError, match="labelled rows are alike for 1, so"):
         api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
     assert not (tmp_path / "f.h5").exists()
 

@@ -63,7 +63,7 @@ def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the names of arrays with one number per row, or with `several` numbers per row."""
+    """Return the names of number arrays of shape (n,); if `several`, of arrays with more axes."""
     return tuple(
         name
         for name, entry in store.entries.items()

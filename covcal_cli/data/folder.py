@@ -130,7 +130,7 @@ class FolderData(ImageFiles):
 
 
 def _open_image(path: str) -> Image.Image:
-    # Pillow reads files in many small steps. It is a third faster if the whole file is in memory.
+    # Pillow reads files in many small steps. Pillow is a third faster if it reads from memory.
     with open_plain(path) as file:  # to make a Path takes as long as to run the model
         return Image.open(BytesIO(file.read()))
 

@@ -141,7 +141,7 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not a class number below `count`, if there is one."""
+        """Describe the first label that is not a class number below `count`; None if all are."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
@@ -240,7 +240,7 @@ PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
-    """The labels of n rows that can have several labels. Their columns are removed from `store`."""
+    """The labels of n rows that can have several labels. The label columns leave `store`."""
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n

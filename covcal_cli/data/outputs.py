@@ -272,7 +272,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are not probabilities; else yield notes on what is changed."""
+        """Refuse outputs that are not probabilities; else yield notes on changed values."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -494,7 +494,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # The arrays whose first axis does not count the rows. They are read as a whole.
+        # The arrays whose first axis does not count the rows. Such arrays are read as a whole.
         self._leading = {
             name
             for name, entry in store.entries.items()

@@ -297,7 +297,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids. Its name must not be a name of labels or groups."""
+        """Return whether an index can be ids; an index called like labels or groups cannot."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -329,7 +329,7 @@ class RowFacts:
         return max(map(len, texts), default=0)
 
     def _texts(self, name: str) -> NDArray[np.bytes_]:
-        """Return a column of long texts in UTF-8, and note if some are cut."""
+        """Return a column of long texts in UTF-8. If some are cut, add a note to `notes`."""
         self._require_one_each(name)
         most = min(_LONGEST_TEXT, max(_LONGEST_GROUP, _COLUMN_BYTES // self._n))
         texts, cut = self._store.cut_texts(name, most)

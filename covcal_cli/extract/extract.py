@@ -81,7 +81,7 @@ class ExtractReport:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The answer for the user in at most six lines, by subject."""
+        """The answer for the user: at most six lines, each with the subject as key."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -92,7 +92,7 @@ class ExtractReport:
 
     @property
     def details(self) -> dict[str, str]:
-        """How the model and the data were read, by subject."""
+        """How the model and the data were read: lines, each with the subject as key."""
         splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
         return {"last layer": self.head, **splits}
 

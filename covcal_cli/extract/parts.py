@@ -61,7 +61,7 @@ class Part:
 
     path: Path  # the data, for messages
     rows: Rows | range  # the numbers of the rows in the domain, ascending
-    # For these rows, the datasets of a features file by name. Rows are read from beginning to end.
+    # The datasets that hold these rows, by name. Datasets are read from beginning to end.
     content: Mapping[str, Any]
     columns: Sequence[str]  # the names of the datasets ``columns/NAME``
     # for each row that could not be read: its number, its id and the reason
@@ -338,7 +338,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Accept a line of the journal if all of its numbers are there."""
+        """Accept a line of the journal if the files contain all of its numbers, undamaged."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -383,7 +383,7 @@ class DomainSpool:
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return the checksum of a batch's numbers and its line in the journal."""
+    """Return one checksum of a batch: of its numbers (`checksum`) and of its journal line."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 

@@ -382,9 +382,9 @@ def _require_labelled(
         ]
         if lacking:
             raise CovcalError(
-                f"{data.path} needs rows with and rows without each label, but all its rows are "
-                f"alike for {listed(lacking)}, so the confidence of these labels cannot be "
-                "calibrated: leave out their outputs, or give more rows"
+                f"{data.path} needs rows with and rows without each label, but all its labelled "
+                f"rows are alike for {listed(lacking)}, so the confidence of these labels cannot "
+                "be calibrated: leave out their outputs, or give more rows"
             )
     elif len(present) == 1:
         raise CovcalError(

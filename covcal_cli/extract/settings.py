@@ -93,7 +93,7 @@ class Selection:
 class ExtractSettings:
     """The settings of an extraction, which are the same for both domains."""
 
-    # Single settings for images. They replace the same settings of `preprocess`.
+    # Single settings for images, which replace the same settings of `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     # The source of other settings for images, as `data.preprocessing.configs.load_preprocessing`
     # reads it. Default: the model's metadata, or a file beside the model. Settings that are still

@@ -91,7 +91,7 @@ class CSVStore(Store):
             self._n = sum(kept)
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column, as texts if it is text, labels, ids or groups, else as numbers."""
+        """Return a whole column: texts, labels, ids and groups as texts, others as numbers."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)
         rows = np.arange(self._n, dtype=np.int64)
@@ -276,7 +276,7 @@ class CSVStore(Store):
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of column `index`. Lines are split from the side nearer to it."""
+        """Return the cells of column `index`. Lines are split from the side that is nearer."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]

@@ -38,7 +38,7 @@ _CUT = -9000.0
 # how tokenizers write a space
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # largest rounding error of a sum of probabilities
-_MUCH = 0.25  # if texts that are no answer have more of the probability than this, a note says so
+_MUCH = 0.25  # a note appears if other texts than the answers have a larger share of probability
 _SAMPLING = ("temperature", "top_p")
 
 

@@ -280,7 +280,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns into sets that can be read together, given the bytes of each."""
+    """Divide columns into sets that can be read together; `stored` has the bytes of each column."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
