@@ -32,10 +32,10 @@ _ELEMENTS = {
     "skipped": "skipped",
     "error": "error",
 }
-# For each kind of XML element, the attribute with the number of these elements.
+# For each kind of XML element, the name of the attribute that counts these elements.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
-# For these suffixes -o writes no file, but covcal can print the format.
+# File suffixes that -o refuses, with the format that --format can print instead.
 _PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

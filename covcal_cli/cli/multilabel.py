@@ -240,7 +240,7 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     least = min(shares, key=lambda label: shares[label])
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
-        f"the label with the fewest is {least}",
+        f"the label with the fewest rows is {least}",
         "Expect": "the errors below; they are estimates, not promises",
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm if its loss exceeds the better baseline's loss by more than such a margin.
+# A method does harm if its loss minus the better baseline's loss is above one of these margins.
 HARMS = (0.01, 0.03, 0.05)
 
 

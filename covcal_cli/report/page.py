@@ -66,7 +66,7 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
-        share = float(bins.counts[index]) / most  # 1 for the fullest bin
+        share = float(bins.counts[index]) / most  # height of the bar; 1 for the fullest bin
         parts += [
             f"<g><title>{label}</title>",
             _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),

@@ -33,7 +33,7 @@ COLUMNS = (
     "MAPIE sets, 25 labels",
     "TorchCP sets",
 )
-N_SETS = 3  # columns of coverage and size; the others have accepted share and broken promises
+N_SETS = 3  # number of columns with coverage and size, which are the last columns
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

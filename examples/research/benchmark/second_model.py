@@ -61,7 +61,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # the second model's source accuracy may be lower by at most this
+_MOST_BELOW = 0.05  # how far the second model's accuracy may be below the classifier's accuracy
 _MOST_ROWS = 4000  # largest number of rows per split for the classifiers of --own
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
