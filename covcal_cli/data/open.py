@@ -154,7 +154,7 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # First look for ascending numbers, because shuffled row numbers look like a column of ids.
+    # Ascending numbers first: shuffled row numbers look like any column of distinct whole numbers.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:
