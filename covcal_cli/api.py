@@ -9,7 +9,7 @@
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
 
-    # Accept rows of which at most 5 % are wrong: labels of random rows make it a promise.
+    # Accept rows so that at most 5 % of them are wrong. Labels of random rows prove this limit.
     decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
     accept = decision.fit(target_logits, rows, labels).accept(new_logits)
 

@@ -66,7 +66,7 @@ METRIC_RANGE = (
 )
 COST_RANGE = (
     "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts of the "
-    "half choose."
+    "benchmark's half 'choose'."
 )
 Wanted = tuple[str, str | None]  # a metric and a class; None: all classes and their mean
 

@@ -253,7 +253,7 @@ def _candidates(
         # a binary search for the smallest set that allows this number of wrong rows
         low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
         new = candidate(low)
-        if new.wrong < 0:  # only if many rows have the same score
+        if new.wrong < 0:  # this happens only if many rows have the same score
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)

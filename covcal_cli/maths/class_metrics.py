@@ -23,7 +23,7 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 class ClassRows:
     """n rows, from which metrics of one class against all others are computed."""
 
-    is_predicted: Booleans  # q, (n,): true if the classifier predicts this class
+    is_predicted: Booleans  # q, (n,): true for rows that are predicted as the class
     # (n,): the rank of each row by its probability of the class; ties have the same rank
     ranks: Integers
     members: Float64s  # t, (n,), how many rows of the class each row stands for

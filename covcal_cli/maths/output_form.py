@@ -242,7 +242,7 @@ class OutputEvidence:
         For scores a p - a, this score is -a. For scores from -a/2 to a/2, it is -a/2.
         """
         if self.are_whole and self.low < 0:
-            for least in _LEAST_INTEGERS:  # signed scores of 8 bits have the sum 256
+            for least in _LEAST_INTEGERS:  # signed 8-bit scores plus 128 have the sum 256
                 tolerance = max(2.0, min(self.width, -least))
                 total = self._total_from(least)
                 if total is not None and abs(total + 2 * least) <= tolerance:
@@ -251,8 +251,8 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2. This excludes logits with a large negative
-                # offset.
+                # Some probability must be above 1/2. Logits with a large negative offset are too
+                # equal for this.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0

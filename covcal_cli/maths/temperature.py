@@ -55,7 +55,7 @@ class TemperatureFit:
     loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
     at_limit: Limit | None  # the end of the search interval if T is at that end, else None
-    held_at_one: bool  # whether T is 1 because the best T was below 1, which was not allowed
+    held_at_one: bool  # true if T is 1 only because the best T, below 1, was not allowed
     local_minima: int  # number of minima inside the interval
     ruled_out: int = 0  # number of rows whose label is a masked class; no T fits such rows
 
@@ -373,7 +373,8 @@ class _Objective:
                 for halving in range(_HALVINGS):
                     p_y = powers[own] / total
                     np.multiply(powers, powers, out=powers)
-                    squares = np.einsum("km->m", powers)  # sums for the next temperature
+                    # the sums of exponentials for the next temperature
+                    squares = np.einsum("km->m", powers)
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
                     else:
