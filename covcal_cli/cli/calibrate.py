@@ -47,9 +47,9 @@ def calibrate(
         str,
         typer.Option(
             metavar="N|marked|none|auto",
-            help="Target labels to use: N random rows with known labels, marked (rows you "
-            "labelled with covcal label), or none. auto: marked rows if there are any "
-            "and the method is auto.",
+            help="Target labels to use. N: labels of N random rows, from the file; marked: labels "
+            "that you added with covcal label; none: no labels; auto: marked if there are such "
+            "labels and the method is auto.",
         ),
     ] = "auto",
     seed: Seed = 0,

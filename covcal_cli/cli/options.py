@@ -138,8 +138,8 @@ Labels = Annotated[
     LabelsName,
     typer.Option(
         "--labels",
-        help="Labels to use: marked (rows you labelled with covcal label), none, or auto: "
-        "marked rows if there are any.",
+        help="Labels to use. marked: labels that you added with covcal label; none: no labels; "
+        "auto: marked if there are such labels.",
     ),
 ]
 ExpectedAccuracy = Annotated[

@@ -84,7 +84,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="WATCH.JSONL",
-            help="With --from: the history file of covcal watch, to which this period is added.",
+            help="With --from: a history file of covcal watch. The new rows are added as a period.",
         ),
     ] = None,
     replace_unproved: Annotated[
