@@ -21,8 +21,8 @@ from typing import IO, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_or
 
 # The remedy for a model that covcal cannot open or run, such as a pickle.
 OUTPUTS_AS_TABLE = (
-    "save the output of its predict_proba as tables (prob_NAME per class, and label), and give "
-    "them instead of a model"
+    "save the output of the model's predict_proba as tables (prob_NAME per class, and label), and "
+    "give these tables instead of the model"
 )
 # Invisible characters that reverse the direction of the text after them.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -210,7 +210,7 @@ def test_a_text_for_an_input_of_numbers_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["text,label\ngood,1\nbad,0\n", "x,label\ngood,1\nbad,0\n"])
 def test_texts_alone_are_told_of_the_way_without_a_model(text: str, tmp_path: Path) -> None:
-    remedy = r"predict_proba .* and give them instead of a model"
+    remedy = r"predict_proba .* and give these tables instead of the model"
     with pytest.raises(CovcalError, match=remedy):
         fed(opened(table(tmp_path, text), ModelInput("x", (None, 1), np.dtype(np.float32))))
 

@@ -41,7 +41,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
 BAD_FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty": (lambda: b"", r"is empty \(0 bytes\)"),
     "lfs": (lambda: LFS, r"is a Git LFS pointer, not an ONNX model: run git lfs pull"),
-    "html": (lambda: b"\n<!DOCTYPE html><html>", "web page.*download the raw file"),
+    "html": (lambda: b"\n<!DOCTYPE html><html>", "web page.*download the file itself"),
     "zip": (archive, "is a zip archive"),
     "hdf5": (lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file"),
     "pickle": (lambda: b"\x80\x04\x95" + bytes(99), "is a Python pickle"),
@@ -70,7 +70,7 @@ def test_a_pickled_model_is_told_of_the_way_without_a_model(name: str, tmp_path:
     """Compressed pickles are told by their names."""
     content = b"\x80\x04\x95" + bytes(99) if name == "model.onnx" else b"x\x9c" + bytes(99)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(CovcalError, match=r"Python pickle.* predict_proba .*instead of a model"):
+    with pytest.raises(CovcalError, match=r"Python pickle.* predict_proba .*instead of the model"):
         open_classifier(tmp_path / name)
 
 
