@@ -40,26 +40,35 @@ _MOMENT = 3_000_000_000  # nanoseconds: file systems round the times of files to
 _DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files by device, inode, size and times
 
 
-def check_output(path: Path, *, force: bool, inputs: Iterable[Path] = ()) -> None:
+def check_output(
+    path: Path, *, force: bool, inputs: Iterable[Path] = (), option: str = "-o"
+) -> None:
     """Refuse an output that cannot be written, or that must not be replaced.
 
     Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
-    is not a plain file or is one of `inputs`, or if its folder does not exist.
+    is not a plain file or is one of `inputs`, or if its folder does not exist. The message names
+    `option`, with which the user gave the path.
     """
     try:
         path.resolve()
     except (RuntimeError, OSError) as error:  # the kind of exception depends on the Python version
-        raise CovcalError(f"{path} is a link that leads to itself: pass another -o") from error
+        raise CovcalError(
+            f"{path} is a link that leads to itself: pass another {option}"
+        ) from error
     if path.is_dir():
-        raise CovcalError(f"{path} is a folder, not a file: give -o a file name")
+        raise CovcalError(f"{path} is a folder, not a file: give {option} a file name")
     if path.exists() and not path.is_file():
-        raise CovcalError(f"{path} is not a plain file (a pipe or device?): pass another -o")
+        raise CovcalError(f"{path} is not a plain file (a pipe or device?): pass another {option}")
     if path.exists() and not force:
-        raise OutputExistsError(f"{path} exists already: pass --force to replace it, or another -o")
+        raise OutputExistsError(
+            f"{path} exists already: pass --force to replace it, or another {option}"
+        )
     if any(entry.exists() and path.exists() and path.samefile(entry) for entry in inputs):
-        raise CovcalError(f"{path} is an input of this command: pass another -o")
+        raise CovcalError(f"{path} is an input of this command: pass another {option}")
     if not path.parent.is_dir():
-        raise CovcalError(f"the folder {path.parent} does not exist: create it, or pass another -o")
+        raise CovcalError(
+            f"the folder {path.parent} does not exist: create it, or pass another {option}"
+        )
 
 
 def require_hdf5_name(path: Path) -> None:

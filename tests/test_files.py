@@ -122,6 +122,15 @@ class TestOverwritePolicy:
             check_output(tmp_path, force=force)
         assert str(caught.value) == f"{tmp_path} is a folder, not a file: give -o a file name"
 
+    def test_a_message_names_the_option_of_the_file(self, tmp_path: Path) -> None:
+        """Another -o does not help if another option named the file."""
+        path = tmp_path / "out"
+        path.touch()
+        for place in (path, tmp_path, tmp_path / "no" / "out"):
+            with pytest.raises(CovcalError, match="--plot") as caught:
+                check_output(place, force=False, option="--plot")
+            assert "-o" not in str(caught.value).split()
+
     def test_a_missing_folder_is_refused(self, tmp_path: Path) -> None:
         """The folder of an output must exist; the message names a missing folder."""
         path = tmp_path / "no" / "out"

@@ -107,9 +107,9 @@ class GatedOutput:
         """Refuse outputs that exist already, or that are inputs."""
         from covcal_cli.files import check_output
 
-        for path in (self.document, *self.more.values(), self.junit):
-            if path is not None:
-                check_output(path, force=self.force, inputs=inputs)
+        for option, path in self._by_option.items():
+            if path is not None and option not in self.appended:
+                check_output(path, force=self.force, inputs=inputs, option=option)
 
     @contextmanager
     def errors_in_report(self) -> Iterator[None]:

@@ -225,6 +225,7 @@ def watch(
     """
     from covcal_cli.cli import multilabel
     from covcal_cli.estimators.metrics import parse_metrics
+    from covcal_cli.files import check_output
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.report.metric_estimates import cost_limit, metric_limit
@@ -251,6 +252,7 @@ def watch(
         if history is None:
             raise typer.BadParameter("needs --history", param_hint="--plot")
         if not files and labels is None and acknowledge is None:
+            check_output(plot, force=force, inputs=[history], option="--plot")
             write_trend(read_history(history), plot, force=force)
             console.wrote(plot)
             return

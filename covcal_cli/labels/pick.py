@@ -217,7 +217,8 @@ def pick(
         )
     interface = output.with_suffix(".xml") if output and suffix == LABEL_STUDIO else None
     for written in (*outputs, *pages, *([interface] if interface else [])):
-        check_output(written, force=force, inputs=[path, *inputs])
+        option = "--page" if written in pages else "-o"
+        check_output(written, force=force, inputs=[path, *inputs], option=option)
     if page is not None and output is not None and Path(page).resolve() == output.resolve():
         raise CovcalError(f"{page} is the name of both the CSV and the page: give two names")
     with ExitStack() as stack:

@@ -383,7 +383,8 @@ class TestOutputs:
         """An output in a folder that does not exist is refused before the work starts."""
         moved = [f"no/{output}" if part == output else part for part in arguments]
         line = refusal(work, *moved)
-        assert line == "the folder no does not exist: create it, or pass another -o"
+        another = "another --diagram" if output == "new.png" else "another -o"
+        assert line == f"the folder no does not exist: create it, or pass {another}"
 
 
 Edit = Callable[[dict[str, Any]], Any]

@@ -161,7 +161,8 @@ def test_the_command_draws_a_history(tmp_path: Path) -> None:
     assert done.err == "wrote trend.html\n"
     assert (tmp_path / "trend.html").read_text() == drawn(history)
     assert path.read_bytes() == before
-    assert "trend.html exists already" in covcal(*arguments, cwd=tmp_path).error_line()
+    line = covcal(*arguments, cwd=tmp_path).error_line()
+    assert "trend.html exists already: pass --force to replace it, or another --plot" in line
     usage = covcal("watch", "--plot", "trend.html", cwd=tmp_path).usage_error()
     assert "--history" in usage
 
