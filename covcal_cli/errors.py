@@ -146,6 +146,11 @@ def interval(low: float, high: float) -> str:
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
 
+def in_points(number: str) -> str:
+    """Return a number as text with its unit, such as ``1 point`` or ``2 points``."""
+    return f"{number} point{'' if number == '1' else 's'}"
+
+
 # The check of arguments.
 
 P = ParamSpec("P")

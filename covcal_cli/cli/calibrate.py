@@ -256,7 +256,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 def _confidence(calibration: "Calibration") -> str:
     """Return the mean confidence before and after calibration, compared with the accuracy."""
-    from covcal_cli.errors import in_percent
+    from covcal_cli.errors import in_percent, in_points
 
     before, after = calibration.target_confidence
     if before is None or after is None:
@@ -268,8 +268,8 @@ def _confidence(calibration: "Calibration") -> str:
     gap = before - accuracy
     if abs(gap) < _CLOSE:
         return f"{text}: it was about right"
-    points = round(100 * abs(gap))
-    text += f": it was too {'high' if gap > 0 else 'low'} by about {points} points"
+    points = in_points(f"{100 * abs(gap):.0f}")
+    text += f": it was too {'high' if gap > 0 else 'low'} by about {points}"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         turned = "" if rest * gap > 0 else f" too {'high' if rest > 0 else 'low'}"

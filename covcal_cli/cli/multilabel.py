@@ -69,12 +69,12 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
 
 
 def _off(gap: float) -> str:
-    points = round(100 * abs(gap))
-    return (
-        f"too {'high' if gap > 0 else 'low'} by about {points} point{'s' if points != 1 else ''}"
-        if points
-        else "right"
-    )
+    from covcal_cli.errors import in_points
+
+    points = f"{100 * abs(gap):.0f}"
+    if points == "0":
+        return "right"
+    return f"too {'high' if gap > 0 else 'low'} by about {in_points(points)}"
 
 
 # Screen of covcal evaluate.

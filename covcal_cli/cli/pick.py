@@ -234,7 +234,7 @@ def pick(
 def _summary(picked: "PickReport", where: str) -> str:
     """Return the rows to label, and how precisely their labels will tell the accuracy."""
     from covcal_cli.data.classes import listed
-    from covcal_cli.errors import printable
+    from covcal_cli.errors import in_points, printable
     from covcal_cli.labels.score import region_of
 
     batch = picked.sheet.batch
@@ -264,9 +264,10 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  {'of a label ' if several else ''}known to about +/- {half} points with "
-            f"these labels{before}{wrong}",
-            f"ECE       expect {least:.0f} points or more after a calibration with so few labels"
+            f"Accuracy  {'of a label ' if several else ''}known to about +/- {in_points(half)} "
+            f"with these labels{before}{wrong}",
+            f"ECE       expect {in_points(f'{least:.0f}')} or more after a calibration with so few "
+            "labels"
             if least >= 1
             else "ECE       a calibration with these labels can reach less than 1 point",
             classes,

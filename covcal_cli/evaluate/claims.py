@@ -8,6 +8,7 @@ a class with few rows proves nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from covcal_cli.errors import in_points
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
@@ -116,7 +117,7 @@ class ClassGaps:
     @property
     def count(self) -> str:
         """The number of classes that are off, in words; "at least" if a class is undecided."""
-        limit = f"{100 * self.margin:g} points"
+        limit = in_points(f"{100 * self.margin:g}")
         if not self.undecided:
             if not self.off:
                 return f"all {self.n} predicted classes are within {limit}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from covcal_cli.errors import shown
+from covcal_cli.errors import in_points, shown
 from covcal_cli.estimators.metrics import MetricEstimate
 from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.records import (
@@ -263,7 +263,7 @@ class Period(Document):
     def answer(self) -> str:
         """The verdict with its reason, in words."""
         if self.verdict == "off" and self.gap is not None:
-            return f"off by about {100 * abs(self.gap.value):.0f} points: {self.why}"
+            return f"off by about {in_points(f'{100 * abs(self.gap.value):.0f}')}: {self.why}"
         return f"{self.verdict}: {self.why}"
 
     @property

@@ -37,6 +37,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.errors import in_points
 from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.maths.softmax import log_mean
 from covcal_cli.watch.labels import Pool
@@ -168,7 +169,7 @@ def verdict_on(
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
     if verdict == "not known":
-        numbers += f": too wide for a tolerance of {100 * tolerance:g} points"
+        numbers += f": too wide for a tolerance of {in_points(f'{100 * tolerance:g}')}"
     return verdict, gap, numbers
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from covcal_cli.errors import in_points
 from covcal_cli.evaluate.bins import GroupBins, GroupMetrics, bin_edges, confidence_block
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap, ece_sentence, points
 from tests.evaluate.made_bins import binned
@@ -38,6 +39,15 @@ class TestMeanGap:
         """An error is stated only where the interval excludes 0."""
         assert words in gap.sentence
         assert gap.direction or gap.sentence.startswith("no average error is proved")
+
+
+def test_one_point_is_singular() -> None:
+    assert [in_points(number) for number in ("0", "1", "1.0", "2")] == [
+        "0 points",
+        "1 point",
+        "1.0 points",
+        "2 points",
+    ]
 
 
 def test_the_ece_is_an_upper_bound_where_zero_is_possible() -> None:
