@@ -274,7 +274,9 @@ def _answer(estimation: "Estimation") -> str:
 
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
-    accuracy = f"{in_percent(best.accuracy)} % ({interval(best.low, best.high)})"
+    accuracy = f"{in_percent(best.accuracy)} %"
+    if best.low < best.high:  # without a range, every row has a label
+        accuracy += f" ({interval(best.low, best.high)})"
     accuracy += "" if best.bounds else ": too wide to be of use, label some rows (covcal pick)"
     facts = {"Estimated accuracy": accuracy, "Range": best.interval}
     if source is not None:

@@ -88,6 +88,8 @@ def metric_gate(
     judged_end = end or ("low" if option == LEAST else "high")
     value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[judged_end]
     whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
+    if estimate.low == estimate.high:  # every row has a label
+        whole = "measured, without a range"
     judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
     is_beyond = value < limit if option == LEAST else value > limit
     outcome: Outcome = "failed" if is_beyond else "passed"
@@ -145,9 +147,12 @@ def metric_table(
 
 
 def metric_cell(estimate: MetricEstimate) -> str:
-    """Return the value and the range of a metric as text."""
+    """Return the value of a metric as text, with its range if it has one."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "too few rows"
+    has_range = estimate.low < estimate.high  # without a range, every row has a label
     if estimate.metric == COST:
-        return f"{estimate.value:.3g} ({estimate.low:.3g} to {estimate.high:.3g})"
-    return f"{in_percent(estimate.value)} % ({interval(estimate.low, estimate.high)})"
+        ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""
+        return f"{estimate.value:.3g}{ends}"
+    ends = f" ({interval(estimate.low, estimate.high)})" if has_range else ""
+    return f"{in_percent(estimate.value)} %{ends}"

@@ -338,6 +338,7 @@ def pools(
 
 
 _REMEDY = "give a CSV with the columns id and label"
+_MOST_NAMED = 8  # the largest number of periods that a message names
 
 
 @dataclass
@@ -349,6 +350,7 @@ class LateLabels:
     texts: AnyArray  # (m,), names or numbers of classes
     periods: AnyArray | None  # (m,), the column ``period``, or None
     joined: dict[int, str] = field(default_factory=dict)  # the period of each line, by line number
+    watched: list[str] = field(default_factory=list)  # names of the periods that were watched
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
         """Return the rows of a period, ascending, that have a label in the CSV, and their labels.
@@ -358,6 +360,7 @@ class LateLabels:
         CovcalError
             If an id belongs to several rows, or a label is not a class.
         """
+        self.watched.append(period)
         ids = file.require_target().id_bytes(rows)
         wanted = np.arange(len(self.ids))
         if self.periods is not None:
@@ -387,17 +390,32 @@ class LateLabels:
             return []
         return [
             f"{self.path}: {len(missing)} of {len(self.ids)} ids are in no watched period (the "
-            f"first is {self._id(missing[0])})"
+            f"first is {self._id(missing[0])}){self._unknown_period('; ')}"
         ]
 
     def require_any(self) -> None:
         """Raise a CovcalError if no line of the CSV belongs to a watched period."""
         if not self.joined:
+            if unknown := self._unknown_period(""):
+                raise CovcalError(f"{self.path}: {unknown}")
             raise CovcalError(
                 f"{self.path}: none of its ids is in a watched period (the first is "
                 f"{self._id(0)}): use the ids in the files that covcal extract wrote, and give "
                 "these files to covcal watch"
             )
+
+    def _unknown_period(self, start: str) -> str:
+        """Return `start` and a period of the CSV that is not watched, as text; "" without one."""
+        names = [] if self.periods is None else self.periods.tolist()
+        unknown = next((name for name in names if name not in self.watched), None)
+        if unknown is None:
+            return ""
+        known = list(dict.fromkeys(self.watched))
+        more = ", ..." if len(known) > _MOST_NAMED else ""
+        return (
+            f"{start}its column period names {shown(unknown)}, which is not a watched period: use "
+            f"{', '.join(known[:_MOST_NAMED])}{more}"
+        )
 
     def _id(self, line: int) -> str:
         return shown(self.ids[line].decode("utf-8", "replace"))

@@ -13,7 +13,9 @@ import covcal_cli.api as covcal
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.decide.thresholds import read_costs
+from covcal_cli.errors import CovcalError, in_percent
 from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics
+from covcal_cli.report.metric_estimates import metric_cell
 from covcal_cli.watch.period import Watched
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.cli_runner import covcal as command
@@ -187,6 +189,27 @@ class TestGates:
         of = read_costs(costs, CLASSES)[0]
         paid = of[target["labels"], target["logits"].argmax(axis=1)].mean()
         assert numbers(metrics["cost", None]) == pytest.approx([paid] * 3)
+        assert metric_cell(metrics["cost", None]) == f"{paid:.3g}"
+
+    def test_a_metric_of_labelled_rows_shows_no_range(self, folder: Path) -> None:
+        """An interval without width looks like a perfect estimate."""
+        metrics = of_last(watched(folder, "w0.h5", metrics="recall", target_labels=True))
+        recall = metrics["recall", "class 1"]
+        assert metric_cell(recall) == f"{in_percent(recall.value or 0)} %"
+        limit = ("--target-labels", "--fail-below", "recall:class 1=0.1")
+        done = command("watch", "w0.h5", *limit, cwd=folder).require_success()
+        assert "(measured, without a range)" in done.out
+
+    def test_late_labels_of_an_unknown_period_name_the_known_periods(self, folder: Path) -> None:
+        path = late(folder, 40)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        texts = [f"{line},{'w9' if n else 'period'}" for n, line in enumerate(lines)]
+        path.write_text("\n".join(texts), encoding="utf-8")
+        unknown = "its column period names 'w9', which is not a watched period: use w0, w1"
+        with pytest.raises(CovcalError, match=f"^.*late.csv: {unknown}$"):
+            watched(folder, "w0.h5", "w1.h5", labels=path)
+        path.write_text("\n".join([*texts[:30], *(t.replace("w9", "w0") for t in texts[30:])]))
+        assert unknown in "".join(watched(folder, "w0.h5", "w1.h5", labels=path).warnings)
 
     def test_a_cost_has_a_gate_in_every_period(self, made: Path) -> None:
         cost = of_last(watched(made, "w1.h5", costs=(costs := costs_json(made))))["cost", None]
