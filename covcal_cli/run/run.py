@@ -5,6 +5,7 @@ the command's output. A file is made again only if its settings or inputs have c
 journal recorded them.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -537,10 +538,18 @@ def all_after(
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
     """Make the folder if it does not exist; remove it again if it stays empty."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    if missing:
-        folder.mkdir(parents=True)
-    elif not folder.is_dir() or not _is_own(folder):
+    try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        if missing:
+            folder.mkdir(parents=True)
+        is_own = bool(missing) or (folder.is_dir() and _is_own(folder))
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            fault = f"no permission to write the folder {folder}"
+        else:
+            fault = f"the folder {folder} cannot be written ({(error.strerror or '').lower()})"
+        raise CovcalError(f"{fault}: name another folder with -o") from error
+    if not is_own:
         raise CovcalError(
             f"{folder} exists, but covcal run did not make it: move it, or name another folder "
             "with -o"

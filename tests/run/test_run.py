@@ -1,6 +1,8 @@
 """``covcal run``: the whole way in one folder, each result reused while what it rests on stands."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
+from covcal_cli.errors import CovcalError
+from covcal_cli.run.run import results_folder
 from tests.cli_runner import Outcome, covcal, covcal_process
 from tests.run.conftest import RESAMPLES
 from tests.short_training import short_training
@@ -282,6 +286,31 @@ def test_a_folder_of_other_things_is_left_alone(folder: Path) -> None:
         == "mine exists, but covcal run did not make it: move it, or name another folder with -o"
     )
     assert [path.name for path in (folder / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        ("mkdir", errno.EACCES, "no permission to write the folder {}: "),
+        ("mkdir", errno.EROFS, "no permission to write the folder {}: "),
+        ("mkdir", errno.ENOSPC, "the folder {} cannot be written (no space left on device): "),
+        ("iterdir", errno.EACCES, "no permission to write the folder {}: "),
+    ],
+)
+def test_a_closed_folder_is_named_with_the_remedy(
+    call: str, code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    if call == "iterdir":
+        folder.mkdir()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), "out")
+
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(CovcalError) as caught, results_folder(folder):
+        pass
+    assert str(caught.value) == f"{words.format(folder)}name another folder with -o"
 
 
 def test_the_rows_per_run_of_the_model_can_be_chosen(
