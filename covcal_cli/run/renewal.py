@@ -46,7 +46,7 @@ from covcal_cli.run.run import (
     results_folder,
 )
 from covcal_cli.watch.reference import read_reference
-from covcal_cli.watch.watch import watch
+from covcal_cli.watch.watch import WatchSettings, watch
 
 LEAST_LABELS = 50  # with fewer labels, an interval is not reliable enough
 _OLD, _NEW = "in use", "new"
@@ -247,7 +247,9 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        (judged,) = watch([Path(period)], old, history=history, force=True).periods
+        # The labels that choose the calibration in use also decide the verdict on the old one.
+        settings = WatchSettings(target_labels=True)
+        (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised
     except TooFewRowsError:
         answer, change = "not known", "the calibration in use has too few rows to compare with"

@@ -257,6 +257,9 @@ def test_labels_are_measured_on_all_new_rows(folder: Path) -> None:
     sides = f"ECE {100 * metrics['new']['ece']:.1f} instead of {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
     assert f"measured on {len(arrays['y'])} labels, the new calibration is better ({sides})" in text
+    verdict = next(line for line in done.out.splitlines() if line.startswith("Old one"))
+    assert "off by about" in verdict
+    assert "estimated range" not in text
 
 
 def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
