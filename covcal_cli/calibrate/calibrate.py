@@ -57,7 +57,8 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels from ``covcal label`` if the method is auto.
+    No target label is read, except labels from ``covcal label`` if the method is auto. If all
+    labels are for a decision (`covcal pick --for`), only the setting labels="marked" uses them.
 
     Parameters
     ----------
@@ -71,6 +72,7 @@ def calibrate(
     CovcalError
         If the file lacks something that the method needs, or T is at a limit of its interval.
     """
+    notes: list[str] = []
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):
             raise CovcalError(
@@ -79,9 +81,18 @@ def calibrate(
         if labels is not None:
             return _fit_to_labels(file, labels, settings, LABELLED)
         if settings.method == AUTO and (draw := labels_for(file, settings)) is not None:
-            asked = LABELLED if settings.labels == MARKED_LABELS else AUTO
-            return _fit_to_labels(file, draw, settings, asked)
-        return calibrate_file(Problem(file, settings, settings.loss), settings)
+            if settings.labels == MARKED_LABELS:
+                return _fit_to_labels(file, draw, settings, LABELLED)
+            if not draw.is_for_decision:
+                return _fit_to_labels(file, draw, settings, AUTO)
+            notes.append(
+                f"the {len(draw)} labels were picked for a decision, so most of their rows have a "
+                "high confidence. covcal decide uses these labels, and this fit does not. To fit "
+                "to labels, extract the data to another file, and draw its rows with covcal pick "
+                "-n 50"
+            )
+        calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
+    return replace(calibration, notes=(*notes, *calibration.notes))
 
 
 def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> Calibration:

@@ -29,9 +29,11 @@ from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
+from covcal_cli.maths.weights import effective_sample_size
 from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
+MIN_EFFECTIVE = 20  # fewer effective labels than this move a fit at random
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
@@ -65,7 +67,10 @@ class LabelledFit:
         self.by_labels = accuracy_by_labels(file, draw, level=LEVEL, seed=seed)
         self._scaling, self._accuracy = posterior(self._frame, self.logits, draw, self.prior)
         unlabelled = draw.population - len(draw)
-        self._guards = agreement_with_labels(self.prior, self.by_labels, unlabelled)
+        self._guards = (
+            *agreement_with_labels(self.prior, self.by_labels, unlabelled),
+            *effective_labels(draw),
+        )
 
     @property
     def accuracy(self) -> Estimate:
@@ -207,6 +212,21 @@ def agreement_with_labels(
         text += ": label more rows" if unlabelled else ", because all rows have labels"
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
+
+
+def effective_labels(draw: Draw) -> tuple[Guard, ...]:
+    """Check whether labels that were picked for a decision have enough weight for all rows."""
+    if not draw.is_for_decision:
+        return ()
+    count = effective_sample_size(draw.weights)
+    text = (
+        f"the {len(draw)} labels were picked for a decision and are worth about {count:.0f} labels "
+        "with equal weights"
+    )
+    passed = count >= MIN_EFFECTIVE
+    if not passed:
+        text += ", too few for an estimate or a fit of all rows: leave them out with --labels none"
+    return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 
 def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:

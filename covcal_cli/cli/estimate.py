@@ -200,11 +200,22 @@ def estimate(
     if format is TexFormatName.table and not (documents or gates or report.prints_json):
         exists, word = Path("cal.json").exists(), as_word(path)
         following = f"calibrate {word}"
-        if exists:
+        if estimation.used_target_labels and _is_for_decision(path):
+            following = f"decide {word} --force, with the --error as before"
+        elif exists:
             following = f"estimate {word} -c cal.json"
-            if costs is not None and "review" in json_of(costs):
-                following = f"decide {word} --cost {as_word(costs)}"
+        if exists and costs is not None and "review" in json_of(costs):
+            following = f"decide {word} --cost {as_word(costs)}"
         console.hint(f"covcal {following}")
+
+
+def _is_for_decision(path: Path) -> bool:
+    """Return whether all labels of a file are of rows that were picked for a decision."""
+    from covcal_cli.formats.features import FeatureFile
+    from covcal_cli.labels.draws import read_draw
+
+    with FeatureFile(path) as file:
+        return read_draw(file).is_for_decision
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":

@@ -66,6 +66,7 @@ from covcal_cli.formats.calibration import LabelledRows
 from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
+from covcal_cli.labels.score import region_of
 from covcal_cli.maths.acceptance import OUTSIDE
 from covcal_cli.multilabel import SCHEMA
 
@@ -119,6 +120,19 @@ class Draw:
     def labelled(self) -> Booleans:
         """True for each row that has a label, shape (m,)."""
         return np.asarray(self.labels != UNKNOWN_LABEL)
+
+    @property
+    def is_for_decision(self) -> bool:
+        """Whether all labelled rows were picked for a decision that accepts confident rows.
+
+        Few of these rows have a low confidence, and they have large weights. A decision with sets
+        only is not meant: its region is -1, and all rows have the same probability.
+        """
+        batches = np.unique(self.batch[self.labelled])
+        # the draw of a merged file describes its parts one after the other
+        parts = [part for i in batches for part in self.batches[i].score.split("; ")]
+        regions = [region_of(part) for part in parts]
+        return bool(regions) and all(region is not None and region >= 0 for region in regions)
 
     @property
     def population(self) -> int:

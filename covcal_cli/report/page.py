@@ -298,10 +298,17 @@ def _estimated(content: ReportContent) -> Iterable[str]:
             "<p>The grey bar is the range of the estimated accuracy. The confidence should be "
             "inside this range.</p>",
         )
+    rows = content.estimation.labelled_rows
+    heading, labels = "Estimates without labels", "No estimate used a target label."
+    if rows is not None:
+        heading = "Estimates with and without labels"
+        labels = (
+            f"Only the estimates combined and labels used target labels: the {rows.n} labels that "
+            "you gave."
+        )
     yield section(
-        "Estimates without labels",
-        "<p>Estimates of the target accuracy. No estimate used a target label.</p>"
-        + estimates_table(content.estimation),
+        heading,
+        f"<p>Estimates of the target accuracy. {labels}</p>{estimates_table(content.estimation)}",
     )
 
 

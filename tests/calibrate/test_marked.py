@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
@@ -18,8 +19,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.report.verdict import unmeasured_action
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
+from tests.labels.made_draws import made_draw
 from tests.made_files import made_domain, write_features
 
 
@@ -88,7 +91,9 @@ def save(path: Path) -> Path:
 def test_report_says_how_it_was_made(path: Path) -> None:
     page = path.with_name("r.html")
     covcal("report", path, "-c", save(path), "-o", page, "-f").require_success()
-    assert "--labels marked" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "--labels marked" in text
+    assert "combined and labels used target labels: the 70 labels that you gave." in text
 
 
 @pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])
@@ -184,3 +189,64 @@ def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_p
     covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "On the rows that you labelled, the ECE is" in page
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labels of rows that `pick --for` drew, most of them with high confidence."""
+    folder = tmp_path_factory.mktemp("decision")
+    target = made_domain("target", sizes=(1500, 500, 0), shift=0.3)
+    write_features(folder / "features.h5", target=target)
+    covcal("calibrate", "-q", cwd=folder).require_success()
+    covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
+    covcal("pick", "-n", 60, "--for", "decide.json", "-q", cwd=folder).require_success()
+    fill(folder / "to-label.csv", folder / "features.h5")
+    covcal("label", "features.h5", "to-label.csv", "-q", cwd=folder).require_success()
+    return folder
+
+
+def test_calibrate_does_not_fit_to_labels_for_a_decision(decided: Path) -> None:
+    without = calibrate(decided / "features.h5", CalibrateSettings(labels="none"))
+    note, *notes = calibrate(decided / "features.h5").notes
+    assert calibrate(decided / "features.h5") == replace(without, notes=(note, *notes))
+    assert tuple(notes) == without.notes
+    assert "the 60 labels were picked for a decision" in note
+    assert "covcal pick -n 50" in note
+
+
+def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
+    fitted = calibrate(decided / "features.h5", CalibrateSettings(labels="marked"))
+    assert fitted.used_target_labels
+    check = next(guard for guard in fitted.guards if guard.name == "effective labels")
+    assert (check.passed, check.threshold) == (False, 20)
+    assert 1 <= check.value < 20
+    assert any("too few for an estimate or a fit" in warning for warning in fitted.warnings)
+    assert unmeasured_action(fitted)[1].startswith("Label more rows: there ")
+
+
+def test_estimate_uses_labels_for_a_decision_and_leads_to_decide(decided: Path) -> None:
+    (decided / "alone").mkdir()
+    (decided / "alone" / "features.h5").write_bytes((decided / "features.h5").read_bytes())
+    for place in (decided, decided / "alone"):
+        done = covcal("estimate", cwd=place).require_success()
+        assert ", 60 labels" in done.out
+        assert "next: covcal decide features.h5 --force" in done.err
+
+
+@pytest.mark.parametrize(
+    ("scores", "for_decision"),
+    [
+        (["decision for confidences above 0.9"], True),
+        (["decision for confidences above 0.9; decision for confidences above 0.8"], True),
+        (["decision for confidences above -1.0"], False),  # all rows, for sets of classes
+        (["confidence of classifier (T 1.2)", "decision for confidences above 0.9"], False),
+    ],
+)
+def test_a_draw_is_for_a_decision_if_all_its_batches_are(
+    scores: list[str], for_decision: bool
+) -> None:
+    draw = made_draw(100, 0.1, 4, batch=np.arange(4) % len(scores))
+    batches = zip(draw.batches, scores, strict=True)
+    draw = replace(draw, batches=tuple(replace(batch, score=text) for batch, text in batches))
+    assert draw.is_for_decision is for_decision
+    assert not replace(draw, labels=np.full(4, -1)).is_for_decision

@@ -103,7 +103,7 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
     assert decision.threshold is not None
     assert errors_above(folder, decision.threshold) <= 0.15
     # The same labels tell nothing to a calibration that was fitted to them.
-    covcal("calibrate", "-f", "-q", cwd=folder).require_success()
+    covcal("calibrate", "--labels", "marked", "-fq", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
     assert "was fitted to labelled rows" in done.err
     assert "not a promise" in done.out
@@ -181,7 +181,7 @@ def test_sets_agree_with_labels_that_contradict_the_estimate(tmp_path: Path) -> 
     covcal("calibrate", "-q", cwd=tmp_path).require_success()
     covcal("decide", "--error", 0.6, "-q", cwd=tmp_path).require_success()
     label(tmp_path, 300)
-    covcal("calibrate", "-qf", cwd=tmp_path).require_success()
+    covcal("calibrate", "--labels", "marked", "-qf", cwd=tmp_path).require_success()
     covcal("decide", "--set", 0.9, "-qf", cwd=tmp_path).require_success()
     covcal("apply", "--decide", "decide.json", "-qo", "p.npz", cwd=tmp_path).require_success()
     with np.load(tmp_path / "p.npz") as rows:

@@ -249,7 +249,7 @@ class TestVerdict:
         assert "nothing here is measured" in page.words
         assert page.tags.count("figure") == 1
         assert "estimated accuracy" in page.words
-        assert "Estimates of the target accuracy" in page.words
+        assert "Estimates of the target accuracy. No estimate used a target label." in page.words
 
     def test_the_estimated_accuracy_has_its_range(self, tmp_path: Path) -> None:
         """In whole percent: the estimate is not known better."""
