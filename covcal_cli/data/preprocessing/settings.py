@@ -236,7 +236,9 @@ def _layout(shape: Shape) -> Layout:
         return "NHW"
     if len(shape) != 4:
         raise CovcalError(
-            f"the model's input {_text(shape)} is not an image: give its rows as x in an .npz file"
+            f"the model's input {_text(shape)} is not an image: give its rows as x in an .npz "
+            "file, or set the attribute input_shape of a torch model that also reads images, "
+            "such as (1, 28, 28)"
         )
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
     if first == last:

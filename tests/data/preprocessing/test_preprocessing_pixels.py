@@ -79,6 +79,7 @@ def test_what_is_given_wins() -> None:
     ("asked", "shape", "dtype", "message"),
     [
         ({}, (None, 512), F4, "is not an image: give its rows as x in an .npz"),
+        ({}, (None, 512), F4, "or set the attribute input_shape of a torch model"),
         ({}, (None, None, None, None), F4, "which axis holds the channels: pass --layout"),
         ({"layout": "NCHW"}, (None, None, 8, 8), F4, "does not show its colours: pass --color"),
         ({}, (None, 3, None, None), F4, "has no fixed image size: pass --size"),
