@@ -414,6 +414,11 @@ def _labels(
         names = np.arange(k)
     elif names is None:
         names = np.unique(labels)
+    if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
+        raise ArgumentError(
+            f"classes ({', '.join(map(str, names[:5]))}) are in another order than the columns of "
+            "the logits: leave out classes, or give them in the order of the columns"
+        )
     if names.shape != (k,) or len(np.unique(names)) < k:
         raise ArgumentError(
             f"there are {k} logits per row but {len(np.unique(names))} classes: give classes in "

@@ -168,6 +168,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         if max(numbers.values()) < count:
             return numbered_classes(count)
         ordered.sort(key=numbers.__getitem__)
+    elif are_placeholders(ordered):
+        ordered.sort(key=placeholder_number)
     if len(ordered) != count:
         if path.is_file():
             noun, remedy = "classes", "name the labels"
@@ -198,6 +200,17 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
 def is_plain_number(name: str) -> bool:
     """Return whether a name consists of the digits 0 to 9."""
     return name.isascii() and name.isdigit()
+
+
+def placeholder_number(name: str) -> int:
+    """Return k of the placeholder LABEL_k; -1 if the name is no placeholder."""
+    number = name.removeprefix(_PLACEHOLDER)
+    return int(number) if number != name and is_plain_number(number) else -1
+
+
+def are_placeholders(names: Sequence[str]) -> bool:
+    """Return whether the names are LABEL_0 to LABEL_{K-1}, in any order."""
+    return sorted(map(placeholder_number, names)) == list(range(len(names)))
 
 
 def _number(name: str) -> int | None:

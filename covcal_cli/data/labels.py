@@ -283,6 +283,11 @@ class LabelSets:
             order = [*range(len(names))]
             if self.names is not None and set(self.names) == set(names):
                 order = [self.names.index(name) for name in names]
+            elif self.names is not None and not all(map(is_plain_number, self.names)):
+                raise self._store.error(
+                    f"it has labels for {listed(self.names)}, but the outputs are "
+                    f"{listed(names)}: rename the labels, or name the outputs with --classes FILE"
+                )
             return self._array[:, order]
         sets = np.full((self._n, len(names)), UNKNOWN_LABEL, dtype=np.int64)
         for label, values in self._columns.items():

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from covcal_cli.data.classes import is_plain_number, listed
+from covcal_cli.data.classes import are_placeholders, is_plain_number, listed, placeholder_number
 from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.labels import LABEL_NAMES
 from covcal_cli.data.rows import GROUP_PREFIX
@@ -60,6 +60,8 @@ class OutputColumns:
     width: int  # number of values per row; 1 if two classes share one column
     order: tuple[int, ...]  # for each class, the position of its output in a row
     names: tuple[str, ...] | None  # the names of the classes; None if they are 0 to K-1
+    # whether the file numbers the classes 0 to K-1; else, without names, only positions count
+    has_numbers: bool = False
     positive: str | None = None  # if there is a single column: the class in the name of the column
     features: tuple[str, ...] = ()  # one array with two axes, or one column for each feature
     n_features: int | None = None  # number of features; None without features
@@ -75,11 +77,14 @@ class OutputColumns:
         """Return the columns in the order of `names`; unchanged if they have other classes."""
         if names is None:
             return self
-        if self.positive in names and len(names) == 2:
-            note = f"{self.outputs[0]} is read as the output of class {self.positive}"
-            places = (1, 0) if self.positive == names[0] else (0, 1)
-            return replace(self, names=names, order=places, notes=(note,))
-        own = self.names
+        if self.positive is not None and len(names) == 2:
+            number_of = {"0": 0, "1": 1} | {name: place for place, name in enumerate(names)}
+            if self.positive not in number_of:
+                return self
+            number = number_of[self.positive]
+            note = f"{self.outputs[0]} is read as the output of class {names[number]}"
+            return replace(self, names=names, order=(1 - number, number), notes=(note,))
+        own = self.class_names() if self.has_numbers else self.names
         if own is None or own == names or set(own) != set(names):
             return self
         note = "its classes are in another order: they are matched by name"
@@ -126,17 +131,19 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
         order = tuple(range(max(2, width)))
         if names is not None:
             order, names = _numbered_first(names)
-        columns = _named_by_array(store, OutputColumns(outputs, width, order, names))
+        has_numbers = store.entries[array].class_names is not None and names is None
+        columns = OutputColumns(outputs, width, order, names, has_numbers)
+        columns = _named_by_array(store, columns)
     elif len(outputs) == 1:
         note = (
             f"{outputs[0]} is read as the {kind} of class 1 of two; to name the classes, pass "
             "--classes FILE"
         )
         positive = class_of[outputs[0]] or None
-        columns = OutputColumns(outputs, 1, (0, 1), None, positive, notes=(note,))
+        columns = OutputColumns(outputs, 1, (0, 1), None, positive=positive, notes=(note,))
     else:
         order, names = _numbered_first([label or name for name, label in class_of.items()])
-        columns = OutputColumns(outputs, len(outputs), order, names)
+        columns = OutputColumns(outputs, len(outputs), order, names, names is None)
     features, n_features = _features(store)
     return replace(columns, features=features, n_features=n_features, truth=truth)
 
@@ -237,7 +244,8 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=CLASSES)
     order, names = _numbered_first(labels)
-    return replace(columns, order=order, names=names, named_by=CLASSES)
+    numbered = names is None
+    return replace(columns, order=order, names=names, has_numbers=numbered, named_by=CLASSES)
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
@@ -258,10 +266,12 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
     """Return the order in which names are used, as positions, and the names in this order.
 
-    Numbers are sorted; other names keep their order. If the names are the numbers 0 to K-1, None is
-    returned instead of the names.
+    Numbers are sorted, and so are the placeholders LABEL_0, LABEL_1 and so on; other names keep
+    their order. If the names are the numbers 0 to K-1, None is returned instead of the names.
     """
     places = list(range(len(names)))
+    if are_placeholders(names):
+        places.sort(key=lambda place: placeholder_number(names[place]))
     if all(map(is_plain_number, names)):
         places.sort(key=lambda place: int(names[place]))
         if [int(names[place]) for place in places] == list(range(len(names))):

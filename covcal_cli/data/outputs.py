@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Labels, Rows, Splits
-from covcal_cli.data.classes import ClassMap, listed, read_class_names, read_classes
+from covcal_cli.data.classes import (
+    ClassMap,
+    are_placeholders,
+    listed,
+    read_class_names,
+    read_classes,
+)
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.labels import LABEL_NAMES, LabelSets
@@ -442,11 +448,15 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
 def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[OutputColumns]) -> None:
     """Refuse two tables whose classes or features differ."""
     first, last = columns[0], columns[-1]
-    for noun, ours, theirs in (
+    nouns: list[tuple[str, Any, Any]] = [
         ("class names", first.names or ("no names",), last.names or ("no names",)),
         ("classes", len(first.order), len(last.order)),
         ("features", first.n_features, last.n_features),
-    ):
+    ]
+    # two columns that no label names may be about different classes
+    if first.names is last.names is None and first.positive and last.positive:
+        nouns.insert(0, ("class names", (first.positive,), (last.positive,)))
+    for noun, ours, theirs in nouns:
         if ours != theirs:
             raise CovcalError(
                 f"{files[0].path} and {files[-1].path} differ in their {noun} ({_in_words(ours)} "
@@ -457,14 +467,37 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
     """Return the class names, whose order all tables share; None if the names are 0 to K-1."""
     first = files[0].columns
-    asked = read_classes(classes, len(first.order)).names if classes is not None else None
-    # A single column names one of two classes. --classes, or the labels, name the second class.
-    positive = {file.columns.positive for file in files}
+    if classes is not None:
+        asked = tuple(read_class_names(classes))
+        for file in files:
+            _require_known_classes(file, asked, classes)
+        return read_classes(classes, len(first.order)).names
+    # A single column names one of two classes. The labels name the second class.
+    positive = {file.columns.positive for file in files} - {None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
-    for names in (asked, labels, ("0", "1") if labels is None else None):
-        if names is not None and len(names) == 2 and positive <= set(names):
+    for names in (first.names, labels, ("0", "1") if labels is None else None):
+        if positive and names is not None and len(names) == 2 and positive <= set(names):
             return tuple(names)
-    return asked if asked and set(asked) == set(first.names or ()) else first.names
+    return first.names
+
+
+def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Path) -> None:
+    """Refuse a table whose classes have other names than the `classes` file."""
+    columns = file.columns
+    own = columns.names or ()
+    if columns.positive is not None and columns.positive not in ("0", "1"):
+        own = (columns.positive,)
+    unknown = [name for name in own if name not in names]
+    missing = [name for name in names if name not in own] if columns.width > 1 else []
+    if not own or are_placeholders(own) or not (unknown or missing):
+        return
+    has = [f"{file.path} has {listed(unknown)}, unknown to {classes}"] if unknown else []
+    lacks = [f"{file.path} lacks {listed(missing)}"] if missing else []
+    noun = f"the names in {columns.named_by}" if columns.named_by else "the columns"
+    raise CovcalError(
+        f"{file.path} and {classes} differ in their class names ({'; '.join((*has, *lacks))}): "
+        f"rename {noun} of {file.path} to the classes of {classes} ({listed(names)})"
+    )
 
 
 def _has_logprobs(store: Store) -> bool:

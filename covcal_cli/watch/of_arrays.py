@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.array_arguments import array_of, class_numbers, labels_of, logits_of, numbers_of
+from covcal_cli.array_arguments import (
+    array_of,
+    class_numbers,
+    columns_of,
+    labels_of,
+    logits_of,
+    numbers_of,
+)
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrator import ArrayFile, Calibrator
 from covcal_cli.errors import ArgumentError, OutputExistsError, TooFewRowsError, checked
@@ -249,6 +256,8 @@ class Watch:
         rest = None
         if set(names) <= set(getattr(logits, "columns", ())):
             rest, logits = logits.drop(columns=names), logits[names]
+        elif not hasattr(calibrator, "feature_names_in_"):
+            _require_classes(logits, names)
         if hasattr(logits, "__len__") and not len(logits):  # the period has no rows
             return np.zeros((0, len(self._standard.calibration.classes))), rest
         if calibrator is not None:
@@ -279,6 +288,18 @@ class Watch:
             classes = classes.astype(np.int64) if are_numbers else np.arange(len(classes))
         numbers[is_known] = class_numbers(texts, classes, "labels")
         return numbers
+
+
+def _require_classes(logits: Any, classes: list[Any]) -> None:
+    """Refuse a data frame whose columns are named, but not like the classes."""
+    columns = columns_of(logits) or []
+    texts = [name for name in columns if isinstance(name, str) and not name.isdecimal()]
+    lacking = [name for name in map(str, classes) if name not in columns]
+    if texts and lacking and not all(map(str.isdecimal, lacking)):
+        raise ArgumentError(
+            f"logits have the columns {', '.join(texts[:5])} but no column {lacking[0]}, which is "
+            "a class of the calibration: name the columns like the classes"
+        )
 
 
 def _features(features: Any, n: int) -> AnyArray:

@@ -1,13 +1,23 @@
 """Two tables mean the same by their names: domains, feature columns, classes; never by position."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import softmax
 
+from covcal_cli.data.classes import named_classes
+from covcal_cli.data.labels import LabelSets
+from covcal_cli.data.outputs import OutputTable, open_outputs
+from covcal_cli.data.stores import open_store
+from covcal_cli.errors import CovcalError
 from tests.cli_runner import covcal
 from tests.extract.named_tables import ANIMALS, LOGITS, N, X, columns, dataset, model, outputs, save
+from tests.made_rows import write_json_lines
 
 
 @pytest.mark.parametrize("kinds", [("csv", "csv"), ("parquet", "csv"), ("parquet", "parquet")])
@@ -180,3 +190,92 @@ def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path)
     expected = "prob_positive is read as the probabilities of class 1 of two"
     assert expected in done.require_success().err
+
+
+# A table alone, whose classes `--classes` names, as after a calibration.
+
+
+def later(path: Path, classes: tuple[str, ...], *, multilabel: bool = False) -> OutputTable:
+    """Open a later table of logits with the classes of a calibration."""
+    names = path.parent / "cal.json"
+    names.write_text(json.dumps({"classes": classes}))
+    return open_outputs(None, path, "logits", names, multilabel=multilabel)["target"]
+
+
+def logits(table: OutputTable) -> NDArray[Any]:
+    return next(table.batches(None, np.arange(N), size=N, threads=1)).inputs["logits"]
+
+
+def saved(kind: str, folder: Path, names: Sequence[str], order: tuple[int, ...]) -> Path:
+    """Save the logits in this order of the classes, under these names."""
+    values = LOGITS[:, list(order)]
+    if kind == "npz":
+        np.savez(folder / "t.npz", logits=values, classes=names)
+    elif kind == "jsonl":
+        write_json_lines(
+            folder / "t.jsonl",
+            {"logits": [dict(zip(names, row, strict=True)) for row in values.tolist()]},
+        )
+    else:
+        save(kind, folder, "t", {f"logit_{n}": values[:, k] for k, n in enumerate(names)})
+    return folder / f"t.{kind}"
+
+
+@pytest.mark.parametrize("multilabel", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "npz"])
+def test_later_classes_go_by_name_or_are_refused(
+    kind: str, multilabel: bool, tmp_path: Path
+) -> None:
+    path = saved(kind, tmp_path, ("eel", "cat", "dog"), (2, 0, 1))
+    np.testing.assert_allclose(logits(later(path, ANIMALS, multilabel=multilabel)), LOGITS)
+    for names, facts in (
+        (("Eel", "cat", "dog"), "t has Eel, unknown to cal.json; t lacks eel"),
+        (("a", "b", "c"), "t has a, b, c, unknown to cal.json; t lacks cat, dog, eel"),
+        (("1", "2", "3"), "t has 1, 2, 3, unknown to cal.json; t lacks cat, dog, eel"),
+    ):
+        path = saved(kind, tmp_path, names, (0, 1, 2))
+        with pytest.raises(CovcalError) as caught:
+            later(path, ANIMALS, multilabel=multilabel)
+        line = str(caught.value).replace(f"{tmp_path}/", "").replace(f"t.{kind}", "t")
+        assert f"t and cal.json differ in their class names ({facts}): rename " in line
+        assert line.endswith("of t to the classes of cal.json (cat, dog, eel)")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "npz"])
+@pytest.mark.parametrize("name", ["{}", "LABEL_{}"])
+def test_numbered_outputs_get_the_names_by_number(kind: str, name: str, tmp_path: Path) -> None:
+    """The numbers 0 to K-1 are no names, unless the calibration has the same numbers."""
+    numbers = [name.format(k) for k in range(3)]
+    path = saved(kind, tmp_path, [numbers[k] for k in (2, 0, 1)], (2, 0, 1))
+    np.testing.assert_allclose(logits(later(path, ANIMALS)), LOGITS)
+    backwards = logits(later(path, tuple(numbers[::-1])))
+    np.testing.assert_allclose(backwards, LOGITS[:, ::-1])
+
+
+@pytest.mark.parametrize(("name", "place"), [("ham", 0), ("0", 0), ("1", 1), ("Ham", None)])
+def test_a_later_single_column_is_of_its_class(
+    name: str, place: int | None, tmp_path: Path
+) -> None:
+    save("csv", tmp_path, "t", {f"logit_{name}": LOGITS[:, 0]})
+    if place is None:
+        with pytest.raises(CovcalError, match=r"has Ham, unknown to .*cal\.json\): rename"):
+            later(tmp_path / "t.csv", ("ham", "spam"))
+    else:
+        found = logits(later(tmp_path / "t.csv", ("ham", "spam")))
+        np.testing.assert_allclose(found[:, place] - found[:, 1 - place], LOGITS[:, 0])
+
+
+def test_two_single_columns_of_different_classes_are_refused(tmp_path: Path) -> None:
+    save("csv", tmp_path, "s", {"logit_ham": LOGITS[:, 0], "label": [0, 1] * (N // 2)})
+    save("csv", tmp_path, "t", {"logit_spam": LOGITS[:, 0]})
+    with pytest.raises(CovcalError, match=r"differ in their class names \(ham and spam\)"):
+        open_outputs(tmp_path / "s.csv", tmp_path / "t.csv", "logits")
+
+
+def test_sets_of_other_labels_are_refused(tmp_path: Path) -> None:
+    """An object of 1 and 0 for each label names the labels as the outputs do."""
+    rows = [dict(zip(("cat", "dog", "fox"), (1, 0, 1), strict=True))] * N
+    write_json_lines(tmp_path / "t.jsonl", {"labels": rows})
+    sets = LabelSets(open_store(tmp_path / "t.jsonl"), N)
+    with pytest.raises(CovcalError, match="labels for cat, dog, fox, but the outputs are cat, dog"):
+        sets.indices(named_classes(ANIMALS))

@@ -104,6 +104,11 @@ class TestACalibrationFile:
         assert after.measured.labels.accuracy == pytest.approx(right, abs=0.05)
         assert len(watch.periods_) == 1
 
+    def test_a_frame_with_other_class_names_is_refused(self, made: Path) -> None:
+        frame = pd.DataFrame(rows("w1")["logits"], columns=["Else", *CLASSES[1:]])
+        with pytest.raises(ValueError, match=f"but no column {CLASSES[0]}, which is"):
+            covcal.Watch(made / "cal.json").observe(frame, period="w")
+
     def test_a_frame_has_its_classes_among_other_columns(self, made: Path) -> None:
         week = rows("w1")
         frame = pd.DataFrame(week["logits"][:, ::-1], columns=CLASSES[::-1]).assign(amount=1.0)
