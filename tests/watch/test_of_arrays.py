@@ -109,6 +109,14 @@ class TestACalibrationFile:
         with pytest.raises(ValueError, match=f"but no column {CLASSES[0]}, which is"):
             covcal.Watch(made / "cal.json").observe(frame, period="w")
 
+    def test_a_calibrator_refuses_classes_in_another_order_than_its_columns(self) -> None:
+        """Else each column of the frame would be read as another class."""
+        week = rows("w1")
+        frame = pd.DataFrame(week["logits"], columns=CLASSES)
+        names = np.array(CLASSES)[week["labels"]]
+        with pytest.raises(ValueError, match="in another order than the columns"):
+            covcal.Calibrator("temp").fit(frame, names, classes=CLASSES[::-1])
+
     def test_a_frame_has_its_classes_among_other_columns(self, made: Path) -> None:
         week = rows("w1")
         frame = pd.DataFrame(week["logits"][:, ::-1], columns=CLASSES[::-1]).assign(amount=1.0)
