@@ -52,7 +52,7 @@ ASSUMPTION = (
     "with each domain's logits standardised, the rows of a class stay together, nearest to the "
     "source rows of that class"
 )
-_FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are about the source's"
+_FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those of the source"
 
 
 @dataclass(frozen=True)

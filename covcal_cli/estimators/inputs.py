@@ -281,8 +281,8 @@ def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float
     """Return the sampling variance of the mean of `values`, (n,).
 
     `weights`, (n,), sum to 1. By default all weights are equal. If all values are equal, for
-    example because there is no error, the true variance may still be above 0. So the result is at
-    least the variance that half an error would cause.
+    example because there is no error, the true variance may still be above 0. So the result is
+    never below the variance of a sample with 0.5 wrong rows.
     """
     n = len(values)
     if weights is None:

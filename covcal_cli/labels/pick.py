@@ -404,9 +404,9 @@ class _Frame:
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: earlier rows were not picked for --set alone, so "
-                    "labels cannot prove a promise about sets: extract the data to another file, "
-                    "and pick there"
+                    f"{self._file.path}: some rows were picked before, without --set or with "
+                    "--error too. Labels of such rows cannot prove a promise about sets: extract "
+                    "the data to another file, and pick there"
                 )
             self._is_random = True
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))

@@ -631,7 +631,7 @@ def _evidence_drawing(trend: Timeline) -> _Drawing:
         *field.line("evidence", _evidence),
         *_alarms(field),
     ]
-    words = f"Evidence for a change, last {_power(round(evidence[-1]))} times"
+    words = f"Evidence for a change, now a factor of {_power(round(evidence[-1]))}"
     return field.drawing(words, ticks, marks)
 
 

@@ -54,7 +54,7 @@ def heaviest(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, title: str) -> None:
-    """Draw the weights of the rows with the largest mean weight, over seeds.
+    """Plot the weights of the rows whose weight, averaged over seeds, is largest.
 
     Parameters
     ----------

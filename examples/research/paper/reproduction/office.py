@@ -123,7 +123,7 @@ def train_linear_head(rows: LabelledRows, path: Path) -> None:
     absent = np.setdiff1d(rows.y, rows.y[train])
     if len(absent):
         raise MissingDataError(f"{rows.origin} has no training row of class {absent[0]}")
-    # one scale for all columns, so that the ridge fits any network
+    # All columns get one scale, so that one ridge penalty suits the features of any network.
     scale = float(rows.x[train].std())
     head = LogisticRegression(max_iter=1000)
     head.fit(rows.x[train] / scale, rows.y[train])
