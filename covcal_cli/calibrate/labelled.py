@@ -216,12 +216,13 @@ def agreement_with_labels(
 
 def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     """Check whether labels that were picked for a decision have enough weight for all rows."""
-    if not draw.is_for_decision:
+    if not draw.has_rows_for_decision:
         return ()
     count = effective_sample_size(draw.weights)
+    picked = "were" if draw.is_for_decision else "were partly"
     text = (
-        f"the {len(draw)} labels were picked for a decision and are worth about {count:.0f} labels "
-        "with equal weights"
+        f"the {len(draw)} labels {picked} picked for a decision and are worth about {count:.0f} "
+        "labels with equal weights"
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:

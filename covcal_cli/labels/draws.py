@@ -128,11 +128,19 @@ class Draw:
         Few of these rows have a low confidence, and they have large weights. A decision with sets
         only is not meant: its region is -1, and all rows have the same probability.
         """
+        return self._are_for_decision() == {True}
+
+    @property
+    def has_rows_for_decision(self) -> bool:
+        """Whether some labelled rows were picked for a decision that accepts confident rows."""
+        return True in self._are_for_decision()
+
+    def _are_for_decision(self) -> set[bool]:
+        """Return, for all batches with labels, whether they were picked for such a decision."""
         batches = np.unique(self.batch[self.labelled])
-        # the draw of a merged file describes its parts one after the other
+        # The draw of a merged file describes its parts one after the other.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
-        regions = [region_of(part) for part in parts]
-        return bool(regions) and all(region is not None and region >= 0 for region in regions)
+        return {region is not None and region >= 0 for region in map(region_of, parts)}
 
     @property
     def population(self) -> int:

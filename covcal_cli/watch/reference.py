@@ -239,7 +239,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows
     shares: Packed  # (K,), the share of each class
     strays: float  # share of rows that clustering moves out of the cluster of their predicted class
-    held_strays: float  # like `strays`, but for clustering with fixed class shares
+    held_strays: float  # the same share for clustering with fixed class shares
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)

@@ -11,7 +11,7 @@ import pytest
 
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
-from covcal_cli.calibrate.labelled import agreement_with_labels
+from covcal_cli.calibrate.labelled import agreement_with_labels, effective_labels
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
@@ -250,3 +250,10 @@ def test_a_draw_is_for_a_decision_if_all_its_batches_are(
     draw = replace(draw, batches=tuple(replace(batch, score=text) for batch, text in batches))
     assert draw.is_for_decision is for_decision
     assert not replace(draw, labels=np.full(4, -1)).is_for_decision
+    # The check compares the effective number of labels, if some rows were picked for a decision.
+    checks = effective_labels(draw)
+    assert bool(checks) is any("above 0" in text for text in scores)
+    weights = draw.weights
+    assert [check.value for check in checks] == [
+        pytest.approx(weights.sum() ** 2 / (weights**2).sum()) for _ in checks
+    ]
