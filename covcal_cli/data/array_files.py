@@ -49,7 +49,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays, for a model whose inputs are not yet known."""
+    """A file of arrays, opened before the inputs of the model are known."""
 
     def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
@@ -76,7 +76,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the model may read the table's numbers; then people only look at its images
+        try:  # the model reads the table's numbers, so the images are only shown to people
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)

@@ -49,7 +49,7 @@ class ClassMap:
 
     @property
     def note(self) -> str | None:
-        """A note that the order of the classes is a guess; None if it is known."""
+        """A note if the order of the classes is a guess; otherwise None."""
         if not self.is_assumed:
             return None
         return (
@@ -68,8 +68,8 @@ class ClassMap:
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
         """Return the number of the class that is called `folder`.
 
-        `what` says in messages what `folder` is: a folder or a label. Refuse a name that belongs
-        to no class or to several classes.
+        `what` is the word "folder" or "label", for messages. Refuse a name that belongs to no class
+        or to several classes.
         """
         index = self.index(folder)
         if index is None:

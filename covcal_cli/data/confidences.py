@@ -4,7 +4,7 @@ Detectors, matchers, OCR and language models often give a prediction and its con
 probability of every class. `confidence_stores` turns such a table into a table of probabilities.
 The predicted class gets the confidence, and all other classes share the rest equally. So a
 temperature has its usual effect: as T grows, the confidence falls to 1/K. But the probabilities of
-the other classes are not real, so nothing may depend on them (`FeatureFile.has_one_confidence`).
+the other classes are not real, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
 The classes are all predictions and labels of both tables. If the source only says whether a
 prediction is right, one more class stands for all other answers. In three cases the classes are
@@ -241,7 +241,7 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Replace confidences that are below 1/K or rounded to 1, and yield a note on each kind."""
+        """Replace confidences below 1/K or rounded to 1, and yield notes on them."""
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:

@@ -17,7 +17,7 @@ RowShape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows as inputs of the model. The arrays are overwritten when the next batch is read."""
+    """A batch of rows as inputs of the model; reading the next batch overwrites the arrays."""
 
     inputs: Inputs
     rows: Rows  # (m,): the numbers of the rows in the domain, ascending

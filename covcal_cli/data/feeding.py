@@ -1,8 +1,8 @@
 """Make the inputs of a model from the arrays of a file.
 
-An array or column that is named like an input is that input. If the model has one input, the input
-may also be the array x, the only array with several values per row, or all columns of numbers of a
-table together. Values are not changed, but they may be rounded to the type of the input.
+An array or column that is named like an input is that input. If the model has a single input, three
+more names are possible: the array x, the only array with several values per row, and all columns of
+numbers of a table. Values are not changed, but they may be rounded to the type of the input.
 """
 
 from collections.abc import Mapping, Sequence

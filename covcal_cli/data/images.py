@@ -1,7 +1,7 @@
 """Decode images in threads while the model runs, in a stable order.
 
-Threads are enough, because Pillow releases the interpreter lock while it decodes and resizes. To
-start a task takes longer than to decode a small image, so each task decodes several neighbouring
+Threads are enough, because Pillow releases the interpreter lock while it decodes and resizes.
+Starting a task takes longer than decoding a small image, so each task decodes several neighbouring
 images. The decoder writes them into the batch that the model will read. Three batches are used in
 turn: the model reads one, while threads fill the other two.
 """

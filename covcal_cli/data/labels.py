@@ -29,7 +29,7 @@ _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # how libraries write a missing value
 _LARGEST = 1 << 53  # float64 has every whole number up to this one
 _WHOLE = re.compile(r"-?[0-9]+")
-# matches the text of a list with several numbers
+# matches the text of a list of numbers
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
@@ -40,8 +40,8 @@ class RowLabels:
     1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, labels become
     numbers if all of them are whole numbers.
 
-    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this
-    name, the label means the class. -1 means unknown only if it cannot be a class.
+    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this name,
+    the label means the class.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class RowLabels:
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
         """Return whether labels are read as class numbers, not as names of classes.
 
-        Labels are class numbers if two conditions hold: the classes are only numbered, not named;
-        and no name in the data is the name of a class.
+        Labels are class numbers if the classes have no names, and no label of the data is the name
+        of a class.
         """
         return (
             isinstance(self.names, NumberedNames)

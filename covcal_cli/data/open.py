@@ -112,8 +112,7 @@ def _agreed(
     """Return both tables with the same feature columns in the same order, and notes.
 
     A table is refused if its column ``domain`` names the other domain, or if the two have different
-    feature columns. Columns are matched by name, and put into the order of the source. If the model
-    reads fewer columns, the message names those that seem to contain row numbers.
+    feature columns. Columns are matched by name, and put into the order of the source.
     """
     # Check domains first: if the tables were exchanged, this check has the clearest message.
     for name, table in tables.items():
@@ -142,7 +141,7 @@ def _agreed(
                 f"{table.path}: {', '.join(rising)} is used as a feature, but rises like row "
                 f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
-            break  # the columns of the other table are the same
+            break  # both tables have the same columns
     return {
         name: ArrayData(table, wanted, feeds[name], remarks.get(name))
         for name, table in tables.items()
@@ -150,7 +149,7 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table that fits the model only after columns of row numbers are removed."""
+    """Refuse a table if only its columns of row numbers are too many for the model."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return

@@ -162,7 +162,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array whose name means outputs of an unknown kind, such as ``preds``."""
+    """Return the only array with a general name for outputs, such as ``preds``."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]

@@ -63,7 +63,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # the columns in which `covcal apply` writes the classifier's answer
 _ANSWER = ("label", "label_index", "confidence")
-# the largest share of rows in which sigmoids can sum to 1 by chance
+# largest share of rows whose sigmoids may sum to 1 by chance
 _FEW_SUMMING = 0.1
 # if a larger share of the probability is outside the classes, a note says so
 _MUCH_ELSEWHERE = 0.25
@@ -135,7 +135,7 @@ class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
     All outputs are read once at the beginning, because only all rows together show whether they are
-    logits or probabilities. So errors are reported early, too.
+    logits or probabilities.
     """
 
     holds_images = False
@@ -244,9 +244,9 @@ class OutputTable:
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
         """Return outputs (m, w) in which missing values are filled in. Refuse infinite values.
 
-        A language model lists only the most probable answers. So an unlisted class is less
-        probable than every class that the row lists. An unlisted class is also less probable than 1
-        minus the sum of the listed probabilities.
+        A language model lists only the most probable answers. So an unlisted class is less probable
+        than every class that the row lists. Its probability is also at most 1 minus the sum of the
+        listed probabilities.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -261,7 +261,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse logits if all rows show that they are probabilities; else yield notes."""
+        """Refuse logits that are probabilities in all rows; otherwise yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -620,8 +620,7 @@ def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
     """Return outputs (m, K) without NaN, and which rows are probabilities, shape (m,).
 
-    Missing values are filled in only in rows of probabilities or of their `logarithms`, because
-    only there the largest possible value is known.
+    Missing values are filled in only if the outputs are probabilities or their `logarithms`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows

@@ -4,8 +4,7 @@ The code after `RowFacts` finds columns that could be mistaken for features. The
 column ``domain``, which says whether a row belongs to the source or the target.
 
 If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
-name. So no other row changes its split if you add a file later, or label a file by moving it into a
-class folder.
+name. So a new file does not change the splits of the other files.
 """
 
 import hashlib
@@ -55,7 +54,6 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
     for start in range(0, len(names), _BLOCK):
         block = names[start : start + _BLOCK]
         digests = []
-        # a number is converted faster if it does not become a text first
         numbers = block.encoded().tolist() if isinstance(block, RowNumbers) else None
         for name in map(str.encode, block) if numbers is None else numbers:
             digest = of_prefix.copy()
@@ -122,7 +120,7 @@ _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # an integer with so few di
 _HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
 _LONGEST_GROUP = 256  # in characters; longer texts are not names of groups
 # Longer texts are kept if the user asks for them, and in tables of outputs.
-# A column stores all its texts in the width of the longest, so its width and bytes are limited.
+# Each column stores its texts with one fixed width, so the width is limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
 # largest number of rows for which long texts are kept without --keep
@@ -297,7 +295,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can be ids; an index called like labels or groups cannot."""
+        """Return whether an index can serve as ids: its name must not mean labels or groups."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -393,7 +391,7 @@ def count_rows(store: Store) -> int:
 
 def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None if there is no such column."""
-    # `apply` writes the domain's name once for the file, as a scalar. That is not a column.
+    # In a file of `apply`, the array ``domain`` is a scalar, not a column.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
@@ -506,10 +504,7 @@ def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[
 
 
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """Return notes on ids that are empty or occur twice.
-
-    Joining the results by such ids would give too many rows, without an error.
-    """
+    """Return notes on ids that are empty or occur twice."""
     notes: list[str] = []
     empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
     if empty:

@@ -38,7 +38,7 @@ def load_preprocessing(
     - `metadata`: the metadata in the model's file.
     - `model`: the model's file, for messages.
 
-    Raises `CovcalError` for any other text, and for preprocessing that cannot be used.
+    Raises `CovcalError` for any other text, and for unknown kinds of preprocessing.
     """
     if text == "none":
         return Preprocessing()
@@ -75,8 +75,8 @@ def found_preprocessing(
     """Return the preprocessing that comes with a model, and in words where it was found.
 
     The preprocessing is in the model's own metadata, or else in a file beside the model. If the
-    model is in a folder ``onnx`` (as in exports for the browser), the folder above is searched
-    too. A file that covcal cannot use is refused, because nobody would notice a wrong guess.
+    model is in a folder ``onnx`` (as in exports for the browser), the folder above is searched too.
+    A file with unknown settings is refused.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"

@@ -1,16 +1,16 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
 Hugging Face has ``preprocessor_config.json``, which names a class of image processors. The class
-has defaults for missing keys, so if covcal does not know the class, no key may be missing. In some
-classes, ``size`` has a special meaning. An unknown key is refused, because it might change pixels.
-Images are cropped as in the NumPy code of transformers, which rounds odd sizes differently than
-torchvision. (Since version 5, all code of transformers crops in this way.)
+has defaults for missing keys. If covcal does not know the class, the file must have all keys. In
+some classes, ``size`` has a special meaning. An unknown key is refused, because it might change
+pixels. Images are cropped as in the NumPy code of transformers, which rounds odd sizes differently
+than torchvision.
 
 timm has ``config.json``; its keys are in ``pretrained_cfg`` or at the top.
 
 torchvision's classifiers are found by the name of their weights. The table below has the
-``transforms()`` of all weights in torchvision 0.28. An entry is the length of the shorter side, the
-size of the crop, the filter, the name of the weights, and the models with weights of this name.
+``transforms()`` of all weights in torchvision 0.28. An entry has the length of the shorter side,
+the size of the crop, the filter, the name of the weights, and the names of the models.
 """
 
 import difflib
@@ -328,7 +328,7 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return mean and std after the changes that EfficientNet's two additional keys ask for."""
+        """Return mean and std, changed by the two additional keys of EfficientNet."""
         values = self._values
         if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)

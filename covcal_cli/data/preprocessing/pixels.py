@@ -3,8 +3,7 @@
 The steps are: turn the image upright (optional), convert the colours, resize, crop, compute
 ``(pixel * scale - mean) / std`` with pixels from 0 to 255, and arrange the axes. An alpha channel
 is dropped, as in training code. Training libraries use the same filters of Pillow, but round crops
-differently. So `CropRule` says how odd sizes are rounded: a shift by one pixel changes the outputs
-of a model.
+differently. So `CropRule` says how odd sizes are rounded.
 """
 
 import json

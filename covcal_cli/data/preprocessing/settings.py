@@ -1,7 +1,6 @@
 """The preprocessing settings of a user, and their completion by the model's input.
 
-The complete settings are printed and recorded, because a wrong number changes confidence as much as
-miscalibration does.
+The complete settings are printed and recorded.
 """
 
 import json
@@ -175,7 +174,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return advice on --resize if the crop becomes `wanted` instead of `size`; "" for none."""
+        """Return advice on --resize for a crop of `wanted` instead of `size`, or ""."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)
@@ -278,7 +277,7 @@ def _per_channel(
 def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
-    """Refuse numbers with which pixels do not fit in the type of the model's input."""
+    """Refuse a scale, mean or std that makes pixels too large for the type of the model's input."""
     limits = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):

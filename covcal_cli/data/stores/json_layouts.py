@@ -14,7 +14,7 @@ list the other answer's token there.
 An answer that is not listed is at most as probable as the least probable listed token. All unlisted
 answers together are at most as probable as all unlisted tokens: 1 minus the sum of the listed
 probabilities. This rest is divided equally among the unlisted answers. Each unlisted answer gets
-half of the smaller of these two limits.
+half of the smaller limit.
 """
 
 import math
@@ -381,7 +381,7 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the answer's position (in tokens), the answer's index, and if text precedes it.
+        """Return the position of the answer in tokens, its index, and whether text precedes it.
 
         covcal looks for the answer at the beginning of the text, then after the word "answer"; else
         it takes the last answer in the text. If the text contains no answer, covcal uses the tokens

@@ -135,10 +135,7 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Keep the numbers of the last rows, while there is room for them.
-
-        Otherwise these lines are parsed a second time, and parsing takes most of the time.
-        """
+        """Keep the numbers of the last rows while there is room, to parse them only once."""
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return
@@ -157,10 +154,7 @@ class JSONLinesStore(Store):
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of one block of numbers.
-
-        A column that appeared only after this block has no rows.
-        """
+        """Return rows of one block of numbers."""
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])

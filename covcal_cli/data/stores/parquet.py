@@ -1,9 +1,7 @@
 """Read ``.parquet`` tables, one file or a folder of parts, with little memory.
 
 pyarrow's datasets keep whole row groups in memory: 1.2 GB for a group of 400,000 x 256 numbers. A
-`ParquetFile` with a small buffer keeps only the current page of each column, and perhaps the page
-of its dictionary. Most writers make pages of about 1 MB, but a page may also contain 1,024 image
-files.
+`ParquetFile` with a small buffer keeps only the current page of each column.
 
 So `ParquetStore` reads every file with a `ParquetFile`. The code below it finds the parts of a
 table. `arrow_columns` converts the values of columns.
@@ -205,8 +203,7 @@ class ParquetStore(Store):
     ) -> Iterator[Piece]:
         """Read the sets of columns one after the other, because each column keeps a page in memory.
 
-        For later rows of a group, each set is read again from the start of the group. So covcal
-        reads many rows at a time.
+        For later rows of a group, each set is read again from the start of the group.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)

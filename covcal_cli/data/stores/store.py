@@ -62,7 +62,7 @@ class Store(Protocol):
         ...
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts. Long texts come as a list, which takes less memory.
+        """Return a whole array as texts.
 
         The text of an image file is its name, or "" without a name.
         """
