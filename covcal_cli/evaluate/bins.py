@@ -1,6 +1,6 @@
-"""Count rows in bins, block by block, and compute calibration errors from the counts.
+"""Count rows in bins, and compute calibration errors from the counts.
 
-Unless stated otherwise, bins are equally wide intervals (c_{b-1}, c_b]. The first bin includes 0.
+Bins are intervals (c_{b-1}, c_b] of equal width by default. The first bin includes 0.
 """
 
 import math
@@ -14,10 +14,10 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import ArgumentError
 from covcal_cli.records import Count, NonNegative, Share, at
 
-# Mean losses of the confidence as a forecast of r: r is 1 if the predicted label is right, else 0.
+# Losses of the confidence as a forecast of whether the predicted label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
-SMALL_GROUP = 100  # in a group of fewer rows, the ECE is mostly noise
+SMALL_GROUP = 100  # with fewer rows, the ECE is mostly noise
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
 
@@ -35,7 +35,7 @@ def bin_edges(bins: int) -> Float64s:
 
 
 def require_rows(n: int) -> int:
-    """Return the number of rows. Raises ValueError if there are no rows."""
+    """Return `n`. Raises ValueError if there are no rows."""
     if n == 0:
         raise ValueError("there are no rows to measure")
     return n
@@ -43,27 +43,24 @@ def require_rows(n: int) -> int:
 
 @dataclass(frozen=True)
 class ConfidenceBlock:
-    """A block of m rows with the bin of each row; every array has shape (m,)."""
+    """A block of m rows; every array has shape (m,)."""
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
-    index: Integers  # the number of the row's bin
-    losses: Mapping[str, Float64s] = field(
-        default_factory=dict
-    )  # for each metric, the rows' losses
+    index: Integers  # the bin of each row
+    losses: Mapping[str, Float64s] = field(default_factory=dict)  # the loss of each row, by metric
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
-    """Return rows, each with the number of its bin. Bins are between neighbouring `edges`.
+    """Sort rows into the bins between neighbouring `edges`.
 
     Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may move a confidence on an edge into the bin above.
-    # So the confidence is also compared with the edge.
+    # Rounding may move a confidence into the bin above. Compare with the edge to correct this.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
-    lower[0] = -1.0  # 0 belongs to the first bin
+    lower[0] = -1.0  # the first bin includes 0
     index -= lower.take(index) >= values
     return ConfidenceBlock(values, correct, index)
 
@@ -71,18 +68,15 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # both are NaN if any value is NaN
+    lowest, highest = values.min(), values.max()  # NaN if any value is NaN
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
 
 
-# Counts in bins: the ECE, its two parts, and the MCE.
-
-
 @dataclass(frozen=True)
 class Bins:
-    """The counts of rows in bins; every array has shape (bins,)."""
+    """The counts of rows in bins; each array has shape (bins,)."""
 
     counts: Integers  # number of rows
     hits: Integers  # number of right rows
@@ -90,21 +84,21 @@ class Bins:
 
     @property
     def n(self) -> int:
-        """Number of rows in all bins together."""
+        """Number of rows in all bins."""
         return int(self.counts.sum())
 
     @property
     def confidence(self) -> Float64s:
-        """Mean confidence per bin; NaN where a bin is empty."""
+        """Mean confidence per bin; NaN in an empty bin."""
         return ratio(self.confidence_sums, self.counts)
 
     @property
     def accuracy(self) -> Float64s:
-        """Share of right rows per bin; NaN where a bin is empty."""
+        """Accuracy per bin; NaN in an empty bin."""
         return ratio(self.hits, self.counts)
 
     def mean_accuracy(self) -> float:
-        """Return the share of right rows."""
+        """Return the accuracy of all rows."""
         return int(self.hits.sum()) / self.n
 
     def mean_confidence(self) -> float:
@@ -116,20 +110,20 @@ class Bins:
         return float(np.abs(self.confidence_sums - self.hits).sum() / require_rows(self.n))
 
     def over_ece(self) -> float:
-        """Return the part of the ECE from bins whose confidence exceeds their accuracy."""
+        """Return the over-confident part of the ECE."""
         return float(over(self._gaps()).sum())
 
     def under_ece(self) -> float:
-        """Return the part of the ECE from bins whose accuracy exceeds their confidence."""
+        """Return the under-confident part of the ECE."""
         return float(under(self._gaps()).sum())
 
     def mce(self) -> float:
-        """Return the largest |conf_b - acc_b| of a bin (maximum calibration error)."""
+        """Return the maximum calibration error, max_b |conf_b - acc_b|."""
         require_rows(self.n)
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
     def _gaps(self) -> Float64s:
-        """Return n_b/n (conf_b - acc_b) for each bin."""
+        """Return n_b/n (conf_b - acc_b) for every bin b."""
         return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
@@ -142,33 +136,33 @@ class ReliabilityBins(Bins):
         return bin_edges(len(self.counts))
 
     def ece(self) -> float:
-        """Return the expected calibration error, as the sum of its two parts."""
+        """Return the sum of both parts of the ECE."""
         return self.over_ece() + self.under_ece()
 
 
 def over(gaps: Float64s) -> Float64s:
-    """Return the positive gaps, where confidence exceeds accuracy; 0 for other gaps."""
+    """Return the positive gaps (over-confident); 0 for other gaps."""
     return np.maximum(gaps, 0.0)
 
 
 def under(gaps: Float64s) -> Float64s:
-    """Return the sizes of negative gaps, where accuracy exceeds confidence; 0 for other gaps."""
+    """Return the sizes of negative gaps (under-confident); 0 for other gaps."""
     return np.maximum(-gaps, 0.0)
 
 
 def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
-    """Return the quotients of two arrays. A quotient is NaN if its denominator is 0."""
+    """Divide two arrays. The result is NaN where the denominator is 0."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
 
 
-# A group of rows is a class, a predicted label, a value of a column, or all rows.
+# Groups of rows: by class, by predicted label, by the values of a column, or all rows.
 
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The metrics of one group of rows, as fractions; None for a group without rows."""
+    """The metrics of one group of rows, as fractions. All are None for an empty group."""
 
     name: str = field(metadata=at("group"))
     n: Count
@@ -176,29 +170,29 @@ class GroupMetrics:
     mean_confidence: Share | None
     ece: Share | None
     over_ece: Share | None
-    small: bool  # whether the group has so few rows that its ECE is mostly noise
-    correctness_brier: Share | None = None  # None if the user did not ask for this metric
+    small: bool  # whether the ECE is mostly noise, because there are few rows
+    correctness_brier: Share | None = None  # None if not requested
     correctness_nll: NonNegative | None = None
     correctness_auroc: Share | None = None  # None if all rows are right or all are wrong
-    # For each metric, its interval at the level of the evaluation. Empty without resamples.
+    # The interval of each metric; empty without resampling.
     intervals: Mapping[str, tuple[Share, Share]] = field(default_factory=dict)
 
 
 class GroupBins:
-    """The counts of rows in every bin of every group, and the sums of losses in every group."""
+    """The counts of rows by group and bin, and the sum of losses in each group."""
 
     def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self.losses: dict[str, Float64s] = {}  # for each metric, the sum of losses per group
+        self.losses: dict[str, Float64s] = {}  # the sum of losses in each group, by metric
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
-        """Count a block of rows. `groups` has the group of each row; None if there is one group."""
+        """Count a block of rows. `groups` are the rows' groups; None if there is only one group."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
-        # Summing zeros and ones is exact, and faster than choosing the right rows.
+        # Sums of zeros and ones are exact.
         hits = np.bincount(cells, rows.correct, minlength=size).reshape(shape)
         self.hits += hits.astype(np.int64)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
@@ -223,7 +217,7 @@ class GroupBins:
         return ReliabilityBins(self.counts[group], self.hits[group], self.confidence_sums[group])
 
     def result(self, names: Sequence[str]) -> tuple[GroupMetrics, ...]:
-        """Return the metrics of every group, in the order of `names`."""
+        """Return the metrics of each group. `names` are the names of the groups."""
         return tuple(
             _of_group(
                 name,
@@ -254,17 +248,16 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Most probabilities are in the lowest bin, and adding to the same number many times is slow.
-# So each bin has several copies, and neighbouring rows use different copies.
+# Most probabilities are in the lowest bin, and adding many times to one number is slow. So every
+# bin has several copies, which neighbouring rows use in turn.
 _LANES = 4
-_PART = 1 << 15  # this many probabilities are counted at a time, in the processor's cache
+_PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
 
 class ClasswiseBins:
-    """The counts of every class's probabilities in bins, for class-wise ECE and sharpness.
+    """The probabilities of all classes in bins, for the class-wise ECE and sharpness.
 
-    Because of rounding errors, a probability less than 1e-15 above an edge counts as equal to this
-    edge. 0, 1 and every edge belong to the same bins as in `confidence_block`.
+    A probability less than 1e-15 above an edge counts as equal to the edge, because of rounding.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -278,18 +271,19 @@ class ClasswiseBins:
     def add(
         self, probabilities: Float64s, labels: Labels, of_labels: Float64s, squares: float
     ) -> None:
-        """Count a block of m rows. `probabilities` have shape (K, m) and are within [0, 1].
+        """Count a block of m rows.
 
-        `labels`, (m,), are the true labels, and `of_labels`, (m,), are their probabilities.
-        `squares` is the sum of all squared probabilities.
+        `probabilities`, shape (K, m), are within [0, 1]. `labels`, (m,), are the true labels, and
+        `of_labels`, (m,), are their probabilities. `squares` is the sum of all squared
+        probabilities.
         """
         m = len(labels)
-        classes = min(self._classes, max(1, _PART // max(1, m)))  # number of classes in a part
+        classes = min(self._classes, max(1, _PART // max(1, m)))  # classes per step
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # For each probability p, c + p is added to a cell. The total of a cell is c count + sum.
-        # The sum is less than c, so the total gives both the count and the sum.
+        # Add c + p for each probability p, where c is above the sum of all p. A total is then c
+        # times the count, plus the sum of p.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -309,7 +303,7 @@ class ClasswiseBins:
         self._hits += np.bincount(cells_of_labels, minlength=len(self._hits))
 
     def ece_by_class(self) -> Float64s:
-        """Return the ECE of the probability of each class over all rows, shape (K,)."""
+        """Return the ECE of each class's probability, shape (K,)."""
         n = require_rows(self._n)
         hits = self._hits.reshape(self._classes, self._bins)
         errors: Float64s = np.abs(self._by_bin(self._sums) - hits).sum(axis=1) / n
@@ -326,9 +320,8 @@ class ClasswiseBins:
     def decomposition(self) -> tuple[float, float]:
         """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
 
-        For each row, c_k is the frequency of class k among the rows whose probability of class k is
-        in the same bin. Then Brier = calibration + 1 - sharpness, except for the covariance of
-        probabilities and labels within bins.
+        c_k is the frequency of class k among rows with similar probabilities of class k. The Brier
+        score is about calibration + 1 - sharpness.
         """
         n = require_rows(self._n)
         hits, sums = self._hits.reshape(self._classes, self._bins), self._by_bin(self._sums)
@@ -342,17 +335,15 @@ class ClasswiseBins:
         return added
 
     def _first_cells(self, classes: int, m: int) -> NDArray[np.int32]:
-        """Return for each class and row: the first index of the row's copy of the bins."""
         lanes = np.arange(classes)[:, None] * _LANES + np.arange(m) % _LANES
         return (lanes * self._bins).astype(np.int32)
 
 
 def debiased_ece(bins: Bins) -> float:
-    """Return the ECE minus the part that noise adds on average, which is 2 ECE - E[ECE*].
+    """Return the debiased ECE, 2 ECE - E[ECE*] (Kumar, Liang & Ma 2019).
 
-    ECE* is the ECE if the accuracy of each bin is drawn from a normal distribution with the
-    observed mean and the variance acc (1 - acc) / n_b (Kumar, Liang & Ma 2019). The mean of ECE* is
-    computed by a formula, not by simulation. If the result is below 0, chance explains the ECE.
+    ECE* is the ECE after normal noise with variance acc (1 - acc) / n_b is added to the accuracy of
+    each bin. The debiased ECE may be below 0.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0
@@ -368,7 +359,7 @@ def debiased_ece(bins: Bins) -> float:
 
 
 def _mean_of_magnitude(mean: float, deviation: float) -> float:
-    """Return E|X| of a normally distributed X."""
+    """Return E|X| for a normal X."""
     if deviation == 0:
         return abs(mean)
     z = mean / deviation
@@ -381,11 +372,10 @@ _CELLS = 1 << 14
 
 
 class ValueCells:
-    """The distribution of a number per row, counted in narrow cells, from which rows are resampled.
+    """A histogram of one number per row, from which rows are resampled.
 
-    Numbers are in one cell if they have the same sign, the same exponent and the same first five
-    bits of the fraction in float32. So a cell is at most 3 % wide. The mean of a cell is exact,
-    because the sum of its numbers is stored too.
+    Cells are at most 3 % wide: a cell is a sign, an exponent and five bits of the fraction. The
+    mean of every cell is exact.
     """
 
     def __init__(self) -> None:
@@ -399,7 +389,7 @@ class ValueCells:
         self._sums += np.bincount(cells, values, minlength=_CELLS)
 
     def filled(self) -> tuple[Integers, Float64s]:
-        """Return the count and the mean of every cell that has values."""
+        """Return the count and the mean of every non-empty cell."""
         filled = self._counts > 0
         counts = self._counts[filled]
         return counts, self._sums[filled] / counts

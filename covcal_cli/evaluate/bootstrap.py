@@ -1,67 +1,48 @@
-"""Compute intervals of metrics, by resampling the rows.
+"""Bootstrap intervals of metrics, and of differences between two calibrations.
 
-Rows are counted in cells first. A resample draws a number of rows for each cell. So ten million
-rows take no more time than a thousand.
+Rows are first counted in cells, and resamples are drawn from the counts. So the time hardly depends
+on the number of rows.
 
-The mean confidence and mean losses have percentile intervals over the resamples. The accuracy has
-Wilson's (1927) interval, because this interval is wider than 0 even if every row is right. The
-AUROC is a share of pairs of rows. So the AUROC has Wilson's interval too, with an effective number
-of rows (`ranks_interval`).
+- Mean confidence and mean losses: percentiles of the resamples.
+- Accuracy: Wilson's (1927) interval.
+- AUROC: Wilson's interval with an effective number of rows (`ranks_interval`).
 
-**The ECE.** Percentiles of resampled ECEs would be wrong. The ECE is a sum of absolute values, so
-noise makes it larger. If a forecaster is calibrated, its true ECE is 0, but all resamples are above
-0. So the interval contains every true ECE that the data do not reject:
+**The ECE.** Percentiles of resampled ECEs are biased, because noise makes an ECE larger. Even a
+calibrated forecaster has resampled ECEs above 0. So the interval is found by tests. It contains
+every true ECE that the data do not reject:
 
-- A hypothesis is a gap d_b = confidence - accuracy for every bin. The true ECE of the hypothesis is
-  sum_b n_b/n |d_b|. Resampled rows have the ECE* = sum_b |n*_b/n d_b + e_b|, where n* is
-  multinomial and e_b is binomial noise of the accuracy.
-- Two hypotheses are tested for every true ECE. `concentrated` scales the gaps that exceed two
-  standard errors, and sets all other gaps to 0; then noise adds the most to the ECE. `even` has the
-  same gap in every bin, in the observed direction; then noise adds the least to the ECE.
-- A hypothesis is rejected if the observed ECE is further from the median of the simulated ECE* than
-  95 % of the simulations are. Let m be the median of the ECEs simulated for a
-  calibrated forecaster. Before this comparison, every ECE below m is raised to m.
+- A hypothesis is a gap d_b = confidence - accuracy for every bin b. Its true ECE is sum_b n_b/n
+  |d_b|. A resample has ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is binomial
+  noise.
+- Every true ECE is tested with two hypotheses. `concentrated` keeps only significant gaps, so noise
+  adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least.
+- A hypothesis is rejected if the observed ECE is too far from the median of ECE*. The median ECE of
+  a calibrated forecaster is the smallest ECE in this comparison.
 
-The lower end is above 0 only if one of two tests rejects that the forecaster is calibrated. Each
-test may err with half of the error probability, so the two tests together have the stated level:
+Two more tests ask whether the forecaster may be calibrated. Each has half of the error probability.
+If neither test rejects, the lower end is 0:
 
-- The first test draws labels with the confidences as probabilities (the consistency resampling of
-  Broecker & Smith 2007). The test rejects if the observed ECE is larger than nearly all ECEs of
-  such labels.
-- The second test rejects if mean confidence and accuracy differ by more than chance explains. The
-  ECE is at least this difference, whatever the bins are (Jensen). The difference is a mean over
-  rows, and has less noise than the ECE. So the lower end of the ECE's interval is at least the
-  lower end of the difference's interval.
+- Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
+  rejects if the observed ECE is larger than nearly all resampled ECEs.
+- The difference of mean confidence and accuracy. The ECE is at least as large (Jensen). So the
+  lower end is also at least the lower end of the difference's interval.
 
-If the observed ECE is above its interval, most of the observed ECE is noise. A test of covcal
-checks how often intervals contain the true ECE.
+An observed ECE above its interval is mostly noise.
 
-The ECE and its over- and under-confident parts have separate intervals, so a part could seem to be
-larger than the ECE. Then intervals are widened until no end of a part's interval is above the same
-end of the ECE's interval. Wider intervals contain the truth at least as often.
+The intervals of the ECE and its parts are widened until no part seems larger than the ECE.
 
-At a level close to 1, fewer than five resamples are outside the interval. Then the
-interval of a lower level is computed: the highest level at which five resamples are outside. This
-interval is widened to the wanted level as for a normal distribution.
+Close to level 1, few resamples are outside an interval. Then the interval of a lower level is
+widened by the ratio of normal quantiles.
 
-**Differences.** Two calibrations on the same rows are compared with paired resamples. Comparing the
-two intervals is not enough, because chance affects both calibrations in the same way. So rows are
-counted in joint cells, with one cell for each pair of confidences. The time of a resample does not
-depend on the number of rows.
+**Differences.** Two calibrations on the same rows are compared with paired resamples, because
+chance affects both in the same way. Rows are counted by the confidences in both calibrations.
 
-- Brier score and log loss have percentiles of the mean difference of the rows' losses. These scores
-  are proper, so the difference tells which forecast is better.
-- The AUROC has a normal interval. The variance is computed from the placements of each row in both
-  rankings (DeLong, DeLong & Clarke-Pearson 1988). Placements are computed from cells of confidence
-  with equal width in log odds.
-- Noise adds to both ECEs, and adds more to the smaller ECE. So the observed difference of ECEs is
-  too close to 0, and resampled differences are even closer to 0. The interval therefore contains
-  the percentiles of the resampled differences, and their mirror image at the observed difference
-  (the basic bootstrap interval, Davison & Hinkley 1997, section 5.2). If the true
-  difference is 0, the interval contains 0 at least as often as its level says; a test checks this.
-- The class gap is a sum of absolute values, so its interval is computed like the interval of the
-  ECE. The computation needs joint cells for every class, so there is no interval if there are more
-  than a few hundred classes.
+- Brier score and log loss: percentiles of the mean difference.
+- AUROC: a normal interval with the variance of DeLong, DeLong & Clarke-Pearson (1988).
+- ECE: noise adds more to the smaller ECE, so resampled differences are too close to 0. The interval
+  contains the percentiles and their mirror image at the observed difference (basic bootstrap,
+  Davison & Hinkley 1997, section 5.2).
+- Class gap: as for the ECE. With more than a few hundred classes, there is no interval.
 """
 
 import math
@@ -77,20 +58,19 @@ from covcal_cli.evaluate.ranked import Auroc
 from covcal_cli.maths.odds import quantile, wilson
 
 LEVEL = 0.95
-RESAMPLES = 1000  # usual number of resamples
+RESAMPLES = 1000  # default number of resamples
 Interval = tuple[float, float]
-# Maps gaps to numbers that are summed: absolute values, or only over- or under-confident gaps.
+# Selects the gaps to add up: all, over-confident or under-confident gaps.
 Part = Callable[[Float64s], Float64s]
-_SIGNIFICANT = 2.0  # a gap is significant if it exceeds this many standard errors
+_SIGNIFICANT = 2.0  # a significant gap exceeds this many standard errors
 _GRID = 48  # number of true ECEs that are tested
-_BEYOND = 5.0  # the tested ECEs are at most this many standard errors from the observed ECE
+_BEYOND = 5.0  # tested ECEs are within this many standard errors
 _LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
-_MAX_NOISE = 1 << 21  # at most this many numbers are drawn for the noise of all bins
-MAX_DRAWS = 1 << 20  # at most this many numbers are drawn at a time, which limits memory
-# Each group has at least 100 resamples, and all groups together have about 20 000.
+_MAX_NOISE = 1 << 21  # maximum size of the arrays of noise
+MAX_DRAWS = 1 << 20  # maximum size of other arrays of resamples
+# Resamples per group, at least, and resamples of all groups together, at most.
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
-GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics with intervals for groups of rows
-# How the ECE and its parts sum gaps. All other metrics of gaps sum absolute values.
+GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics of groups that have intervals
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -104,14 +84,13 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the intervals of the metrics in `names`, by default of all metrics.
 
-    Metrics that have no interval are left out. The metrics must have been counted with
-    `keep_losses`. A thousand resamples are usual. Equal seeds give equal intervals. `level` is the
-    probability that an interval contains the truth.
+    The metrics must have been counted with `keep_losses`. Metrics without an interval are left out.
+    `level` is the confidence level. Equal seeds give equal intervals.
     """
     if names is None:
         names = metrics.names
     elif not PARTS.keys().isdisjoint(names):
-        # The ECE and its parts are always computed together, so that their intervals fit together.
+        # The intervals of the ECE and its parts depend on each other.
         names = {*names, *(name for name in PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
@@ -133,7 +112,7 @@ def intervals(
     gaps = {}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is not None:  # with too many classes, there are no bins
+        if bins is not None:  # None with too many classes
             part = PARTS.get(name, np.abs)
             gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
     return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in PARTS if n in gaps})
@@ -150,7 +129,7 @@ def group_interval(
 
 
 def group_resamples(resamples: int, groups: int) -> int:
-    """Return the number of resamples for each group, which is smaller if there are many groups."""
+    """Return the number of resamples per group: fewer if there are many groups."""
     return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
 
 
@@ -159,7 +138,7 @@ def _of_kind(kind: str, names: Collection[str]) -> list[str]:
 
 
 def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
-    """Widen the intervals of the ECE and its parts until no part exceeds the ECE."""
+    """Widen intervals until no part of the ECE seems larger than the ECE."""
     if "ece" not in parts:
         return parts
     least = parts["ece"][0]
@@ -168,7 +147,7 @@ def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
 
 
 def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
-    """Widen an interval from `level` to the level `wanted`, as for a normal distribution."""
+    """Widen an interval from `level` to the level `wanted` by the ratio of normal quantiles."""
     if wanted == level:
         return interval
     factor = quantile(wanted) / quantile(level)
@@ -177,17 +156,15 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the lower of `level` and the highest level with five resamples outside an interval."""
+    """Return the highest level, up to `level`, that leaves five resamples outside an interval."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
-    """Return the interval of an area under the ROC curve.
+    """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    Let n be the number of rows for which a share has the same variance as the area. The interval is
-    Wilson's for n rows. Let m be the number of right rows or of wrong rows, whichever is smaller.
-    No area has a larger variance than a share of m rows (Birnbaum & Klose 1957), so n is at least
-    m. So the interval is wider than 0 even if every right row ranks above every wrong row.
+    A share of n rows has the same variance as the AUROC. n is at least the number of right rows or
+    wrong rows, whichever is smaller (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -203,10 +180,10 @@ def mean_interval(
     rng: np.random.Generator,
     level: float = LEVEL,
 ) -> Interval:
-    """Return the percentile interval of a mean, from each cell's number of rows and value."""
+    """Return the percentile interval of the mean of `values` with `counts`."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
-    size = max(1, MAX_DRAWS // len(counts))  # number of resamples that are drawn at a time
+    size = max(1, MAX_DRAWS // len(counts))  # resamples per step
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
@@ -217,9 +194,9 @@ def mean_interval(
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Join cells whose values differ by less than a 32nd of the standard deviation.
+    """Join cells that differ by less than a 32nd of the standard deviation.
 
-    A joined cell has the mean of the joined values. The variance falls by less than a thousandth.
+    The variance falls by less than a thousandth.
     """
     n = counts.sum()
     mean = counts @ values / n
@@ -234,7 +211,7 @@ def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
 def ece_interval(
     bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
 ) -> Interval:
-    """Return the interval of the ECE or one of its parts, as the head of this module explains."""
+    """Return the interval of the ECE or one of its parts (see the head of this module)."""
     resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # limits the memory
     wanted, level = level, resampled_level(level, resamples)
     n, filled = int(bins.counts.sum()), bins.counts > 0
@@ -243,8 +220,7 @@ def ece_interval(
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
 
-    # Resample the size and the noise of each bin: e_b = n*_b/n (acc_b - acc*_b).
-    # Half a right and half a wrong row are added, so that a bin of right rows has noise too.
+    # Add half a right and half a wrong row, so that every bin has noise.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(seed)
@@ -252,8 +228,7 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # Simulate the ECE* of a calibrated forecaster.
-    # Significant gaps in the other direction remain: noise in such bins does not add to this part.
+    # Simulate the ECE* of a calibrated forecaster. Significant gaps in the other direction remain.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -261,18 +236,18 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # Test true ECEs that are within five standard errors of the observed ECE.
-    # The variance of the ECE comes from labels within bins, and from the sizes of the bins.
+    # Test true ECEs near the observed ECE. Its variance comes from labels within bins and from the
+    # sizes of the bins.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # The interval contains every hypothesis, `concentrated` or `even`, that is not rejected.
+    # The interval contains every true ECE that is not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # the gaps if the true ECE is 1
-        size = max(1, MAX_DRAWS // noise.size)  # number of hypotheses that are tested at a time
+        unit = direction / float(part(direction) @ shares)  # gaps for a true ECE of 1
+        size = max(1, MAX_DRAWS // noise.size)  # hypotheses per step
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -284,7 +259,7 @@ def ece_interval(
         bounds += _crossings(grid, consistent, 1 - level)
     low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
-    # The lower end is above 0 only if one of the two tests rejects that the ECE is 0.
+    # Set the lower end to 0 if neither test rejects a true ECE of 0.
     low, high = stretched((low, high), (low + high) / 2, level, wanted)
     low, high = max(0.0, low), min(1.0, high)
     calibrated_rate = np.where(fixed == 0, confidence, accuracy)
@@ -298,11 +273,9 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance explains the observed value.
+    """Return whether chance explains the observed value, at half of the error probability.
 
-    It does if more than a share alpha / 2 of the draws give a value at least as large as the
-    observed value, where alpha is the allowed probability of an error. If there are too few draws
-    for the wanted level, a normal distribution is fitted.
+    If there are too few draws for the wanted level, a normal distribution is fitted.
     """
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
@@ -310,7 +283,7 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
-    """Return mean confidence minus accuracy, and the normal interval of this difference."""
+    """Return mean confidence minus accuracy, and its normal interval."""
     filled = bins.counts > 0
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
@@ -322,10 +295,9 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
 def _mean_gap(
     shares: Float64s, confidence: Float64s, gaps: Float64s, n: int, level: float
 ) -> tuple[float, float]:
-    """Return the mean gap, and half the width of its normal interval.
+    """Return the mean gap, and half the width of its interval.
 
-    The variance within bins is at least the variance for a calibrated forecaster. So the interval
-    is wider than 0 even if all rows are right.
+    The variance is at least that of a calibrated forecaster, so the width is never 0.
     """
     mean = float(gaps @ shares)
     accuracy = confidence - gaps
@@ -335,14 +307,14 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Return the gaps that add to this part of the ECE, and 0 for all other gaps."""
+    """Return the gaps in this part of the ECE, and 0 for other gaps."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of both hypotheses, up to a factor that depends on the true ECE."""
+    """Yield the gaps of `concentrated` and `even`, up to a factor."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -357,10 +329,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return for each row of resamples how extreme `observed` is, as a share from 0 to 1.
-
-    The share counts the resamples that are at least as far from the row's median as `observed`.
-    """
+    """Return the share of resamples that are at least as far from their median as `observed`."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -368,7 +337,7 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Return the two ends of the part of `grid` where `shares` exceed `least`, interpolated."""
+    """Interpolate the first and the last point of `grid` where `shares` cross `least`."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []
@@ -382,16 +351,16 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
     return [low, high]
 
 
-LOSSES = ("brier", "nll", *CORRECTNESS)  # metrics that are the mean of a proper score over rows
-# Edges of the cells of confidence, which have equal width in log odds.
+LOSSES = ("brier", "nll", *CORRECTNESS)  # proper scores, averaged over rows
+# Cells of confidence have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
-_MAX_CELLS = 1_000_000  # with more joint cells, the ECE has no paired difference
-_MAX_CLASS_CELLS = 1 << 17  # with more joint cells, the class gap has no paired difference
+_MAX_CELLS = 1_000_000  # maximum number of cells for the difference of ECEs
+_MAX_CLASS_CELLS = 1 << 17  # maximum number of cells for the difference of class gaps
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric between two calibrations on the same rows, with its interval."""
+    """The difference of a metric between two calibrations, with its interval."""
 
     calibration: str
     against: str
@@ -402,7 +371,7 @@ class Difference:
 
     @property
     def direction(self) -> int:
-        """1 if `calibration` is proved worse, -1 if proved better, 0 if nothing is proved."""
+        """1 if `calibration` is worse, -1 if better, 0 if nothing is proved."""
         above = int(self.low > 0) - int(self.high < 0)
         return -above if METRICS[self.metric].better == "higher" else above
 
@@ -410,8 +379,7 @@ class Difference:
 class PairedRows:
     """The counts of rows by their confidences in two calibrations.
 
-    `n_classes` is 1 if the two calibrations predict different labels. Only metrics in `names` get a
-    difference.
+    `n_classes` is 1 if the calibrations predict different labels. `names` are the metrics.
     """
 
     def __init__(
@@ -419,14 +387,14 @@ class PairedRows:
     ) -> None:
         self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # one cell per pair of bins, and per pair of right or wrong labels
+        cells = 4 * bins**2  # by both bins, and by right or wrong in both calibrations
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))  # sums of the confidence
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # Each axis is for one calibration. Cells divide rows by confidence, and by right or wrong.
+        # One axis per calibration: cells of confidence, each for wrong and right rows.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -435,7 +403,7 @@ class PairedRows:
     ) -> None:
         """Count a block of m rows.
 
-        If `n_classes` is above 1, `predicted` are the labels that both predict, shape (m,).
+        `predicted`, shape (m,), are the labels that both calibrations predict.
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
@@ -466,7 +434,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the metrics of the second calibration minus those of the first calibration.
+        """Return the metrics of the second calibration minus the metrics of the first.
 
         `areas` are the AUROCs of both calibrations.
         """
@@ -496,7 +464,7 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield the name of a metric, the rows in each joint cell, and both calibrations' gaps."""
+        """Yield each metric of gaps with its counts and the gaps of both calibrations."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -511,13 +479,13 @@ class PairedRows:
 
 @dataclass(frozen=True)
 class _Side:
-    """The gaps of one calibration in every joint cell; each array has shape (cells,)."""
+    """The gaps of one calibration in every cell; each array has shape (cells,)."""
 
-    place: Integers  # the bin or class of the cell, in which gaps are summed
-    gaps: Float64s  # mean confidence - r; r is 1 in a cell of right rows, else 0
+    place: Integers  # the bin or class of the cell
+    gaps: Float64s  # mean confidence minus accuracy
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric of R resamples; `drawn`, (R, cells), are rows per cell."""
+        """Return n times the metric for each resample. `drawn` has shape (resamples, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)
@@ -528,7 +496,7 @@ class _Side:
 def _filled(
     counts: Integers, confidence: Float64s, places: tuple[Integers, Integers]
 ) -> tuple[Integers, list[_Side]]:
-    """Return the number of rows in each cell with rows, and the gaps of both calibrations there."""
+    """Return the counts of non-empty cells, and the gaps of both calibrations."""
     cells = np.flatnonzero(counts)
     rows = counts[cells]
     right = cells // 2 % 2, cells % 2
@@ -546,7 +514,7 @@ def _of_gaps(
     rng: np.random.Generator,
     level: float,
 ) -> tuple[float, Interval]:
-    """Return the difference between two sums of gaps, and the interval of this difference."""
+    """Return the difference of two sums of gaps, with its interval."""
     first, second = sides
     n = int(counts.sum())
 
@@ -554,7 +522,7 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    size = max(1, MAX_DRAWS // len(counts))  # number of resamples that are drawn at a time
+    size = max(1, MAX_DRAWS // len(counts))  # resamples per step
     drawn = np.concatenate(
         [
             difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
@@ -568,10 +536,9 @@ def _of_gaps(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return the contribution of a row in each cell to n times the AUROC, minus the mean.
+    """Return the influence of a row in each cell on the AUROC.
 
-    `counts` has two numbers for each cell of confidence, from low to high: the number of wrong
-    rows, then the number of right rows. The result has the shape of `counts`.
+    `counts` alternate between wrong and right rows, in ascending order of confidence.
     """
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2

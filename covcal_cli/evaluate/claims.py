@@ -1,8 +1,7 @@
-"""Say in sentences what the rows prove about a confidence.
+"""Put the calibration errors that the rows prove into words.
 
-A sentence states an error only if the interval of the error excludes 0. If the interval contains 0,
-the sentence says how large the error may be. The number of wrong classes is a lower bound, because
-a class with few rows proves nothing.
+An error is stated only if its interval excludes 0. Otherwise, the sentence says how large the error
+may be.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # if the gap of a predicted class is smaller, its confidence counts as right
+MARGIN = 0.05  # a class counts as calibrated if its gap is smaller
 
 
 @dataclass(frozen=True)
 class MeanGap:
-    """Mean confidence minus accuracy on the same rows, with the interval of this difference."""
+    """Mean confidence minus accuracy, with its interval."""
 
     value: float
     low: float
@@ -28,9 +27,8 @@ class MeanGap:
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
         """Measure the gap on rows in bins.
 
-        A gap counts as proved only if an interval with half of the error rate excludes 0. The
-        interval of the ECE uses the same test. So with the stated probability, the sentences on the
-        gap and on the ECE are both right.
+        A gap counts as proved only at half of the error probability, as in the test for the ECE. So
+        sentences about the gap and about the ECE agree.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
@@ -40,7 +38,7 @@ class MeanGap:
 
     @property
     def direction(self) -> int:
-        """1 if the confidence is proved to be too high, -1 if too low, 0 if neither is proved."""
+        """1 if the confidence is proved too high, -1 if too low, else 0."""
         return int(self.low > 0) - int(self.high < 0)
 
     @property
@@ -66,18 +64,18 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes in three groups: confidence off, confidence right, and undecided."""
+    """The predicted classes: miscalibrated, calibrated or undecided."""
 
-    off: tuple[GroupMetrics, ...]  # classes proved to be off by more than the margin, worst first
-    within: tuple[GroupMetrics, ...]  # classes proved to be off by at most the margin
-    undecided: tuple[GroupMetrics, ...]  # classes with too few rows to decide
+    off: tuple[GroupMetrics, ...]  # gap is above the margin; worst class first
+    within: tuple[GroupMetrics, ...]  # gap is within the margin
+    undecided: tuple[GroupMetrics, ...]  # too few rows to decide
     margin: float = MARGIN
 
     @classmethod
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every class that has rows. All tests together have this `level` (Bonferroni)."""
+        """Test every predicted class. `level` is for all tests together (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -100,12 +98,12 @@ class ClassGaps:
 
     @property
     def n(self) -> int:
-        """The number of classes that are predicted."""
+        """Number of predicted classes."""
         return len(self.off) + len(self.within) + len(self.undecided)
 
     @property
     def worst(self) -> str | None:
-        """The worst class in words, or None if no class is proved to be off."""
+        """The worst class in words, or None."""
         if not self.off:
             return None
         group = self.off[0]
@@ -116,7 +114,7 @@ class ClassGaps:
 
     @property
     def count(self) -> str:
-        """The number of classes that are off, in words; "at least" if a class is undecided."""
+        """The number of miscalibrated classes, in words."""
         limit = in_points(f"{100 * self.margin:g}")
         if not self.undecided:
             if not self.off:
@@ -136,7 +134,7 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """The numbers of classes whose confidence is too high and too low, in words."""
+        """How many classes are too high and how many are too low, in words."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -148,18 +146,18 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the size of a fraction in percentage points, with two digits as a rule."""
+    """Return the size of a fraction in percentage points, as text."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 
 
 def percent(value: float | None) -> str:
-    """Return a fraction as whole percent, or a dash for None."""
+    """Return a fraction in percent, or a dash for None."""
     return "-" if value is None else f"{100 * value:.0f} %"
 
 
 def _ends(low: float, high: float) -> str:
-    """Return both ends in points, or a single number if both are rounded to the same number."""
+    """Return a range in percentage points, as text."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

@@ -1,10 +1,8 @@
 """The reliability diagram: as a picture (PNG, SVG, PDF) and as text for a terminal.
 
-Bins without rows are not drawn. For every calibration, the picture has the two views of the paper.
-The first view shows the accuracy by confidence in bins. Colours say whether the confidence is too
-high or too low. The second view shows the accuracy of the rows above a threshold of confidence, and
-the share of these rows. Matplotlib is imported only for a picture. The Python API has `ece` and
-`reliability_diagram`, for probabilities in arrays.
+A picture has two views of every calibration: accuracy by confidence, and accuracy above a threshold
+of confidence. Colours mark over- and under-confidence. The functions `ece` and
+`reliability_diagram` take arrays of probabilities.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,34 +36,34 @@ from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# Hatches show the direction of an error without colour. Dots would make SVG files large.
+# Hatches show the direction without colour. Dots would make SVG files large.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-# For each format, the metadata that are left out because they change from run to run.
+# Metadata that change from run to run, by format.
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
 
 def check_diagram(path: Path) -> None:
-    """Raise a CovcalError if the ending of a picture is unknown."""
+    """Raise a CovcalError if the file ending is not supported."""
     if path.suffix.lower() not in FORMATS:
         raise CovcalError(f"{path}: a diagram ends in {', '.join(FORMATS)}")
 
 
 def draw_diagram(metrics: Mapping[str, Metrics], path: Path, *, title: str, force: bool) -> None:
-    """Draw a row of panels for each calibration, and write the picture, whole or not at all."""
+    """Draw the diagrams of all calibrations, and write the picture."""
     check_diagram(path)
     write_figure(lambda: figure_of(metrics, title), path, force=force)
 
 
 def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
-    """Write a Matplotlib figure, whole or not at all. Equal figures give equal bytes."""
+    """Write a Matplotlib figure. Equal figures give equal bytes."""
     import matplotlib as mpl
 
     kind = path.suffix.lower().lstrip(".")
-    # In SVG, ids are not random, and letters are text: outlines would be most of the file.
+    # Make the ids in SVG files deterministic, and write letters as text (small files).
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
-        # Ignore the user's own settings of Matplotlib.
+        # Ignore the user's Matplotlib settings.
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
         drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 
@@ -145,9 +143,9 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return for each bin: the accuracy and the share of all rows above the bin's lower edge.
+    """Return accuracy and share of the rows above each bin's lower edge.
 
-    Both arrays have shape (bins,). The accuracy is NaN if no row is above the edge.
+    Both arrays have shape (bins,). The accuracy is NaN without rows.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -155,14 +153,13 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 
 
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
-    """Return a reliability diagram as text, with one line for each bin that has rows.
+    """Return a reliability diagram as text, one line per non-empty bin.
 
-    A bar of ``#`` reaches to the accuracy or the confidence, whichever is lower. From there to the
-    higher value, the signs are ``>`` if the confidence is too high, and ``<`` if it is too low.
-    Neighbouring bins are joined until at most 15 lines remain.
+    A bar of ``#`` reaches to the lower of accuracy and confidence. It goes on with ``>``
+    (over-confident) or ``<`` (under-confident) to the higher. There are at most 15 lines.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # number of bins that are joined to one line
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
@@ -193,15 +190,14 @@ def ece(
     labels : array, shape (n,)
         Class numbers 0 to K-1, or values of `classes`.
     bins : int
-        Number of bins of equal width. An edge belongs to the bin below this edge.
+        Number of bins of equal width.
     classes : array, shape (K,), optional
-        The classes in the order of the columns. Default: the columns of a data frame if the labels
-        are among them, else 0 to K-1.
+        Classes in the order of the columns. By default, the columns of a data frame or 0 to K-1.
 
     Raises
     ------
     CovcalError
-        If the rows are not probabilities, or a label is not a class.
+        If rows are not probabilities, or a label is not a class.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)
@@ -221,10 +217,10 @@ def reliability_diagram(
     title: str = "Reliability",
     force: bool = False,
 ) -> Any:
-    """Draw accuracy by confidence, and return the Matplotlib figure.
+    """Draw a reliability diagram, and return the Matplotlib figure.
 
-    If `path` is given, the figure is also written to this file, in the format of its ending: .png,
-    .svg or .pdf. `force` replaces an existing file. The other parameters are those of `ece`.
+    `path` is a file to write, which ends in .png, .svg or .pdf. `force` replaces an existing file.
+    The other parameters are those of `ece`.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)

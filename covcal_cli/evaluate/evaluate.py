@@ -1,7 +1,6 @@
 """Measure calibrations on labelled target rows.
 
-Only this package reads target test labels. A row is left out if a calibration was fitted to its
-label.
+Only this package reads target test labels. Rows to which a calibration was fitted are left out.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -61,7 +60,7 @@ from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 17  # this many float64 logits fit in the processor's cache
+_CACHED_VALUES = 1 << 17  # number of float64 logits that fit in the processor's cache
 
 
 @checked_settings
@@ -70,16 +69,16 @@ class EvaluateSettings:
     """The options of ``covcal evaluate`` that choose rows and metrics."""
 
     split: str = "test"  # a split of the target, or "all"
-    bins: int = 15  # number of bins of confidence
-    # Measure the labels of the classifier ("original"), or of the calibrated forecaster ("own").
+    bins: int = 15  # number of bins
+    # Labels to measure: of the classifier ("original"), or of each calibration ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # a column, "class" or "predicted", whose groups are measured too
-    resamples: int = 0  # number of resamples for intervals; 0 for no intervals
+    by: str | None = None  # report groups by this column, by "class" or by "predicted"
+    resamples: int = 0  # bootstrap resamples; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
-    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute; fewer metrics take less time
-    grouped_by: tuple[str, ...] = ()  # more groups to measure, because gates need them
-    allow_other_preprocessing: bool = False  # accept a file with other preprocessing of images
+    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute
+    grouped_by: tuple[str, ...] = ()  # groups that gates need
+    allow_other_preprocessing: bool = False  # accept other preprocessing of images
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, (*SPLITS, ALL))
@@ -95,7 +94,7 @@ class EvaluateSettings:
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """The columns by which rows are grouped, without repetition."""
+        """All columns by which rows are grouped."""
         return tuple(dict.fromkeys(([self.by] if self.by else []) + [*self.grouped_by]))
 
 
@@ -103,7 +102,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A calibration as it is now, or as it was when the baseline was measured."""
+    """A current calibration, or an earlier version from the baseline."""
 
     name: str
     earlier: bool = False
@@ -125,29 +124,27 @@ def evaluate(
     Parameters
     ----------
     path : str or Path
-        A features or adapted file whose split has labelled target rows.
+        A features or adapted file with labelled target rows.
     calibrations : mapping of str to Calibration
-        Calibrations by the name that the report uses, as `read_named` returns them.
+        Calibrations by name, as `read_named` returns them.
     settings : EvaluateSettings
     documents : sequence of str or Path
-        The files of the calibrations, in the same order, for metrics.json and messages.
+        Files of the calibrations, in the same order.
     networks : str or Path, optional
-        The adapted file with the networks, if a method needs this file and the file has moved.
+        The adapted file, if it has moved and a method needs its networks.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations by name, which are measured on the same rows if
-        `settings.resamples` is above 0.
+        Earlier versions of calibrations, by name. They are measured if there are resamples.
     decision : str or Path, optional
-        A decide.json that was made with one of the `documents`. The decision is measured too.
+        A decide.json of one of the `documents`, which is measured too.
     pooled : sequence of str or Path
-        Other files of the same classifier, such as the files of earlier nights. The rows of all
-        files are measured together.
+        More files of the same classifier. The rows of all files are measured together.
 
     Raises
     ------
     UnlabelledError
-        If no row of the split has a label; or if the split is empty, and no target row has a label.
+        If no row of the split has a label.
     TooFewRowsError
-        If the split is empty, and other splits have labels.
+        If the split is empty, but other splits have labels.
     CovcalError
         If a calibration does not fit a file, files do not fit together, or a column is missing.
     """
@@ -176,7 +173,7 @@ def evaluate(
         if decided is not None:
             for entry in measured:
                 require_unseen(decided, entry.path, entry, settings.split)
-        # Choose the rows to measure, and divide them into groups.
+        # Choose and group the rows.
         targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if any(MARKED in part.handle for part in opened):
@@ -185,7 +182,7 @@ def evaluate(
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
-        # Each file is read once, for all calibrations.
+        # Read each file once, for all calibrations.
         collector = _Collector(
             versions,
             settings,
@@ -295,7 +292,7 @@ def _versions(
     earlier: Mapping[str, Scaling],
     settings: EvaluateSettings,
 ) -> dict[Version, ScaledLogits]:
-    """Return the calibrations to measure on a file, and earlier versions of them."""
+    """Return the calibrations to measure, and their earlier versions."""
     fitted = scaled_logits(
         file,
         calibrations,
@@ -321,7 +318,7 @@ _FOR_CALIBRATION = (
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
-    """Advise the user which command works without labels."""
+    """Return advice on a command that needs no labels."""
     if not has_source:  # `estimate` needs the source
         return "extract the target together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
@@ -329,7 +326,7 @@ def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool)
 
 
 class _Collector:
-    """The counts of rows for each calibration, each pair of calibrations, and each group."""
+    """Counts for each calibration, each pair of calibrations and each group."""
 
     def __init__(
         self,
@@ -344,7 +341,6 @@ class _Collector:
         resamples = settings.resamples
         self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
-        # If labels are "original", every calibration measures the labels of the classifier.
         self._same_labels = settings.predictions == "original"
         self.metrics = {
             version: MetricsAccumulator(
@@ -383,7 +379,7 @@ class _Collector:
         rows: Rows,
         groupings: Mapping[str, "_Grouping"],
     ) -> ConfidenceBlock:
-        """Count a part of a file's rows for one calibration."""
+        """Count rows for one calibration."""
         block = self.metrics[version].add(forecast, labelled)
         for by, grouping in groupings.items():
             if not version.earlier:
@@ -395,14 +391,14 @@ class _Collector:
         return block
 
     def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
-        """Count a part of a file's rows for every pair of calibrations that is compared."""
+        """Count rows for every pair of calibrations."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
     ) -> dict[str, tuple[GroupMetrics, ...]]:
-        """Return the metrics of every group, in the order of the groups, for each calibration."""
+        """Return the metrics of every group, by calibration."""
         if by is None:
             return {}
         names = self._names[by]
@@ -415,7 +411,7 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return how each calibration differs from ``none`` and from the first calibration."""
+        """Return differences from ``none`` and from the first calibration."""
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()
@@ -432,9 +428,9 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs of calibrations to compare. The first of `versions` is ``none``.
+    """Yield the pairs of calibrations to compare.
 
-    Each calibration is paired with ``none``, the first calibration, and its own earlier version.
+    Each calibration is compared with ``none``, the first calibration and its earlier version.
     """
     every = list(versions)
     now = [version for version in every if not version.earlier]
@@ -445,10 +441,7 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file, or raise an error if no file has such rows.
-
-    `hint` is the advice in the error's message.
-    """
+    """Return the rows of a split in every file. Raises an error with `hint` if there are none."""
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
         return rows
@@ -474,10 +467,7 @@ def _read(
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
-    """Count all labelled rows for every calibration. Return the number of rows without a label.
-
-    A block of logits is read once, and used for all calibrations while it is in the cache.
-    """
+    """Count all labelled rows of a file. Return the number of unlabelled rows."""
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
     for block in target.blocks(
@@ -488,13 +478,13 @@ def _read(
         if not has_label.all():
             unlabelled += int((~has_label).sum())
             block, labels = block[has_label], labels[has_label]
-        # Calibrations with the same forecaster share its logits.
+        # Calibrations of one forecaster share its logits.
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
             for key, forecaster in scaled.keys.items():
                 if key not in logits:
                     logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
-        # Apply every calibration to a part that fits in the processor's cache.
+        # Process parts that fit in the processor's cache.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
@@ -519,9 +509,9 @@ def _read(
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Return, for each file, the rows to measure and the rows to which a calibration was fitted.
+    """Return for each file the rows to measure, and the rows to which a calibration was fitted.
 
-    Rows are recognised by their ids, because a file may have been extracted again.
+    Rows are recognised by id, because a file may have been extracted again.
     """
     fitted = {
         row_id
@@ -559,10 +549,9 @@ def _notes_on_split(split: str) -> list[str]:
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration whose labelled rows have ids that no file contains.
+    """Return a note for each calibration whose fitted rows are not in the files.
 
-    Either the files have other data, or the files have these rows under other ids. In the second
-    case, the metrics also count rows to which the calibration was fitted.
+    If the files have these rows under other ids, the rows are measured by mistake.
     """
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -587,7 +576,7 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if rows from `covcal pick` were left out, because pick prefers unsure rows."""
+    """Return a note if rows from `covcal pick` were left out: the remaining rows are easier."""
     picked = {
         row_id
         for calibration in calibrations.values()
@@ -604,22 +593,19 @@ def _notes_on_left_out(
     ]
 
 
-# Rows are grouped by true class, by predicted class, or by the value in a column.
-
-
 @dataclass(frozen=True)
 class _Grouping:
     """A way to divide rows into groups."""
 
-    names: Sequence[str]  # names of the groups, in the order of their numbers
-    # Maps row numbers, true labels and predicted labels to group numbers, all of shape (m,).
+    names: Sequence[str]  # names by group number
+    # Maps row numbers, true labels and predicted labels to group numbers; all have shape (m,).
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 
 def _groupings(
     targets: Sequence[Domain], asked: Sequence[str], rows: Sequence[Rows], classes: Sequence[str]
 ) -> list[dict[str, _Grouping]]:
-    """Return, for each file, how its rows are divided. All files have the same groups."""
+    """Return the groupings of each file. All files have the same groups."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
     for by in asked:
         groups = []
@@ -631,7 +617,7 @@ def _groupings(
 
 
 def _grouping(by: str, classes: Sequence[str], groups: ColumnGroups | None) -> _Grouping:
-    """Return how rows are divided: by a column, by true class or by predicted class."""
+    """Return one grouping: by a column, by true class or by predicted class."""
     if groups is not None:
         return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
     if by == BY_CLASS:
@@ -645,7 +631,7 @@ def _with_intervals(
     settings: EvaluateSettings,
     metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return the metrics of every group, with intervals of some metrics if there are resamples."""
+    """Return the metrics of every group, with intervals if there are resamples."""
     groups = counts.result(names)
     if not settings.resamples:
         return groups
@@ -669,7 +655,7 @@ def _with_intervals(
 
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    """Add the AUROC to the metrics of every group that has right and wrong rows."""
+    """Add the AUROC to the metrics of every group, where it exists."""
     rankings = [areas(rows).auroc if len(rows) else None for rows in ranks.ranked()]
     return tuple(
         group if ranking is None else replace(group, correctness_auroc=ranking.value)

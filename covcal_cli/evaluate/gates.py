@@ -1,4 +1,4 @@
-"""Apply gates to an evaluation, and put the result of each gate into a sentence."""
+"""Apply gates to an evaluation, and describe their results in sentences."""
 
 import functools
 import math
@@ -26,26 +26,26 @@ from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # the suggested number of rows finds a fault with this probability
-_MOST = 20  # at most this many times the present number of rows is suggested
+POWER = 0.8  # power for which a number of rows is suggested
+_MOST = 20  # at most this many times the current rows are suggested
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
 @dataclass(frozen=True)
 class Gates:
-    """The gates of an evaluation. With `confident`, gates compare intervals, else plain values.
+    """The gates of an evaluation.
 
     Raises
     ------
     CovcalError
-        If gates compare intervals, and the metric of a gate has no interval.
+        If a metric has no interval, but gates compare intervals.
     """
 
     limits: Sequence[Limit] = ()
-    allowed: Sequence[Limit] = ()  # how much worse than the baseline a metric may be
+    allowed: Sequence[Limit] = ()  # largest allowed changes for the worse
     baseline: Path | None = None  # an earlier metrics.json
     confident: bool = True
-    shared_by: int = 1  # number of labels whose gates share one error probability
+    shared_by: int = 1  # number of labels that share one error probability
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -70,16 +70,16 @@ class Gates:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The result of one gate on one calibration, estimate or period."""
+    """The result of one gate."""
 
-    subject: str  # the calibration, estimate or period that was tested
+    subject: str  # calibration, estimate or period
     gate: str  # the condition, such as ``ece <= 0.05``
-    sentence: str  # the outcome, and the numbers that decided it
-    outcome: Outcome  # "not proved": too few rows to decide; "skipped": no value to compare
+    sentence: str  # the outcome with numbers
+    outcome: Outcome  # "not proved": too few rows; "skipped": no value
 
     @property
     def failed(self) -> bool:
-        """Whether the value is beyond the limit by more than chance explains."""
+        """Whether the value is significantly beyond the limit."""
         return self.outcome == "failed"
 
 
@@ -89,12 +89,12 @@ class Assessment:
 
     evaluation: Evaluation
     verdicts: Sequence[Verdict] = ()  # results of limits
-    changes: Sequence[Change] = ()  # results of comparisons with the baseline
-    level: float | None = None  # level of each gate's interval; None if gates compare plain values
+    changes: Sequence[Change] = ()  # comparisons with the baseline
+    level: float | None = None  # level of the intervals; None for plain values
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates, limits first. A limit on groups of rows has one result."""
+        """The results of all gates. A limit on groups has one result."""
         grouped: dict[tuple[str, float, str, str | None], list[Verdict]] = {}
         for verdict in self.verdicts:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
@@ -124,21 +124,19 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file; by default the features file of the first calibration.
-    - `documents`: calibrations; by default the calibration of the decision, or, without a decision
-      and without `path`, cal.json.
-    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`. Intervals that gates need are
-      computed even if the settings do not ask for intervals.
-    - `names`: names of the calibrations. If a name is empty or missing, `read_named` chooses it.
-    - `check`: called with all input files before the work starts, to refuse existing outputs.
-    - `tell`: called with each note as soon as it is known.
+    - `path`: a features or adapted file. Default: the features file of the first calibration.
+    - `documents`: calibrations. Default: the calibration of the decision, or cal.json.
+    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`.
+    - `names`: names of the calibrations.
+    - `check`: called with all input files before the work starts.
+    - `tell`: called with each note.
 
     Raises
     ------
     CovcalError
-        If `evaluate` raises this error, or if the metric of a gate has no value.
+        If `evaluate` raises this error, or a gate's metric has no value.
     UnusedOptionError
-        If `networks` are given, but no calibration needs them.
+        If no calibration needs the given `networks`.
     """
     if decision is not None and not documents:
         documents = [calibration_of(decision)]
@@ -239,7 +237,7 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
 
 
 def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
-    """Return the result of a limit on every group of a calibration."""
+    """Return the result of a limit on groups of rows."""
     first = verdicts[0]
     gate = f"{_gate(first)} by {printable(first.by or '')}"
     failed = [verdict for verdict in verdicts if verdict.exceeded]
@@ -266,7 +264,7 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 
 
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
-    """Return the result of a gate on a change from the baseline."""
+    """Return the result of a gate on a change since the baseline."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
     as_text = functools.partial(_shown, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"
@@ -290,7 +288,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return how far the interval's nearer end, or the plain value, is beyond the limit."""
+    """Return the distance from the limit to the interval, or to the value."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -310,7 +308,7 @@ def _gate(verdict: Verdict) -> str:
 
 
 def _numbers(verdict: Verdict, level: float | None) -> str:
-    """Return a value as text, with its interval and the level of the interval."""
+    """Return a value and its interval as text."""
     as_text = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
     numbers = f"{_label(verdict.metric)} {as_text(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
@@ -320,10 +318,9 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Estimate the true value of a metric.
+    """Estimate the true value of a metric, to plan the number of rows.
 
-    Chance makes a sum of gaps too large. So the estimate of such a metric is the middle of its 95 %
-    interval, for any number of gates.
+    Noise makes an ECE too large, so the middle of the 95 % interval is used.
     """
     if GATED[metric].interval != "gaps":
         return value
@@ -333,7 +330,7 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Say how many rows would probably decide whether the value is beyond the limit."""
+    """Say how many rows would probably be enough."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
@@ -353,7 +350,7 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text, with enough digits to differ from `unlike`."""
+    """Return a value as text. Digits are added until it differs from `unlike`."""
     display = GATED[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -365,32 +362,29 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return about how many rows would decide whether a value is beyond a limit.
+    """Return about how many rows would decide a gate.
 
-    The true value is assumed to be `value`. The width of an interval shrinks with the square root
-    of the number of rows. At a level of 95 %, a gate decides in four of five cases if the true
-    value is 1.96 + 0.84 standard errors from the limit. Return None if more than 20 times `n` rows
-    would be needed.
+    `value` is the assumed true value. The gate then decides in four of five cases. Returns None if
+    more than 20 `n` rows would be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # (1.96 + 0.84) / 1.96, the factor for the level 95 %, is used at every level.
+    # Factor (1.96 + 0.84) / 1.96, for level 95 % and power 80 %.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return how far beyond a limit the true value must be for a gate to fail in 4 of 5 cases.
+    """Return the smallest excess over a limit that a gate detects in 4 of 5 cases.
 
-    `interval` has the level of the gate. The width of the interval is assumed to be the same for
-    any true value.
+    `interval` has the level of the gate.
     """
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))
 
 
 def _rounded(rows: float) -> int:
-    """Return a number rounded up to two significant digits."""
+    """Round up to two significant digits."""
     unit = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
     return math.ceil(rows / unit) * unit

@@ -1,18 +1,14 @@
 """Gates: the limits of ``--fail-above``, ``--fail-below`` and ``--fail-regression``.
 
-The metric of a sample varies by chance. So a gate fails only if the whole interval of the metric is
-beyond the limit. If a lower metric is better, the lower end of the interval decides, else the upper
-end. If the interval contains the limit, the rows cannot decide. The gate then does not fail, but is
-called "not proved".
+A gate fails only if the whole interval of a metric is beyond its limit. If the interval contains
+the limit, the result is "not proved".
 
-All gates of a command share one error probability (Bonferroni): each of m gates has an interval of
-level 1 - (1 - level) / m. So if nothing is wrong, a command with many gates fails as rarely as a
-command with a single gate.
+All m gates of a command share one error probability (Bonferroni). So each interval has the level 1
+- (1 - level) / m.
 
-`Baseline` is an earlier metrics.json, and `compare` says how much worse a metric is now. If the
-rows are still the same, the change of a metric is a paired difference, which has less noise.
-The earlier temperature is applied to the current rows. If this does not give the earlier metrics,
-the rows differ, and the interval is computed for two independent samples.
+`Baseline` is an earlier metrics.json. If the rows are still the same, the change of a metric is a
+paired difference, which has less noise. To test this, the earlier temperature is applied to the
+current rows: the metrics must be equal.
 """
 
 import math
@@ -45,23 +41,22 @@ from covcal_cli.records import read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: the largest or smallest value, or the largest change, that a metric may have."""
+    """A gate: the largest or smallest allowed value or change of a metric."""
 
     metric: str
     limit: float  # a fraction
-    by: str | None = None  # for groups of rows: "class", "predicted" or a column; else None
+    by: str | None = None  # "class", "predicted" or a column, for groups
 
     @property
     def least(self) -> bool:
-        """Whether `limit` is the smallest allowed value, because a higher value is better."""
+        """Whether `limit` is a lower limit."""
         return GATED[self.metric].better == "higher"
 
 
 def parse_limit(text: str) -> Limit:
-    """Read ``METRIC=LIMIT`` of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
+    """Parse a limit of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError with the reason. Metrics such as the accuracy are refused, because an upper
-    limit would fail good classifiers.
+    Raises ValueError if the text is invalid, or a higher value of the metric is better.
     """
     limit = _parse_metric(text)
     if limit.least:
@@ -74,9 +69,9 @@ def parse_limit(text: str) -> Limit:
 
 
 def parse_least(text: str) -> Limit:
-    """Read ``METRIC=LIMIT`` of ``--fail-below``, such as ``accuracy=0.9``.
+    """Parse a limit of ``--fail-below``, such as ``accuracy=0.9``.
 
-    Raises ValueError with the reason. Metrics whose lower values are better are refused.
+    Raises ValueError if the text is invalid, or a lower value of the metric is better.
     """
     limit = _parse_metric(text)
     if not limit.least:
@@ -89,7 +84,7 @@ def parse_least(text: str) -> Limit:
 
 
 def parse_regression(text: str) -> Limit:
-    """Read ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError with the reason."""
+    """Parse ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError if it is invalid."""
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
         raise ValueError(
@@ -103,7 +98,7 @@ def parse_regression(text: str) -> Limit:
 
 
 def _parse_metric(text: str) -> Limit:
-    """Read ``METRIC=NUMBER`` or ``METRIC:GROUPS=NUMBER``. Raises ValueError with the reason."""
+    """Parse ``METRIC=NUMBER`` or ``METRIC:GROUPS=NUMBER``."""
     left, equals, number = text.rpartition("=")
     metric, colon, by = left.partition(":")
     if not equals or metric not in GATED or (colon and not by):
@@ -118,7 +113,7 @@ def _parse_metric(text: str) -> Limit:
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
-    """Convert the text of a metric's limit to a number. Raises ValueError with the reason."""
+    """Parse the number of a limit. Raises ValueError if it is impossible."""
     try:
         limit = float(number)
     except ValueError:
@@ -141,9 +136,9 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of the interval of each gate, from the level for all gates together.
+    """Return the level of each gate's interval (Bonferroni).
 
-    `times` is the number of labels, if each label has these gates.
+    `times` is the number of labels with these gates.
     """
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
@@ -160,11 +155,10 @@ def apply_limits(
     *,
     level: float | None,
 ) -> list[Verdict]:
-    """Apply every limit to every calibration; without a calibration, to ``none``.
+    """Apply every limit to every calibration, or to ``none``.
 
-    With a `level`, intervals of this level are compared with the limit. Without a `level`, plain
-    values are compared. Raises `CovcalError` if a metric has no value, because a gate may not pass
-    without a value.
+    `level` is the level of the intervals; None compares plain values. Raises `CovcalError` if a
+    metric has no value.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
     return [_verdict_on_decision(evaluation, limit, level) for limit in decided] + [
@@ -203,7 +197,7 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision. The verdict has the name of the decision's calibration."""
+    """Apply a limit to the decision."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
@@ -215,7 +209,7 @@ def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | No
 def _verdicts_by_group(
     evaluation: Evaluation, limit: Limit, name: str, level: float | None
 ) -> Iterator[Verdict]:
-    """Apply a limit to every group of rows, the largest groups first."""
+    """Apply a limit to every group, largest group first."""
     groups = _filled(evaluation, limit.by or "", name)
     resamples = group_resamples(evaluation.resamples, len(groups))
     for group, bins in sorted(groups.items(), key=lambda item: -item[1].n):
@@ -232,7 +226,7 @@ def _verdicts_by_group(
 
 
 def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
-    """Compare a value of the calibration `name`, or its interval, with a limit."""
+    """Compare a value, or its interval, with a limit."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit
@@ -246,23 +240,23 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
-    """Return the calibrations to which gates apply; without any, ``none``."""
+    """Return the calibrations to which gates apply, else ``none``."""
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# If these metrics are equal in two evaluations, both are assumed to have the same rows.
+# Two evaluations have the same rows if these metrics are equal.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier metrics.json, with which an evaluation is compared."""
+    """An earlier metrics.json for comparison."""
 
     path: Path
     read: MetricsRecord
 
     def require_settings(self, **settings: Any) -> None:
-        """Raise a CovcalError if ``split``, ``predictions`` or ``bins`` differs in the baseline."""
+        """Raise a CovcalError if the baseline has another split, predictions or bins."""
         bins = len(self.read.edges) - 1
         earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
         for name, value in settings.items():
@@ -274,7 +268,7 @@ class Baseline:
                 )
 
     def note_on_rows(self, n: int) -> str | None:
-        """Return a note if the baseline has another number of rows than `n`."""
+        """Return a note if the baseline has another number of rows."""
         if self.read.n == n:
             return None
         return (
@@ -283,11 +277,10 @@ class Baseline:
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
-        """Return the name that the baseline has for a calibration of the evaluation.
+        """Return the name of a calibration in the baseline.
 
-        Usually the names are equal. If the baseline and the evaluation have only one calibration,
-        the names may differ, because the method may have changed. `names` are all calibrations of
-        the evaluation.
+        The names may differ if both have only one calibration. `names` are all current
+        calibrations.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -301,7 +294,7 @@ class Baseline:
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
-        """Return the earlier scaling of each calibration whose scaling the baseline contains."""
+        """Return the scalings that the baseline contains, by calibration."""
         scalings = {}
         for name in names:
             then = self.name_of(name, names)
@@ -318,8 +311,7 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are the metrics of the earlier calibration `name` on the current rows. The rows
-        are assumed to be the same if these metrics equal the metrics in the baseline.
+        `metrics` are the metrics of the earlier calibration on the current rows.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -329,7 +321,7 @@ class Baseline:
         )
 
     def interval(self, name: str, metric: str, now: Evaluation, level: float) -> Interval:
-        """Return the interval of a metric in the baseline, at the level of a gate."""
+        """Return the interval of a metric in the baseline."""
         recorded = None if self.read.bootstrap is None else self.read.bootstrap.get("level")
         ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
@@ -348,7 +340,7 @@ class Baseline:
         return ece_interval(bins, part=PARTS[metric], level=level, **settings)
 
     def _bins(self, name: str) -> Bins | None:
-        """Return the bins of a calibration in the baseline; None if they are missing or damaged."""
+        """Return the bins in the baseline; None if they are missing or damaged."""
         arrays = self.read.bins.get(name, {})
         try:
             counts, confidence, accuracy = (
@@ -379,13 +371,11 @@ def compare(
     *,
     level: float | None,
 ) -> list[Change]:
-    """Compare every calibration with its baseline; without a calibration, compare ``none``.
+    """Compare every calibration, or ``none``, with the baseline.
 
-    With a `level`, a limit is exceeded if the lower end of the change's interval is above the
-    limit. Without a `level`, the change itself is compared. If the rows are the same, the interval
-    is that of a paired difference, else of two independent samples.
+    `level` is the level of the change's interval; None compares plain values.
 
-    Raises `CovcalError` if the evaluation or the baseline lacks a calibration or a metric.
+    Raises `CovcalError` if a calibration or metric is missing.
     """
     names = gated_names(evaluation.metrics, calibrations)
     changes = []
@@ -408,7 +398,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Add the interval of the change. Numbers above 0 mean that the metric got worse."""
+    """Add the interval of the change. Positive numbers are changes for the worse."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -428,13 +418,9 @@ def _with_interval(
 
 
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
-    """Return the interval of a difference between two independent samples.
+    """Return the interval of a difference of two independent samples (Zou & Donner 2008).
 
-    The method is called variance estimates recovery (Zou & Donner 2008). The lower end is
-    sqrt(a^2 + b^2) below the difference. Here a is the distance from `value` to the lower end of
-    its interval, and b the distance from `before` to the upper end of its interval. The upper end
-    is computed in the same way, with the opposite ends. An observed ECE may be outside its
-    interval, because noise makes it larger. Then the nearest end of the interval replaces this ECE.
+    An observed ECE may be above its interval. Then the nearest end replaces it.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
@@ -443,7 +429,7 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return the value of a metric. Raise a CovcalError if the value is missing or not finite."""
+    """Return a finite value, or raise a CovcalError."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

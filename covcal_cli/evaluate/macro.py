@@ -1,9 +1,8 @@
-"""Evaluate several labels together: the mean over labels, the worst label, and the gates.
+"""Evaluate several labels together: mean, worst label and gates.
 
-A limit such as ``ece=0.05`` applies to every label. ``ece:macro=0.05`` applies to the mean over
-labels. The lower end of the mean's interval is the mean of all labels' lower ends, and the upper
-end is the mean of all upper ends. Such an interval is wide enough even if the labels depend on each
-other. All gates of all labels share one error probability.
+``ece=0.05`` is a limit for each label. ``ece:macro=0.05`` is a limit for the mean over labels. The
+ends of the mean's interval are means of the labels' ends. This interval is valid even if labels
+depend on each other. All gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +19,17 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
-_LISTED = 10  # a note names at most this many labels
-MACRO = "macro"  # in a limit such as ece:macro=0.05, stands for the mean over labels
+_LISTED = 10  # maximum number of labels in a note
+MACRO = "macro"  # the mean over labels, in a limit
 
 
 @dataclass(frozen=True)
 class LabelAssessments:
-    """The evaluations of all labels, by label, on the same rows."""
+    """The evaluations of all labels on the same rows."""
 
     labels: Mapping[str, Assessment]
-    limits: Sequence[Limit]  # limits that apply to each label
-    macro_limits: Sequence[Limit]  # limits that apply to the mean over labels
+    limits: Sequence[Limit]  # limits for each label
+    macro_limits: Sequence[Limit]  # limits for the mean over labels
     notes: Sequence[str] = ()  # notes for the user
 
     @property
@@ -44,7 +43,7 @@ class LabelAssessments:
         return list(self.labels.values())
 
     def values(self, calibration: str, metric: str) -> dict[str, float]:
-        """Return the value of a metric for each label that has a value."""
+        """Return the values of a metric, by label."""
         values = {
             label: assessment.evaluation.metrics[calibration].value(metric)
             for label, assessment in self.labels.items()
@@ -52,12 +51,12 @@ class LabelAssessments:
         return {label: value for label, value in values.items() if value is not None}
 
     def mean(self, calibration: str, metric: str) -> float | None:
-        """Return the mean of a metric over labels; None if no label has a value."""
+        """Return the mean of a metric over labels, or None."""
         values = self.values(calibration, metric)
         return fmean(values.values()) if values else None
 
     def worst(self, calibration: str, metric: str) -> tuple[str, float] | None:
-        """Return the label whose metric is worst; None if neither higher nor lower is better."""
+        """Return the label with the worst value; None if neither direction is better."""
         values, better = self.values(calibration, metric), METRICS[metric].better
         if not values or better == "neither":
             return None
@@ -86,7 +85,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates: first the gates of each label, then the gates of the mean."""
+        """The results of all gates, labels first, then the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()
@@ -120,14 +119,14 @@ class LabelAssessments:
         )
 
     def _of_label(self, assessment: Assessment) -> Assessment:
-        """Return an evaluation without the verdicts that only the mean over labels needs."""
+        """Remove the verdicts that only the mean needs."""
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
 
 
 def gate_of_label(label: str, gate: GateResult) -> GateResult:
-    """Return the result of a gate, with the name of its label added."""
+    """Add the label's name to the result of a gate."""
     sentence = f"{label}: {gate.sentence}"
     return replace(gate, subject=f"{label}, {gate.subject}", sentence=sentence)
 
@@ -135,7 +134,7 @@ def gate_of_label(label: str, gate: GateResult) -> GateResult:
 def assess_labels(
     labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
 ) -> LabelAssessments:
-    """Evaluate every label. `assess_one` evaluates one label, given `gates` and `tell`."""
+    """Evaluate every label. `assess_one` takes `gates` and `tell`."""
     every = [limit for limit in gates.limits if limit.by != MACRO]
     macro = [limit for limit in gates.limits if limit.by == MACRO]
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))

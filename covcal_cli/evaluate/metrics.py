@@ -1,11 +1,10 @@
-"""The list of all metrics, and the counts from which metrics are computed.
+"""The list of all metrics, and how they are computed.
 
-The confidence of a row is the probability of its predicted label. If the predicted label is right,
-the row is a hit. Rows are counted in bins (``bins.py``), or ranked by confidence (``ranked.py``).
-Counts are integers and sums are float64.
+The confidence is the probability of the predicted label. Rows are counted in bins (``bins.py``), or
+ranked by confidence (``ranked.py``).
 
-To add a metric, add an entry to `METRICS` and a property of the same name to `Metrics`. If the
-metric needs a sum over all rows, add a field instead, which `MetricsAccumulator` computes.
+To add a metric, add an entry to `METRICS`, and a property of the same name to `Metrics`. If it is a
+sum over rows, compute it in `MetricsAccumulator`.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,35 +40,35 @@ from covcal_cli.evaluate.ranked import (
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 from covcal_cli.records import Within
 
-_MAX_CELLS = 1_000_000  # a metric that needs more counts in memory has no value
+_MAX_CELLS = 1_000_000  # maximum number of counts for one metric
 _NEARLY_ONE = 0.9999
-_ROUNDING = 1e-6  # the largest relative rounding error that is accepted
-_LEAST_HIT = 1e-3  # the largest rounding error of the number of hits that is accepted
+_ROUNDING = 1e-6  # accepted relative rounding error
+_LEAST_HIT = 1e-3  # accepted rounding error of a number of rows
 
 
 @dataclass(frozen=True)
 class Display:
-    """The heading of a metric in a table, and the place of its column or line."""
+    """The heading and the place of a metric in a table."""
 
     label: str
-    order: int = 0  # metrics are sorted by this number, then by the order of `METRICS`
+    order: int = 0  # sort key; ties keep the order of `METRICS`
     percent: bool = True
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: where it is shown, and which gates it may have."""
+    """The properties of one metric."""
 
-    name: str  # the property of `Metrics`, the key in metrics.json, and the name in options
+    name: str  # the name in `Metrics`, metrics.json and options
     screen: Display | None  # the column on the screen of ``covcal evaluate``, or None
     report: Display | None  # the line on the report page, or None
     better: Literal["lower", "higher", "neither"] = "lower"
-    # How the interval is computed: for a share of rows, a mean over rows, a ranking, or gaps.
+    # Kind of interval: of a share, a mean over rows, an AUROC, or a sum of gaps.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    # The property of `Metrics` with the bins whose gaps are summed.
+    # The bins whose gaps are summed.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
-    main: bool = False  # whether the metric is shown even without ``--metrics all``
-    lowest: float = 0.0  # the lowest possible value
+    main: bool = False  # shown by default
+    lowest: float = 0.0  # lowest possible value
     highest: float = 1.0
 
 
@@ -156,26 +155,26 @@ _TABLE = (
         interval="ranks",
     ),
 )
-# All metrics by name, in the order of metrics.json.
+# All metrics, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
-_CLASSWISE = ("calibration", "sharpness", "classwise_ece")  # metrics that need `ClasswiseBins`
-# Metrics that have no value if the file has one confidence per row.
+_CLASSWISE = ("calibration", "sharpness", "classwise_ece")  # computed by `ClasswiseBins`
+# Metrics that need the probabilities of all classes.
 OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
-_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # metrics of ranked rows
+_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # computed from ranked rows
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
-    """Return the metrics that can be computed; some need the probabilities of all classes."""
+    """Return the metrics that can be computed."""
     return tuple(name for name in names if has_all_classes or name not in OF_ALL_CLASSES)
 
 
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
-    """Raise ValueError if metrics of n rows are impossible or contradict each other.
+    """Raise ValueError if metrics of n rows contradict each other.
 
-    The checks find edited numbers even if the hash of the document was renewed. The accuracy is
-    k / n for a whole number k. The ECE is the sum of its two parts, and the difference of these
-    parts is mean confidence minus accuracy.
+    This finds edited numbers in a document. The accuracy must be k / n for a whole number k. The
+    ECE must be the sum of its parts. The difference of these parts must be mean confidence minus
+    accuracy.
     """
     present = {name: value for name, value in values.items() if value is not None}
     for name, value in present.items():
@@ -220,13 +219,13 @@ def _near(a: float, b: float) -> bool:
 
 
 def on_screen() -> list[tuple[str, Display, Metric]]:
-    """Return the metrics that the screen shows, in the order of its columns."""
+    """Return the metrics on the screen, in the order of the columns."""
     columns = [(name, metric.screen, metric) for name, metric in METRICS.items() if metric.screen]
     return sorted(columns, key=lambda column: column[1].order)
 
 
 def in_report() -> list[tuple[str, Display]]:
-    """Return the metrics that the report page shows, in the order of its lines."""
+    """Return the metrics on the report page, in the order of the lines."""
     lines = [(name, metric.report) for name, metric in METRICS.items() if metric.report]
     return sorted(lines, key=lambda line: line[1].order)
 
@@ -235,25 +234,25 @@ def in_report() -> list[tuple[str, Display]]:
 class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
-    Unless stated otherwise, confidence means the probability of the predicted label. A metric that
-    the user did not ask for has no value. Metrics of all classes are None if they need over a
-    million counts. The log loss of a probability that is 0 in float64 is 708.
+    The confidence is the probability of the predicted label. Metrics that were not requested have
+    no value. Metrics of all classes are None if they need over a million counts. The log loss of a
+    row is at most 708.
     """
 
-    names: tuple[str, ...]  # the metrics that the user asked for, in the order of `METRICS`
+    names: tuple[str, ...]  # requested metrics, in the order of `METRICS`
     nll: float  # log loss of the probabilities of all classes
     brier: float  # Brier score of the probabilities of all classes, from 0 to 2
     calibration: float | None  # E||p - c||^2 in `ClasswiseBins.decomposition`
     sharpness: float | None  # E||c||^2 in `ClasswiseBins.decomposition`
-    agreement: float  # share of rows in which the predicted label has the largest probability
+    agreement: float  # share of rows whose predicted label is the most probable
     classwise_ece: float | None  # ECE of the probabilities of all classes
-    # Let r be 1 if the label is right, else 0. The confidence c is a forecast of r.
+    # Here r is 1 if the label is right, else 0, and c is the confidence.
     correctness_brier: float | None  # mean of (c - r)^2
-    correctness_nll: float | None  # mean of -log c in right rows, and of -log(1 - c) in wrong rows
+    correctness_nll: float | None  # log loss of c as a forecast of r
     bins: ReliabilityBins
-    rows: RowCollector | None  # None if no metric needs ranked rows
+    rows: RowCollector | None  # None if not needed
     by_class: GroupBins | None  # rows by predicted label and bin
-    losses: Mapping[str, ValueCells]  # for each metric that is a mean over rows, the rows' losses
+    losses: Mapping[str, ValueCells]  # losses of the rows, by metric
     has_all_classes: bool = True  # whether the file has the probabilities of all classes
 
     @property
@@ -288,24 +287,24 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows in ascending order of confidence. Raises ValueError if they were not stored."""
+        """The rows sorted by confidence. Raises ValueError if they were not stored."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
 
     @cached_property
     def adaptive(self) -> Bins:
-        """The rows in bins that have the same number of rows each."""
+        """The rows in bins of equal mass."""
         return adaptive_bins(self.ranked, len(self.bins.counts))
 
     @property
     def adaptive_ece(self) -> float:
-        """ECE in bins that have the same number of rows each."""
+        """ECE in bins of equal mass."""
         return self.adaptive.ece()
 
     @property
     def debiased_ece(self) -> float:
-        """ECE minus the part that noise adds; may be negative."""
+        """Debiased ECE; may be negative."""
         return debiased_ece(self.bins)
 
     @cached_property
@@ -330,17 +329,17 @@ class Metrics:
 
     @property
     def ranking(self) -> Auroc | None:
-        """The AUROC; None if all rows are right, or all rows are wrong."""
+        """The AUROC; None if all rows are right or all are wrong."""
         return self.areas.auroc
 
     @property
     def correctness_auroc(self) -> float | None:
-        """Share of pairs of a right and a wrong row in which the right row is more confident."""
+        """AUROC of the confidence, with right rows as positives."""
         return None if self.ranking is None else self.ranking.value
 
     @cached_property
     def predicted(self) -> Bins | None:
-        """The rows by predicted label; None if this needs over a million counts."""
+        """The rows by predicted label; None with over a million counts."""
         return None if self.by_class is None else self.by_class.by_group()
 
     @property
@@ -349,7 +348,7 @@ class Metrics:
         return None if self.predicted is None else self.predicted.ece()
 
     def value(self, name: str) -> float | None:
-        """Return a metric by name. Raises ValueError if the user did not ask for it."""
+        """Return a metric by name. Raises ValueError if it was not requested."""
         if name in OF_ALL_CLASSES and not self.has_all_classes:
             return None
         if name not in self.names:
@@ -358,7 +357,7 @@ class Metrics:
         return value
 
     def to_json(self) -> dict[str, float | int | None]:
-        """Return n and all metrics that the user asked for, by their names in metrics.json."""
+        """Return n and the requested metrics, by name."""
         return {"n": self.n} | {name: self.value(name) for name in self.names}
 
 
@@ -366,21 +365,21 @@ class Metrics:
 class LabelledRows:
     """A block of m rows with their labels, from 0 to K-1; every array has shape (m,).
 
-    Several calibrations share one block, so each array is computed only once.
+    Several calibrations share one block.
     """
 
-    predictions: Labels  # labels whose confidence is measured
+    predictions: Labels  # predicted labels
     labels: Labels  # true labels
-    logits: Float64s | None = None  # (K, m), the logits from which labels were predicted, if known
+    logits: Float64s | None = None  # (K, m), the classifier's logits
 
     @cached_property
     def at_predictions(self) -> Labels:
-        """Indexes of the predicted labels in a flattened block of shape (K, m)."""
+        """Flat indexes of the predicted labels in a block of shape (K, m)."""
         return self._places(self.predictions)
 
     @cached_property
     def at_labels(self) -> Labels:
-        """Indexes of the true labels in a flattened block of shape (K, m)."""
+        """Flat indexes of the true labels in a block of shape (K, m)."""
         return self._places(self.labels)
 
     @cached_property
@@ -395,12 +394,12 @@ class LabelledRows:
 
     @cached_property
     def wrong(self) -> Rows:
-        """Numbers of the rows whose predicted label is wrong."""
+        """Indexes of the wrong rows."""
         return np.flatnonzero(~self.correct)
 
     @cached_property
     def at_wrong(self) -> Labels:
-        """Indexes of the wrong predicted labels in a flattened block of shape (K, m)."""
+        """Flat indexes of the predicted labels of wrong rows."""
         return self.at_predictions.take(self.wrong)
 
     def _places(self, labels: Labels) -> Labels:
@@ -408,10 +407,9 @@ class LabelledRows:
 
 
 class MetricsAccumulator:
-    """The counts of one calibration's rows, added block by block, from which metrics are computed.
+    """Counts the rows of one calibration, block by block.
 
-    Counts that no metric in `names` needs are left out, because they would take most of the time.
-    With `keep_losses`, the losses of the rows are counted too, for resampling.
+    Only counts that `names` need are kept. `keep_losses` keeps losses for resampling.
     """
 
     def __init__(
@@ -441,9 +439,9 @@ class MetricsAccumulator:
     def add(self, forecast: Softmax, labelled: LabelledRows) -> ConfidenceBlock:
         """Count a block of rows."""
         probabilities = forecast.probabilities
-        # The largest log probability of a row is -log_sums, because its largest logit is 0.
+        # -log_sums is the largest log probability, because the largest logit is 0.
         largest = -forecast.log_sums
-        if forecast.logits is labelled.logits:  # so predicted labels have the largest logit
+        if forecast.logits is labelled.logits:  # predicted labels have the largest logit
             logs, at_labels = largest, forecast.logs_of(labelled.logits_of_labels)
             agreeing = len(logs)
         else:
@@ -481,9 +479,9 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, labelled: LabelledRows, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return the losses of the confidence as a forecast of whether the label is right.
+        """Return the losses of the confidence as a forecast of correctness.
 
-        `logs` are the logarithms of the confidence.
+        `logs` are log confidences.
         """
         losses: dict[str, Float64s] = {}
         if "correctness_brier" in self._of_correctness:
@@ -493,9 +491,9 @@ class MetricsAccumulator:
             others = 1 - forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(others < 1 - _NEARLY_ONE)
             others[near] = 1.0
-            # log(1 - p) takes half the time of log1p, and is exact enough if p is not near 1.
+            # log(1 - p) is exact enough, except near p = 1.
             surprises[wrong] = np.negative(np.log(others, out=others), out=others)
-            # Near p = 1, 1 - p loses digits, so the probabilities of the other classes are summed.
+            # Near p = 1, sum the probabilities of the other classes instead.
             if len(near):
                 sure = wrong[near]
                 surprises[sure] = -forecast.logs_beside(sure, labelled.predictions[sure])
@@ -503,7 +501,7 @@ class MetricsAccumulator:
         return losses
 
     def result(self) -> Metrics:
-        """Return the metrics of all rows so far. Raises ValueError if there are no rows."""
+        """Return the metrics of all rows. Raises ValueError without rows."""
         counts = self._counts
         bins = counts.together()
         n = require_rows(bins.n)

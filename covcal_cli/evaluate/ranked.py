@@ -1,9 +1,7 @@
-"""Rank rows by confidence, for metrics that bins of equal width cannot give.
+"""Metrics of rows that are sorted by confidence: AUROC, AURC, adaptive ECE and smooth ECE.
 
-Each row is stored as one integer of four bytes. If the bits of float32 numbers in [0, 1] are read
-as integers, these integers have the order of the numbers, and their highest bit is 0. So the bits
-are shifted by one place, and the new lowest bit says whether the row is right. Sorting such
-integers is much faster than sorting rows.
+Each row is one 32-bit key: the float32 bits of the confidence, then one bit for right or wrong.
+Keys sort in the order of confidence.
 """
 
 from collections.abc import Iterator
@@ -18,8 +16,8 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
-Keys = NDArray[np.uint32]  # confidence and correctness of rows in one integer
-_CHUNK = 1 << 15  # this many rows fit in the processor's cache
+Keys = NDArray[np.uint32]  # confidence and correctness in one integer per row
+_CHUNK = 1 << 15  # number of rows that fit in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -32,15 +30,15 @@ class RankedRows:
         return len(self.keys)
 
     def starts_of(self, values: Float64s) -> Integers:
-        """Return the number of rows below each of the `values`, which ascend within [0, 1]."""
+        """Return the number of rows below each value. `values` ascend within [0, 1]."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Cut rows at `starts`; return each part's sum of confidences and number of right rows.
+        """Return the sum of confidences and the number of right rows of each part.
 
-        `starts` are row numbers, strictly ascending from 0.
+        `starts` are the first rows of the parts, ascending from 0.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):  # limits the memory
@@ -53,22 +51,22 @@ class RankedRows:
         return sums, hits
 
     def first_of_its_value(self, row: int) -> int:
-        """Return the row number of the first row that has the same confidence as `row`."""
+        """Return the first row with the same confidence as `row`."""
         return int(np.searchsorted(self.keys, self.keys[row] & np.uint32(0xFFFFFFFE), side="left"))
 
 
 class RowCollector:
-    """The confidences of rows, added block by block, which are ranked at the end."""
+    """Collects the confidences of rows, block by block."""
 
     def __init__(self) -> None:
         self._blocks: list[Keys] = []
 
     def add(self, confidence: Floats, correct: Booleans) -> None:
-        """Add a block of rows. The confidences, from 0 to 1, are stored as float32."""
+        """Add a block of rows. Confidences are stored as float32."""
         self._blocks.append(_keys(confidence, correct))
 
     def ranked(self) -> RankedRows:
-        """Return all rows that were added so far, in ascending order of confidence."""
+        """Return all rows, sorted by confidence."""
         keys = np.concatenate(self._blocks) if self._blocks else np.empty(0, np.uint32)
         self._blocks = [keys]
         keys.sort()
@@ -76,25 +74,25 @@ class RowCollector:
 
 
 class GroupCollector:
-    """The confidences of rows in groups, added block by block, in eight bytes per row."""
+    """Collects the confidences of rows in groups, in eight bytes per row."""
 
     def __init__(self, n_groups: int) -> None:
         self._blocks = [np.empty(0, dtype=np.uint64)]
         self._starts = np.arange(n_groups + 1, dtype=np.uint64) << np.uint64(32)
 
     def add(self, confidence: Floats, correct: Booleans, groups: Integers) -> None:
-        """Add a block of rows with the number of each row's group."""
+        """Add a block of rows with their group numbers."""
         numbers = groups.astype(np.uint64) << np.uint64(32)
         self._blocks.append(numbers | _keys(confidence, correct))
 
     def ranked(self) -> Iterator[RankedRows]:
-        """Yield the ranked rows of every group, in the order of the groups."""
+        """Yield the ranked rows of every group."""
         rows = np.concatenate(self._blocks)
         rows.sort()
         self._blocks = [rows]
         ends = np.searchsorted(rows, self._starts)
         for start, stop in pairwise(ends.tolist()):
-            # The lower four bytes are the key, the upper four bytes the number of the group.
+            # The lower four bytes are the key, the upper four bytes the group.
             yield RankedRows(rows[start:stop].astype(np.uint32))
 
 
@@ -105,21 +103,20 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidences of rows from their keys, as float64."""
+    """Return the confidences in ranking keys, as float64."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return from their keys which rows are right."""
+    """Return the correctness in ranking keys."""
     return (keys & np.uint32(1)).astype(bool)
 
 
 def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
-    """Divide ranked rows into `bins` bins with about the same number of rows, for the adaptive ECE.
+    """Divide ranked rows into bins of equal mass, for the adaptive ECE.
 
-    Bin b begins at the (b-1)/B quantile of the confidences (NumPy's default, linear), and ends
-    before the next quantile (Nguyen & O'Connor 2015; Nixon et al. 2019). Rows with the same
-    confidence are in the same bin. If there are many such rows, another bin may be empty.
+    Bin edges are quantiles of the confidence (Nguyen & O'Connor 2015; Nixon et al. 2019). Rows with
+    the same confidence are in the same bin.
     """
     n = require_rows(len(rows))
     starts = np.array(
@@ -137,10 +134,7 @@ def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
 
 @dataclass(frozen=True)
 class Auroc:
-    """The share of pairs in which the right row is more confident than the wrong row.
-
-    This is the area under the ROC curve. A pair with equal confidences counts half.
-    """
+    """The AUROC of the confidence, with right rows as positives."""
 
     value: float
     right: int  # number of right rows
@@ -149,10 +143,10 @@ class Auroc:
 
     @cached_property
     def variance(self) -> float:
-        """The variance by DeLong, DeLong & Clarke-Pearson (1988), from the placements of rows."""
+        """The variance of the AUROC (DeLong, DeLong & Clarke-Pearson 1988)."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # Twice the number of wrong rows below a right row, or of right rows above a wrong row.
+            # Twice the number of wrong rows below, and twice the number of right rows above.
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -166,27 +160,21 @@ class Auroc:
 
 
 class Areas(NamedTuple):
-    """Two areas that say how well the confidence ranks right rows above wrong rows.
+    """AURC and AUROC of the confidence.
 
-    `aurc`, the area under the risk-coverage curve, is the share of errors among the k most
-    confident rows, averaged over all k (Geifman & El-Yaniv 2017; Geifman, Uziel & El-Yaniv 2019).
-    A lower area is better, and temperature scaling hardly changes it. For rows with the same
-    confidence, the mean over all their orders is used. So the order of rows in the file does not
-    matter.
+    `aurc` is the area under the risk-coverage curve: the error rate among the k most confident
+    rows, averaged over all k (Geifman & El-Yaniv 2017; Geifman, Uziel & El-Yaniv 2019). A lower
+    area is better. The order of rows with equal confidence does not matter.
     """
 
     aurc: float
-    auroc: Auroc | None  # None if all rows are right, or all rows are wrong
+    auroc: Auroc | None  # None if all rows are right or all are wrong
 
 
 def areas(rows: RankedRows) -> Areas:
-    """Return the areas of ranked rows, in one pass over the runs of equal confidence.
+    """Return AURC and AUROC in one pass over runs of equal confidence.
 
-    The AUROC is Mann & Whitney's U, divided by the number of pairs of a right and a wrong row. The
-    placement of a right row is the share of wrong rows below it, and the placement of a wrong row
-    is the share of right rows above it. The mean placement of right rows equals the area, and so
-    does the mean placement of wrong rows. The variance of the area is computed from the variances
-    of both placements, in a second pass, which is made only if an interval needs it.
+    The AUROC is the Mann-Whitney U, divided by the number of pairs of a right and a wrong row.
     """
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
@@ -204,12 +192,12 @@ def areas(rows: RankedRows) -> Areas:
 class _Runs:
     """Runs of rows that have equal confidence, the most confident run first.
 
-    Counts are floats, because multiplying and dividing floats is several times faster.
+    Counts are floats, which are faster to multiply and divide.
     """
 
-    ends: Float64s  # (runs + 1,), number of rows before the first run, and up to each run's end
-    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows among the rows that `ends` counts
-    last: Integers  # (runs,), the last row of each run; the first run's first row is row 0
+    ends: Float64s  # (runs + 1,), number of rows up to the end of each run
+    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows up to the end of each run
+    last: Integers  # (runs,), the last row of each run
 
     @cached_property
     def sizes(self) -> Float64s:
@@ -223,34 +211,33 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Wrong rows before each run, plus wrong rows up to the end of the run, shape (runs,)."""
+        """Wrong rows before each run, plus wrong rows up to its end, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Right rows before each run, plus right rows up to the end of the run, shape (runs,)."""
+        """Right rows before each run, plus right rows up to its end, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
     def risk(self) -> float:
-        """Return the sum, over all ranks k, of the share of errors among the first k rows."""
+        """Return the sum of error rates among the first k rows, over all ranks k."""
         # The sums of 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # For each run, the sum over its ranks k of
-        # (errors before + (k - rows before) errors / size) / k.
+        # Sum (errors before + (k - rows before) errors / size) / k over the ranks k of each run.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 
 
 def _runs(rows: RankedRows) -> Iterator[_Runs]:
-    """Yield the runs of ranked rows in several parts, which limits memory. No run is split."""
+    """Yield the runs in several parts, which limits the memory."""
     stop, errors = len(rows), 0
     while stop > 0:
         start = rows.first_of_its_value(max(0, stop - _CHUNK))
         keys = rows.keys[start:stop][::-1].copy()
-        # A run ends where keys differ in more than the lowest bit, which says if a row is right.
+        # A run ends where keys differ in more than the lowest bit (right or wrong).
         last = np.append(np.flatnonzero((keys[1:] ^ keys[:-1]) > 1), len(keys) - 1)
         right = np.cumsum(keys & np.uint32(1), dtype=np.uint32).take(last)
         wrong = last + 1 - right
@@ -264,35 +251,32 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
     return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
-_MAX_ATOMS = 1 << 16  # with more rows, neighbouring rows are joined
-_FINE = 128_000  # number of cells into which [0, 1] is divided to join rows
-_HALVINGS = 10  # number of halvings that find the bandwidth
+_MAX_ATOMS = 1 << 16  # with more rows, similar rows are joined
+_FINE = 128_000  # number of cells for joining rows
+_HALVINGS = 10  # steps of the bisection for the bandwidth
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200  # the integral is a sum over at least this many points
-_DENSITY_OFFSET = 1e-4  # keeps a quotient finite where there are no rows
+_EVALUATIONS = 200  # minimum number of points for the integral
+_DENSITY_OFFSET = 1e-4  # prevents division by 0
 
 
 def smooth_ece(rows: RankedRows) -> float:
-    """Return the smooth ECE of ranked rows (Blasiok & Nakkiran 2023), which needs no bins.
+    """Return the smooth ECE, which needs no bins (Blasiok & Nakkiran 2023).
 
     The smooth ECE at bandwidth s is the integral of |r(t)| over t in [0, 1]. Here r(t) is the mean
-    over rows of (confidence - correct) K_s(confidence, t), and K_s is a Gaussian kernel, mirrored
-    at 0 and 1. covcal uses the bandwidth s at which the smooth ECE equals s, to within 1/1024.
+    of (confidence - correct) K_s(confidence, t) over rows. The Gaussian kernel K_s is mirrored at 0
+    and 1. The bandwidth s is chosen so that the smooth ECE equals s, to within 1/1024.
 
-    The authors' package relplot takes the same steps. Each row is shared linearly between two nodes
-    of a grid, and the grid is convolved with the kernel. The integral is a sum over max(200, 10/s)
-    points, divided by the same sum for the density of rows. A test checks that covcal and relplot
-    agree to 1e-6, unless rows are within 1/2000 of 0 or 1. By the definition, the mirror image of
-    such a row counts too, but relplot 1.0.3 leaves the mirror image out.
+    The results agree with the authors' package relplot to 1e-6. Only confidences within 1/2000 of 0
+    or 1 differ, where relplot 1.0.3 leaves out the mirror image.
 
-    With more than 65 536 rows, rows whose confidence differs by less than 1/128 000 are joined,
-    which changes the result by far less than 1/128 000.
+    With more than 65 536 rows, rows with similar confidence are joined, which hardly changes the
+    result.
     """
     require_rows(len(rows))
     mass = _mass_of(rows)
     if _is_too_small(1.0, mass):
         return smooth_ece_at(1.0, mass)
-    # The smooth ECE falls as the bandwidth grows, so halving the range finds the bandwidth.
+    # The smooth ECE falls as the bandwidth grows: use bisection.
     bandwidth, too_small = 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (bandwidth + too_small) / 2
@@ -305,12 +289,12 @@ def smooth_ece(rows: RankedRows) -> float:
 
 @dataclass(frozen=True)
 class Mass:
-    """Rows, or groups of joined rows; each array has shape (m,)."""
+    """Groups of joined rows; each array has shape (m,)."""
 
     positions: Float64s  # mean confidence of a group
     residuals: Float64s  # sum of (confidence - correct) in a group
     rows: Float64s  # number of rows in a group
-    # For each number of nodes: residuals and rows on this grid. Most bandwidths use the same grid.
+    # Residuals and rows on grids, by number of nodes.
     on_grids: dict[int, tuple[Float64s, Float64s]] = field(default_factory=dict)
 
 
@@ -318,7 +302,7 @@ def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
     """Return the smooth ECE at a given bandwidth, above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
-    # Convolve on a fine grid, then interpolate between its nodes.
+    # Convolve on a fine grid, then interpolate.
     grid = np.linspace(0, 1, nodes)
     if nodes not in mass.on_grids:
         mass.on_grids[nodes] = _on_grid(mass, nodes)
@@ -346,7 +330,7 @@ def _mass_of(rows: RankedRows) -> Mass:
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Return residuals and rows on the nodes of a grid. A row is shared between its two nodes."""
+    """Return residuals and rows on a grid. Each row is shared between two nodes."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left
@@ -361,11 +345,11 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 
 
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
-    """Convolve values, mirrored at both ends, with a kernel as wide as the grid."""
+    """Convolve mirrored values with a kernel."""
     nodes = len(values)
     mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the mirrored values
-    mirrored[[0, nodes - 1]] *= 2  # a value at an end is its own mirror image, so it counts twice
-    # Move the centre of the kernel to 0, so that values are not shifted.
+    mirrored[[0, nodes - 1]] *= 2  # values at the ends count twice
+    # Move the centre of the kernel to 0.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

@@ -1,4 +1,4 @@
-"""The results of evaluations and decisions on labelled rows, and the content of metrics.json.
+"""The results of evaluations, and the content of metrics.json.
 
 To add a metric of decisions, add an entry to `DECIDED` and a property to `DecisionMetrics`.
 """
@@ -36,15 +36,15 @@ GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 @dataclass
 class DecisionMetrics:
-    """The counts of labelled rows for a decision: accepted rows, errors and sizes of sets."""
+    """Counts of accepted rows, errors and set sizes for a decision."""
 
     decision: Decision
-    calibration: str  # the name of the calibration with which the decision was made
+    calibration: str  # the decision's calibration
     n: int = 0  # number of rows
-    accepted: int = 0  # number of rows that the decision accepts
+    accepted: int = 0  # number of accepted rows
     wrong: int = 0  # number of accepted rows that are wrong
-    covered: int = 0  # number of rows whose set contains the right class
-    members: int = 0  # number of classes in all sets together
+    covered: int = 0  # number of sets that contain the right class
+    members: int = 0  # number of classes in all sets
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
         """Count a block of rows. `top` are the predicted labels, `labels` the true labels."""
@@ -60,17 +60,17 @@ class DecisionMetrics:
 
     @property
     def accepted_share(self) -> float | None:
-        """Share of the rows that the decision accepts."""
+        """Share of accepted rows."""
         return self.accepted / self.n if self.decision.accepts_rows else None
 
     @property
     def accepted_error(self) -> float | None:
-        """Share of the accepted rows that are wrong; None if no row is accepted."""
+        """Error rate of the accepted rows; None if no row is accepted."""
         return self.wrong / self.accepted if self.accepted else None
 
     @property
     def coverage(self) -> float | None:
-        """Share of the rows whose set contains the right class."""
+        """Share of sets that contain the right class."""
         return None if self.decision.sets is None else self.covered / self.n
 
     @property
@@ -90,7 +90,7 @@ class DecisionMetrics:
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:
-        """Return the number of rows from which a metric of `DECIDED` is computed."""
+        """Return the number of rows that a metric of `DECIDED` counts."""
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
@@ -107,7 +107,7 @@ class DecisionMetrics:
 
 
 def require_unseen(decision: Decision, path: Path, data: Input, split: str) -> None:
-    """Raise a CovcalError if the decision was made on rows of this file and split."""
+    """Raise a CovcalError if the decision was made on these rows."""
     made_on = {entry.sha256 for entry in decision.inputs if entry.role == data.role}
     if data.sha256 in made_on and (split == ALL or split in decision.splits):
         raise CovcalError(
@@ -124,12 +124,12 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the interval (or, if there is none, the value) is beyond the limit
+    exceeded: bool  # whether the limit is exceeded
     low: float | None = None  # lower end of the interval
     high: float | None = None
-    by: str | None = None  # for groups of rows: "class", "predicted" or a column; else None
+    by: str | None = None  # "class", "predicted" or a column, for groups
     group: str | None = None  # the name of the group
-    n: int | None = None  # number of rows in the group, or of rows that a decision accepts
+    n: int | None = None  # number of rows
 
     @property
     def is_open(self) -> bool:
@@ -146,12 +146,12 @@ class Change:
     """The change of a metric of one calibration since the baseline, as in metrics.json."""
 
     metric: str
-    limit: float  # largest change for the worse that is allowed
+    limit: float  # largest allowed change for the worse
     calibration: str
     before: float  # the value in the baseline
     value: float  # the value now
     worse_by: float  # the change for the worse; negative if the metric got better
-    exceeded: bool  # whether `low` (or `worse_by` if there is no interval) is above the limit
+    exceeded: bool  # whether the change exceeds the limit
     baseline: str  # the calibration's name in the baseline
     low: float | None = None  # lower end of the interval of `worse_by`
     high: float | None = None
@@ -172,7 +172,7 @@ class Since:
     after: Metrics
 
     def differences(self, *, resamples: int, seed: int, level: float) -> dict[str, Difference]:
-        """Return the change of every metric, in a dictionary by its name."""
+        """Return the changes of all metrics, by name."""
         areas = auroc_of(self.before), auroc_of(self.after)
         changes = self.paired.differences(
             "now", "before", areas, resamples=resamples, seed=seed, level=level
@@ -181,7 +181,7 @@ class Since:
 
 
 def auroc_of(metrics: Metrics) -> float | None:
-    """Return the AUROC of the confidence; None if the user did not ask for it."""
+    """Return the AUROC, or None if it was not requested."""
     return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
 
 
@@ -190,37 +190,37 @@ class Evaluation:
     """The metrics of ``none`` and of every calibration on the same rows, by name."""
 
     split: str
-    predictions: Predictions  # whether labels of the classifier or of calibrations are measured
-    unlabelled: int  # number of rows that are left out because they have no label
-    left_out: int  # number of rows that are left out because a calibration was fitted to them
+    predictions: Predictions  # whose labels are measured
+    unlabelled: int  # number of rows without a label
+    left_out: int  # number of rows to which a calibration was fitted
     metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the given order
     scalings: dict[str, Scaling]  # the scaling of each calibration
     inputs: tuple[Input, ...]
-    # For each calibration, the metrics of each predicted class; empty with too many classes.
+    # Metrics of each predicted class, by calibration; empty with too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    by: str | None = None  # how rows are grouped: by "class", "predicted" or a column
+    by: str | None = None  # "class", "predicted" or a column
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
-    # For each way to group rows, each calibration and each group: the rows in bins.
+    # Rows in bins, by grouping, calibration and group.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
-    resamples: int = 0  # number of resamples; 0 for no intervals
+    resamples: int = 0  # bootstrap resamples; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
     seed: int = 0  # seed of the resamples
-    # For each calibration and metric, the interval.
+    # Intervals by calibration and metric.
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    # Differences of each calibration from ``none`` and from the first calibration.
+    # Differences from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
     since: dict[str, Since] = field(default_factory=dict)  # changes since the baseline
-    decision: DecisionMetrics | None = None  # the counts of a decision, if the user gave one
+    decision: DecisionMetrics | None = None  # the counts of a decision
     model: str = ""  # the classifier's name
     notes: tuple[str, ...] = ()  # notes about the rows, for the user
 
     @property
     def n(self) -> int:
-        """Number of rows that were measured."""
+        """Number of measured rows."""
         return self.metrics[NONE].n
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return the difference of a metric between two calibrations, if it was computed."""
+        """Return a difference, or None if it was not computed."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
@@ -230,12 +230,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class MetricsRecord(Document):
-    """The keys of metrics.json that covcal reads again. Old files may lack keys with a default."""
+    """The keys of metrics.json that covcal reads. Old files lack some keys."""
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # for each calibration, metrics by name
-    n: Count  # number of rows that were measured
+    metrics: Mapping[str, Mapping[str, float | None]]  # metrics by calibration and name
+    n: Count  # number of measured rows
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -244,11 +244,11 @@ class MetricsRecord(Document):
     )
     temperatures: Mapping[str, float] = field(default_factory=dict)
     forecasters: Mapping[str, Forecasters] = field(default_factory=dict)
-    # For each blend, the temperature T_a of the aligned logits.
+    # Temperature T_a of the aligned logits, for blends.
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    # for each calibration: the predicted classes, the worst of them, and the groups of a column
+    # By calibration: predicted classes, the worst class, and groups.
     classes: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     worst_class: Mapping[str, GroupMetrics] = field(default_factory=dict)
     groups: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
@@ -323,7 +323,7 @@ def metrics_document(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class that contributes most to the class gap."""
+    """Return the class with the largest part of the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))
