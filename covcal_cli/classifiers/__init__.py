@@ -10,7 +10,7 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# the beginning of the small text that Git LFS leaves in place of a file that was not downloaded
+# first bytes of a Git LFS pointer file
 LFS_POINTER = b"version https://git-lfs"
 
 

@@ -39,7 +39,7 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """A record of how the outputs of a classifier, (m, K), are read: as logits or probabilities.
+    """Whether the outputs of a classifier, (m, K), are logits or probabilities.
 
     A single number z per row is stored as the pair 0 and z.
     """
@@ -60,7 +60,7 @@ class Outputs:
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs as float32, after subtracting a large offset that a row's outputs share.
+        """Return outputs as float32, without the large offset that all outputs of a row may share.
 
         A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
         """
@@ -135,11 +135,10 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read outputs as logits or as probabilities, as an earlier extraction read them.
+        """Use the decision of an earlier extraction: logits or probabilities.
 
-        `tail` is the tail that the extraction chose. `outputs` are the outputs for random inputs.
-        If `tail` is None, `outputs` decide how later outputs are read. Later outputs are read as
-        probabilities only if `outputs` can be probabilities.
+        `tail` is the tail that the extraction chose. If it is None, `outputs` decide, which are the
+        outputs for random inputs.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -165,7 +164,7 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Return a bias, (K,), after subtracting a large offset that its elements share.
+    """Return a bias, (K,), without the large offset that all its elements may share.
 
     The offset does not change the softmax. `Outputs.to_float32` subtracts the offset from logits.
     """

@@ -65,11 +65,10 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    If the shapes differ, the first result is infinite. Equal infinities count as equal.
-    A logit of -3.4e38 masks a class. If the mask counted as the largest logit, the relative errors
-    of all other logits would be about 0. So the error of a mask is measured relative to the
-    mask: an error of 1 % of the mask counts like an error of 1 % of the largest other value. A mask
-    of -inf must be -inf in both arrays.
+    If the shapes differ, the first result is infinite. Equal infinities count as equal. A logit of
+    -3.4e38 masks a class. The error of a mask is relative to the mask, and the error of another
+    logit is relative to the largest logit that is not a mask. A mask of -inf must be -inf in both
+    arrays.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -102,12 +101,11 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error of the last layer, and the largest logit, on all batches so far.
 
-    The error and the logit are stored separately, because the ratio for merged shards is the
-    largest error divided by the largest logit of all shards.
+    The error and the logit are stored separately, so that shards can be merged.
     """
 
-    # The largest |phi W^T + b - logits|, with three significant digits.
-    # More digits would depend on the number of rows that are multiplied at once.
+    # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
+    # the batch size.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # the largest |logit|, without masked classes
     remarks: tuple[str, ...] = ()  # notes about single batches
@@ -132,8 +130,7 @@ class Proof:
 
         If the error is too large, return the relative error and do not add the batch; else return
         None. `limit` is the largest allowed error, relative to the largest logit or bias so far.
-        If logits are quantised, an additional error of `step`, the distance between neighbouring
-        values, is allowed.
+        `step` is an additional allowed error for quantised logits.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)

@@ -119,7 +119,7 @@ class _Comparison:
 
     original: OriginalModel
     runner: Runner
-    error: float  # relative difference of the runner's output from the unchanged model's
+    error: float  # relative difference between the outputs of the runner and of the unchanged model
     notes: tuple[str, ...] = ()
 
 

@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Files that users give by mistake instead of a model: first bytes, kind of file, and remedy.
+# Kinds of files that are not models: first bytes, name of the kind, and remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the file itself, not a web page about it"),

@@ -17,7 +17,7 @@ _RANDOM = {
 }
 # operators that use only the shape of a tensor
 _SHAPE_ONLY = {"Shape", "Size"}
-# an operator whose second and third outputs only say how to read its first output
+# the second and third outputs of this operator are a scale and a zero point
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 # Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` pass NaN on.
 _TAKE_MISSING = {
@@ -76,7 +76,7 @@ class OnnxGraph:
         return visited
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that read the values of `tensor` and compute a tensor in `within`."""
+        """Return the readers of `tensor` that compute a tensor in `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node

@@ -6,8 +6,8 @@
    A single layer with constant weights is the head, and its input is phi. Several layers
    together are the head if the logits are a weighted sum of their results.
 2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
-   tensor on this way is the logits.
-3. The rest of the graph is called the tail. The tail is recognised by its values
+such tensor has the logits. 3. The rest of the graph is called the tail. The tail is recognised by
+its values
    (``classifiers/proof.py``).
 
 `choose_head` then replaces or removes the features, as ``--phi`` says. If the graph does not show
@@ -128,8 +128,8 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # If the sizes differ, the head can be right only if it runs on several tokens of a row.
-    # Then the output has another number of rows or axes.
+    # If the sizes differ, the head must run on several tokens of a row, so the output has more rows
+    # or axes.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
@@ -343,7 +343,7 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Compute b, the rounding error and W of the weighted sum.
+    # Compute W, b and the rounding error of the weighted sum.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
@@ -386,7 +386,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Return the coefficients and constants with which a weighted sum of the scores is `value`.
+    """Fit `value` by a weighted sum of the scores; return the coefficients and constants.
 
     There is one coefficient per head and one constant per class. None if no such sum fits.
     """

@@ -227,7 +227,7 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
 
 
 # Linear layers of quantised numbers. Phi and W are read as the floats that the integers stand for.
-# So phi W^T + b differs from the stored result by at most one step of the result's scale.
+# So phi W^T + b may differ from the stored result by one quantisation step.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
@@ -258,7 +258,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         result, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
-    # The unit of a stored bias is the input's scale times the weights' scale.
+    # A stored bias must be multiplied by the scale of the input and by the scale of the weights.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
@@ -479,7 +479,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply a position by a scale that depends on the input, and perhaps by a constant."""
+    """Multiply a position by a scale, which depends on the input, and by an optional constant."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

@@ -40,7 +40,7 @@ class ClassOutput:
 
     @property
     def rank(self) -> int:
-        """A rank by kind: 0 for scores per class, 1 for one number per row, 2 for labels."""
+        """The kind as a rank: 0 for scores per class, 1 for one number per row, 2 for labels."""
         return 2 if self.is_label else int(self.is_vector)
 
 
@@ -152,8 +152,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The labels that a model gives are compared with its most probable classes.
-# For example, a support vector machine finds its label by votes, and may predict another class.
+# The labels that a model gives are compared with its most probable classes. For example, a support
+# vector machine finds its label by votes, so the label may be another class.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (

@@ -214,7 +214,7 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
-        # With --phi none, the output itself is read already.
+        # With --phi none, the output itself is read.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: covcal cannot explain output {names}: it is not the logits of "

@@ -1,7 +1,6 @@
 """Run a whole ONNX model on batches of data, or a part of its graph on chosen numbers.
 
-`affine_map` runs a part of the graph to find W and b. Because `affine_map` uses no data, W and b do
-not depend on the first rows.
+`affine_map` runs a part of the graph to find W and b.
 """
 
 from collections.abc import Mapping, Sequence
@@ -208,7 +207,7 @@ def affine_map(
         part = Part(graph, [tensor], [target])
         points = np.random.default_rng(0).normal(size=(5, d)) * [[1.0], [1.0], [10.0], [100.0], [0]]
         values = _rows(part, points, row)
-        # The values of an affine function at two points determine the value between them.
+        # An affine function is linear between any two points.
         middle = _rows(part, 0.25 * points[:2] + 0.75 * points[2:4], row)
         expected = 0.25 * values[:2] + 0.75 * values[2:4]
         if not np.abs(middle - expected).max() <= part.close * max(np.abs(values).max(), 1e-30):

@@ -351,7 +351,7 @@ def _width(values: Values) -> int | None:
 def _proved(reading: Reading, batch: Inputs, few: int | None) -> "TorchClassifier":
     rows = reading.rows(batch)
     values, so_far = reading.reader.read(rows), Proof()
-    # Rows of another size than the random rows can have another number of features.
+    # The number of features may depend on the size of the rows.
     reading = replace(reading, n_features=_width(values))
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)

@@ -383,7 +383,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
     """Yield possible tails of `output`, each with logits.
 
-    These logits may differ from the true logits by a constant for each row.
+    In each row, a constant may be missing from these logits.
     """
     if not np.isfinite(output).all():
         return

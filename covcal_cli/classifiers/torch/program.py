@@ -243,6 +243,6 @@ def device_of(providers: Sequence[str]) -> torch.device:
 def without_tensor_cores() -> None:
     """Compute convolutions on a GPU in float32, as torch computes matrix products by default.
 
-    Tensor cores round to ten bits: the third digit of features would differ from the CPU's digit.
+    Tensor cores round to ten bits, so features would have only three right digits.
     """
     torch.backends.cudnn.allow_tf32 = False

@@ -99,7 +99,7 @@ def read_call(
         if op == "addmm":
             x, bias = arguments["mat1"], arguments["self"]
             plain = arguments["beta"] == 1 and arguments["alpha"] == 1
-        # einsum computes a product of matrices as a batch with one product.
+        # einsum computes a matrix product as a batch of one product.
         matrix = source[0] if source.ndim == 3 and len(source) == 1 else source
         weight = matrix.T if matrix.ndim == 2 else matrix
     if weight.ndim != 2 or x.ndim < 2 or (bias is not None and bias.numel() != len(weight)):
@@ -117,7 +117,7 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 
 def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
-    """Return whether each result of a convolution depends on one pixel, or on the whole image."""
+    """Return whether a convolution has a 1x1 kernel, or a kernel as large as the image."""
     kernel = tuple(arguments["weight"].shape[2:])
     padding = arguments["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
@@ -148,7 +148,7 @@ def address(tensor: Tensor) -> int:
 
 
 # Recording a run. Operators are recorded while they run, so a program may have branches and loops.
-# A value is identified by its memory block, so views and changed tensors count as the same value.
+# A value is identified by its memory block, so a view counts as the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
