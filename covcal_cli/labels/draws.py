@@ -7,7 +7,7 @@ Only the module `picked_labels` returns these labels, and a test lists the modul
 
 **The estimate from a batch.** Let U be the N rows that can be drawn, and U_b the rows of U that no
 batch before b drew. Batch b drew n_b rows of U_b, and drew row i with the probability pi_i. Let t_i
-be any number for each row, such as 1 if the classifier is right, else 0. The sum of t over U is
+be a number for each row, such as 1 if the classifier is right, else 0. The sum of t over U is
 estimated by
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
@@ -24,8 +24,7 @@ estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wre
 scores are right, the variance of this estimate is smallest on average for pi_i in proportion to
 sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982; Särndal, Swensson &
 Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain whether the classifier
-is right. Such a draw is called active testing (Kossen et al. 2021), here with a fixed number of
-rows.
+is right. Such a draw is called active testing (Kossen et al. 2021).
 
 The scores may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
 every pi_i is above 0, and every weight 1 / pi_i is below N / (n FLOOR). The estimate is unbiased
@@ -36,9 +35,6 @@ similar rows are neighbours. Then rows become pieces of a line: the piece of row
 One row is drawn from every unit of length, so the sample contains rows from the whole order. The
 variance of an estimate is never above the variance of a draw with replacement (Chauvet 2012;
 Chauvet & Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid.
-No such formula exists for a systematic draw, which uses a single random number.
-
-All rows are processed in parts, so memory does not limit their number.
 """
 
 import hashlib
@@ -125,8 +121,8 @@ class Draw:
     def is_for_decision(self) -> bool:
         """Whether all labelled rows were picked for a decision that accepts confident rows.
 
-        Few of these rows have a low confidence, and they have large weights. A decision with sets
-        only is not meant: its region is -1, and all rows have the same probability.
+        Few of these rows have a low confidence, and they have large weights. A decision about sets
+        does not count: all rows then have the same probability.
         """
         return self._are_for_decision() == {True}
 
@@ -138,7 +134,7 @@ class Draw:
     def _are_for_decision(self) -> set[bool]:
         """Return, for all batches with labels, whether they were picked for such a decision."""
         batches = np.unique(self.batch[self.labelled])
-        # The draw of a merged file describes its parts one after the other.
+        # A merged file has the description of each part.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
         return {region is not None and region >= 0 for region in map(region_of, parts)}
 
@@ -274,8 +270,8 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
 
     `parts` is the file with its draw; with several labels, a file and a draw for each label. The
-    copy also stores the sha256 of the file without a draw. So the calibrations and the adapted
-    files of the original file also belong to the copy.
+    copy also stores the sha256 of the file without a draw. So calibrations and adapted files of the
+    original file also fit the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -327,7 +323,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return a description of the damage of a stored draw; None if it is not damaged."""
+    """Return a sentence about the damage of a stored draw; None if it is not damaged."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"
@@ -393,7 +389,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # If the row of the largest size is not certain, no row is certain: no further pass is needed.
+    # If the largest row is not certain, no row is certain.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -412,7 +408,7 @@ def inclusion_rule(
 
 
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
-    """Return whether the numbers `inclusion`, (n,), can be the probabilities of n drawn rows.
+    """Return whether `inclusion`, (n,), is a possible list of probabilities of n drawn rows.
 
     No probability is below the limit that `FLOOR` gives. The sum of the inverse probabilities
     estimates the population, so it must be within six standard errors of the population. Standard
@@ -441,9 +437,9 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
     """Yield row numbers in parts, sorted so that neighbouring rows are similar.
 
     Rows are divided into bands by their scores. A band is yielded in one or more parts. Within a
-    band, rows are sorted by predicted class and then by score. Every second band is reversed, so
-    neighbouring rows of two bands are similar too. If rows at the border of two bands have
-    equal scores, the rows with smaller numbers belong to the lower band.
+    band, rows are sorted by predicted class and then by score. Every second band is in descending
+    order, so the last row of a band resembles the first row of the next band. Among rows with equal
+    scores, the rows with smaller numbers belong to the lower band.
 
     - `scores`, (N,): the scores, or any increasing function of them.
     - `predictions`, (N,): predicted classes, as signed integers.
@@ -460,7 +456,7 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
     """Return the band of each row, (N,). `cuts` are the ranks of the first rows of bands."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # For each cut: the number of rows that have the score at the cut, but are in the lower band.
+    # For each cut: how many rows with exactly this score are in the lower band.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -527,7 +523,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
     # Rows after the last finished stratum: positions, numbers, and the ends of their pieces.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # The row that reaches into the next stratum, and takes part there with its remaining length.
+    # The row whose piece continues in the next stratum, and the remaining length.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -579,5 +575,5 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the first row whose piece reaches beyond the end of a stratum."""
+    """Return the row whose piece contains the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

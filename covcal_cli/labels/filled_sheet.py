@@ -1,8 +1,8 @@
 """Read a sheet with filled-in labels, and join it to a draw.
 
 A spreadsheet or an annotation tool may have changed the sheet. A changed sheet is either read
-correctly, or refused. No hash can protect the labels, because the user writes them. So
-`require_labels_beside_rows` checks whether the labels were sorted without their rows.
+correctly, or refused. `require_labels_beside_rows` checks whether the labels were sorted without
+their rows.
 """
 
 import base64
@@ -165,7 +165,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids for which a cell may stand: a program may have read an id as a number."""
+    """Yield the ids that a cell may mean: a program may have changed an id into a number."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -230,8 +230,7 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
     """Join the sheets of several labellers to a sheet with all lines of a batch, without labels.
 
-    Sheets of other batches than the first sheet's batch are ignored. If the sheet of a labeller is
-    missing, the joined sheet lacks the lines of this labeller.
+    Only sheets of the batch of the first sheet are joined.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -302,11 +301,11 @@ def require_labels_beside_rows(
 ) -> None:
     """Raise a CovcalError if the labels seem to be beside the wrong rows.
 
-    `columns` has, for each column of labels, the labels and the names of the predicted classes. If
-    somebody sorted only a column of labels, this column is in alphabetical order, while the lines
-    are in the order of `pick`. If somebody sorted only the other columns, the labels agree with the
-    classifier more often in the order of `pick` than in the order of the lines. If somebody
-    inserted or deleted a cell, the labels agree more often with the line above or below.
+    `columns` has, for each column of labels, the labels and the names of the predicted classes.
+    Three mistakes are found. If only the labels were sorted, they are in alphabetical order, and
+    the lines are in the order of `pick`. If only the other columns were sorted, the labels agree
+    better with the classifier in the order of `pick`. If a cell was inserted or deleted, the labels
+    agree better with the line above or below.
     """
     if sheet.is_export:  # in an export, a label is inside the task of its row
         return
@@ -315,7 +314,7 @@ def require_labels_beside_rows(
         labelled = [line for line in range(len(sheet)) if labels[line]]
         if np.array_equal(sheet.places, np.arange(len(sheet))):
             cells = [labels[line] for line in labelled]
-            # If there are many columns, it is more probable that chance has sorted one of them.
+            # With many columns, one of them may be sorted by chance.
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(

@@ -52,7 +52,7 @@ class Agreement:
     """The agreement of labellers on the rows with labels by two or more people."""
 
     rows: int
-    agreed: int  # number of rows to which all their labellers gave the same label
+    agreed: int  # number of rows on which all labellers agree
     labellers: int
     kappa: float
 
@@ -311,10 +311,10 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
     """Return the agreement of labellers; None if no row has two labels.
 
-    `labellers` has each sheet's labeller. Kappa is (a - c) / (1 - c). Here a is the share of
-    pairs of labels that agree, and c is the share that would agree by chance. For two labellers, c
-    is computed from each labeller's class frequencies (Cohen 1960). For more labellers, c is
-    computed from the class frequencies of all labels together (Fleiss 1971).
+    `labellers` has each sheet's labeller. Kappa is (a - c) / (1 - c). Here a is the share of pairs
+    of labels that agree, and c is the share that would agree by chance. Two labellers: c follows
+    from the class frequencies of each labeller (Cohen 1960). More labellers: c follows from the
+    class frequencies of all labels (Fleiss 1971).
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:

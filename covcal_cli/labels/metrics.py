@@ -10,17 +10,15 @@ which the drawn row i stands:
 
 Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
 the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
-and the slope b are fitted to the labels with the weights w_i. The offset is shrunk towards 0
-and the slope towards 1, so a useless score does no harm. The estimated accuracy without labels is
-not used, because it is a single number, and the offset a would undo it.
+and the slope b are fitted to the labels with the weights w_i. The offset is shrunk towards 0 and
+the slope towards 1, so a useless score does no harm.
 
-The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. The labels of n*
-random rows would give the same variance V without a forecast. Here p is the mean of the fitted
-forecast, and V is the variance of the estimate, assuming that the forecast is right. With one to
-three errors, or one to three right rows, normal quantiles give a range that is too narrow. So the
-upper end comes from the Poisson distribution if there are few errors, and the lower end if there
-are few right rows (Brown, Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends
-at 1.
+The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. A plain draw of n*
+rows has the same variance V. Here p is the mean of the fitted forecast, and V is the variance of
+the estimate, assuming that the forecast is right. With one to three errors, or one to three right
+rows, normal quantiles give a range that is too narrow. So the upper end comes from the Poisson
+distribution if there are few errors, and the lower end if there are few right rows (Brown, Cai &
+DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 shifts
 of the half named `choose` of ``examples/research/benchmark``.
@@ -40,9 +38,7 @@ number of rows for which a share would have this variance. A metric is estimated
 at least `LEAST_LABELS` labelled rows of each kind that the metric `needs`, such as positives.
 
 On 51 shifts of `choose` (50 to 500 labels, 3 draws each), these intervals contained the metric of
-all rows in 91 to 97 % of the cases. With (y_i - p_i)^2 instead of p_i (1 - p_i) in V, the
-intervals contained the metric in 76 to 98 % of the cases, because a few rows without an error prove
-little. (This was measured before the limit `_MOST_GAIN` was added.)
+all rows in 91 to 97 % of the cases.
 """
 
 import math
@@ -171,7 +167,7 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 def _poisson_end(events: int, level: float) -> float:
     """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level.
 
-    The error probability is not divided between both ends, because the other end is far away.
+    The bound is one-sided.
     """
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
@@ -205,7 +201,7 @@ class LabelSpread:
     value: float
     labels: int  # number of labelled rows from which the metric is estimated
     design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design
-    # The variance of a mean over classes needs both moments, because a row has only one class.
+    # The variance of a mean over classes needs both moments.
     first: Float64s  # (n,), mean of g y, where y is 1 with probability p
     second: Float64s  # (n,), mean of g^2 y
 

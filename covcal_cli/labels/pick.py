@@ -331,7 +331,7 @@ class _Frame:
         self._scored, self._splits, self._before = scored, splits, before
         self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
-        # Most scores are near 1, where 32 bits store the score minus 1 with more digits.
+        # Most scores are near 1, and 32 bits store "score minus 1" more exactly.
         self._less = 0.0 if self._is_exact else 1.0
         # Rows are drawn in this order: random, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
@@ -430,8 +430,7 @@ class _Frame:
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
     """Return the variance of the estimated number of right rows, if the scores are right.
 
-    This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982). The order of rows
-    reduces the variance further; this is not counted.
+    This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982).
     """
     # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from labels.
     doubtful = np.clip(scores, NEAREST, 1 - NEAREST)

@@ -71,12 +71,8 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
     is at least 1/2, and s (1 - s) is the mean over labels l of s_l (1 - s_l). So `covcal pick`
     draws a row with a probability in proportion to the square root of this mean. If the scores are
     right, no other draw gives a smaller variance of the estimated accuracies, averaged over labels.
-    The proof uses the inequality of Cauchy and Schwarz, as for one label. For any single label,
-    the share `FLOOR` limits how much larger the variance can be.
-
-    In simulations with 3 to 80 labels and a right confidence, the mean error was 0 to 7 % smaller
-    than with a plain random draw. With a confidence that was too high, both errors were equal. The
-    error of a single label was at most 12 % larger.
+    The proof uses the inequality of Cauchy and Schwarz, as for one label. For a single label, the
+    share `FLOOR` limits the increase of the variance.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:

@@ -41,7 +41,7 @@ SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
 LABEL_PREFIX = "label_"  # if rows can have several labels, a column is called label_NAME
 CHOICE = "choice"  # the column for labels in CSV files of Label Studio
-_PROOF_ROWS = 256  # the logits of this many rows distinguish data whose ids are equal
+_PROOF_ROWS = 256  # number of rows whose logits go into the hash of the data
 _DIGITS = 16  # number of digits of a sha256 that are used
 HASH_BYTES = 6  # number of bytes of the hash in a line
 NUMBERS = ">IdH"  # format of the packed stratum, probability, and confidence in steps of 0.0001
@@ -315,7 +315,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     is_near = np.zeros(1 << 16, dtype=np.bool_)  # whether a wanted hash begins with these 16 bits
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
-        # Hashes are compared first, because comparing texts one by one is ten times slower.
+        # Comparing hashes first is ten times faster than comparing texts.
         keys = _hashes(ids)
         near = np.flatnonzero(is_near[keys >> _HIGHEST])
         near = near[np.isin(keys[near], hashes)]
@@ -346,7 +346,7 @@ def _hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Other arrays may store an id with more zeros at the end; zeros do not change the hash.
+        # Zeros at the end of an id do not change the hash.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes

@@ -1,8 +1,8 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
 A test checks that no other code that trains or fits imports this module. covcal promises that
-``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). There are
-two exceptions: rows that the user labelled, and the rows of ``--labels N``.
+``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). The only
+exceptions are rows that the user labelled, and ``--labels N``.
 """
 
 from collections.abc import Iterator
