@@ -1,8 +1,6 @@
-"""Estimate the target accuracy from the confidence and the prediction of each row.
+"""Estimate the target accuracy from confidences and predictions.
 
-ATC counts the rows with a high confidence. Three estimators (DoC, agreement, predicted classes)
-subtract a change between the domains from the source accuracy. Mean confidence assumes that the
-temperature of the source is right on the target.
+These are ATC, DoC, agreement, predicted classes and mean confidence.
 """
 
 import math
@@ -36,9 +34,8 @@ ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on 
 def doc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by the difference of confidences.
 
-    The estimate is the source accuracy minus the fall of the mean confidence from source to target.
-    Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021: A_v +
-    mean_target c - mean_source c, where c is the confidence at T_s.
+    The estimate is A_v + mean_target c - mean_source c, where c is the confidence at T_s. Source:
+    Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021.
     """
     gap = inputs.source_correct - inputs.source_confidence
     accuracy = float(gap.mean() + inputs.target_confidence.mean())
@@ -59,14 +56,12 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 
 
 def agreement(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by the agreement of the aligned forecaster with the classifier.
+    """Estimate the target accuracy by agreement of classifier and aligned forecaster.
 
-    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022 (GDE): if two
-    classifiers err independently and their ensemble is calibrated, they agree as often as each is
-    right. Here the second classifiers are the members of the aligned forecaster, which covcal adapt
-    trains. The members use the classifier's features and make some of the same errors, so they
-    agree with the classifier too often, on both domains. So the estimate is A_v + (agreement on the
-    target - agreement on the source).
+    Two calibrated classifiers with independent errors agree as often as each is right (Jiang et
+    al., "Assessing generalization of SGD via disagreement", ICLR 2022). Here the second classifier
+    is the aligned forecaster. Both use the same features, so they agree too often on both domains.
+    So the estimate is A_v + agreement on the target - agreement on the source.
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -79,7 +74,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return, for each row, the share of members that predict its label, shape (n,)."""
+    """Return the share of members that predict each row's label, shape (n,)."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
@@ -88,11 +83,10 @@ def predicted_classes(
 ) -> Estimate:
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
-    Suppose that the true classes are as frequent as on the source, but the predicted classes are
-    not. Then more predictions must be wrong on the target than on the source. The estimate is A_v -
-    (d - d_0). Here d is half the sum of the differences of the predicted classes' frequencies, and
-    d_0 is the value of d by sampling noise alone. `source` and `target`, (K,), are the frequencies;
-    by default, they are computed from `inputs`.
+    The true classes are assumed to be as frequent as on the source. Then a change of the predicted
+    classes is due to errors. The estimate is A_v - (d - d_0): d is the total variation distance of
+    the predicted classes' frequencies, and d_0 is sampling noise. `source` and `target`, (K,), are
+    the frequencies. By default, they come from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -107,23 +101,21 @@ def predicted_classes(
 def atc(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by average thresholded confidence.
 
-    Garg et al., "Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022.
-    The threshold t is chosen so that the number of source validation rows below it is the number of
-    the classifier's errors on these rows. The estimate is the share of target rows that are not
-    below t. Rows are compared by the log odds of their confidence at T_s. Log odds rank rows like
-    the confidences, but still differ where confidences round to 1. (The published code fits a
-    temperature, but does not use it. For two classes this makes no difference, because T_s does not
-    change the order of rows.)
+    The share of source validation rows below the threshold t equals the error rate on these rows.
+    The estimate is the share of target rows above t. Rows are compared by the log odds of their
+    confidence at T_s. Source: Garg et al., "Leveraging unlabeled data to predict
+    out-of-distribution performance", ICLR 2022. (For two classes, the published code gives the same
+    estimate without T_s.)
 
-    The interval includes the noise of t. For this, the number of source errors is raised and
-    lowered by two standard errors, and the share is computed for both numbers.
+    The interval includes the noise of t: the number of source errors is raised and lowered by two
+    standard errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # t depends only on two numbers: of wrong rows above t, and of right rows below t
+    # t depends on the number of wrong rows above t and of right rows below t.
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [
@@ -140,14 +132,14 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the share of target rows not below the threshold; equal scores count in part."""
+    """Return the share of target rows above the threshold. Ties count in part."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
-    """Return 1 for scores below the threshold, 0 for scores above, and a fraction for equal scores.
+    """Return 1 for scores below the threshold, 0 for scores above, and a fraction for ties.
 
-    `source` is sorted. With this fraction, exactly `errors` source rows are below the threshold.
+    `source` is sorted. Exactly `errors` source rows are below the threshold.
     """
     if errors >= len(source):
         return np.ones(len(scores))

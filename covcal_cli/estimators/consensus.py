@@ -1,33 +1,30 @@
-"""Compute all estimates of the target accuracy, and combine them into one estimate for commands.
+"""Combine all estimates of the target accuracy into one.
 
-The rule of combination has five steps. Its constants are in this module, in `clusters` and in
-`guards`. They were chosen on the half *choose* of the research benchmark.
+The rule has five steps. Its constants were chosen on the benchmark's half *choose*.
 
 1. These estimators are used:
-   - If the accuracy seems to have fallen: ATC and both clusterings; for two classes (a row then has
-     only one number): DoC, ATC and COT. The accuracy seems to have fallen if the check `fall in
-     confidence` passes. This check passes if the confidence falls, if it rises by more than class
-     frequencies explain, or if most predicted labels would have to change to be as frequent as on
-     the source. If the confidence falls, and there are more than two classes, two more checks must
-     pass: `shift within classes` (rows of the same predicted class have moved) and `source
-     clusters` (clustering finds the classes on the source).
-   - If the accuracy does not seem to have fallen: only DoC. Perhaps only the class frequencies have
-     changed, and the other estimators mistake this for errors. Another reason can be that the
-     classes form no clusters, which two estimators need.
-   - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC (only DoC if
-     the source has fewer than 5 errors), or the frequencies of predicted classes if these give a
-     lower accuracy.
-   - If the user gives the class frequencies: COT; but if a check of COT fails, agreement, or DoC if
-     there are no aligned forecasters.
-2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
+   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes: DoC, ATC and
+     COT. The check `fall in confidence` must pass. If the confidence falls, `shift within classes`
+     and `source clusters` must pass too (more than two classes only).
+   - Otherwise: only DoC. Perhaps only the class frequencies changed, and the other estimators
+     mistake this for errors.
+   - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC. If predicted
+     classes give a lower accuracy, only this estimator is used. ATC needs 5 source errors.
+   - If the user gives the class frequencies: COT. If a check of COT fails: agreement, or else DoC.
+2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. All
+estimators miss some errors, hence the factor.
    1.2 is needed because all estimators miss the same part of the errors.
-3. The interval ends at A plus and minus the sum of: 4 points (7 for two classes); a tenth of the
+3. Half the width of the range is the sum of: 4 points (7 for two classes); a tenth of the distance
+between the lowest and the highest estimator; 0.15 times the total variation distance of predicted
+classes; the sampling error. If only DoC is used, the range also includes the other estimates.
    distance between the lowest and the highest estimator; 0.15 times the share of predicted labels
    that would have to change to be as frequent as on the source; and the sampling error. If only DoC
    is used, the interval also contains the estimates of the other estimators.
-4. `temp` keeps its T if its mean target confidence is within 3 points of A or within the sampling
+4. `temp` keeps its T if its mean target confidence is within 3 points or the sampling error of A.
+It also keeps T if the range is at least 50 points wide.
    error of A, or if the interval is at least 50 points wide.
-5. Checks fail if the estimators are 20 points or more apart, if sampling moves A by over 12 points,
+5. Checks fail if the estimators are 20 points or more apart, or if the sampling error is over 12
+points. For two classes, a check fails if nothing else confirms a change.
    or if, for two classes, no other number confirms a change.
 """
 
@@ -75,12 +72,10 @@ from covcal_cli.records import Guard
 
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
-DISAGREE = "estimators disagree"  # the name of a check that `labels.posterior` reads too
-# If the mean target confidence is this close to the estimated accuracy, `temp` keeps its T
-# (`auto`).
+DISAGREE = "estimators disagree"  # the name of a check
+# `temp` keeps its T if its mean target confidence is this close to the estimated accuracy.
 SAME = 0.03
-# There is a warning if the mean target confidence is below the estimated accuracy by more than
-# this.
+# A warning follows if the mean target confidence is further below the estimated accuracy.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -92,7 +87,7 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
-# For each check that may fail: the reason why only DoC is then used.
+# Reasons for using only DoC, by failed check.
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
     SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
@@ -101,10 +96,9 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """All estimates that the inputs allow, by name. An estimate is computed when first read.
+    """All possible estimates by name. An estimate is computed when it is first read.
 
-    Agreement needs aligned forecasters, and importance weighting needs importance weights. `prior`
-    holds the class frequencies on the target, shape (K,), if the user gives them.
+    `prior` are the class frequencies on the target, shape (K,), if the user gives them.
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
@@ -139,7 +133,7 @@ class Estimates(Mapping[str, Estimate]):
         return self._computed[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of the estimates, in the order of tables."""
+        """Yield the names of the estimates."""
         return iter(self._estimators)
 
     def __len__(self) -> int:
@@ -152,7 +146,7 @@ class Estimates(Mapping[str, Estimate]):
 
     @cached_property
     def combined(self) -> Estimate:
-        """The combined estimate, which commands use."""
+        """The combined estimate."""
         inputs = self._inputs
         if self._prior is not None:
             cot_or_other = self["cot"]
@@ -173,13 +167,12 @@ def combined(
     checks: Sequence[Guard],
     drift: float | None = None,
 ) -> Estimate:
-    """Return the combined estimate if the user does not give the class frequencies.
+    """Return the combined estimate without known class frequencies.
 
-    - `inputs`, `estimates`: the inputs, and the estimates by name. A missing estimator is not used.
-    - `checks`: `fall in confidence` and, for more than two classes, `shift within classes` and
-      `source clusters`, as far as they could be computed.
-    - `drift`: the share of predicted labels that would have to change to be as frequent as on the
-      source; by default it is computed from `inputs`.
+    - `estimates`: estimates by name. Missing estimators are not used.
+    - `checks`: `fall in confidence`, then `shift within classes` and `source clusters` if computed.
+    - `drift`: the total variation distance of predicted classes. By default, it comes from
+      `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
@@ -207,7 +200,7 @@ def by_confidence(
     fall: Guard,
     drift: float | None = None,
 ) -> Estimate:
-    """Return the combined estimate if there is one confidence per row.
+    """Return the combined estimate for one confidence per row.
 
     `fall` is the check `fall in confidence`; `drift` is as in `combined`.
     """
@@ -230,7 +223,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates by the rule above; `unused` estimates only widen the range."""
+    """Combine the `used` estimates. The `unused` estimates only widen the range."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)
@@ -257,7 +250,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return why `temp` keeps its T in spite of the estimate; None if T should change."""
+    """Return the reason why `temp` keeps its T, or None."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"
@@ -272,14 +265,14 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 
 
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
-    """Return A of step 2, from the median of estimates and the source accuracy."""
+    """Return A of step 2."""
     source_accuracy = float(inputs.source_correct.mean())
     fall = source_accuracy - _median(estimates)
     return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
 
 
 def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
-    """Return the 95 % sampling error of an accuracy, from source errors and target rows."""
+    """Return the 95 % sampling error of an estimated accuracy."""
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
@@ -325,10 +318,9 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 
 
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
-    """For two classes, check that the estimated accuracy is close to the mean target confidence.
+    """For two classes, check that the estimated accuracy is near the mean target confidence.
 
-    With two classes, all estimators use the same number per row. So their agreement confirms
-    nothing.
+    With two classes, all estimators use the same number per row, so they confirm nothing.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
@@ -352,18 +344,16 @@ WEIGHTING_ASSUMPTION = (
 def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by importance weighting, with a control variate.
 
-    The method is that of Sugiyama et al., "Covariate shift adaptation by importance weighted cross
-    validation", JMLR 2007, with the control variate of You et al. (ICML 2019). Let w = q/p be the
-    weight of a source row, and r = 1 if the classifier is right on this row, else 0. Then
-    E_source[w r] is the target accuracy. E_source[w] = 1 is known, so noise of w can be subtracted:
-    the estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The weights are not
-    divided by their mean. If every row is copied, the estimate is unchanged.
+    The estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). w = q/p is the
+    importance weight of a source row, and r is 1 if the classifier is right, else 0. Source:
+    Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
+    2007, and the control variate of You et al. (ICML 2019).
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:
         raise ValueError("importance weighting needs importance weights")
     product = weights * correct
-    # Equal weights have no noise to subtract. Only their mean can be wrong.
+    # Equal weights have no noise.
     b = slope(product, weights, constant=float(correct.mean()))
     accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
     variance = variance_of_mean(product - b * weights)

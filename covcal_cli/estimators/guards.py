@@ -1,7 +1,7 @@
-"""Checks of the assumptions on which an estimate or a temperature depends.
+"""Checks of the assumptions of estimates and temperatures.
 
-Each function returns a `Guard`: a number, its threshold, and a sentence that says what was measured
-and what follows. A check changes no result. The methods decide what follows from a failed check.
+Each function returns a `Guard`: a number, its threshold and a sentence. A check changes no result
+by itself.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ MIN_SIGMA = 2.0
 MAX_PRIOR_DRIFT = 0.1
 MAX_PLAUSIBLE_DRIFT = 0.5
 MAX_PLAUSIBLE_RISE = 0.15
-FALL_IN_CONFIDENCE = "fall in confidence"  # `consensus` reads this check and the next check
+FALL_IN_CONFIDENCE = "fall in confidence"
 SHIFT_WITHIN_CLASSES = "shift within classes"
 MIN_MOVE = 0.3
 MAX_STRAYS = 0.5
@@ -45,17 +45,13 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check whether the shift is harmful, and more than a change of the class frequencies.
+    """Check whether the shift is more than a change of the class frequencies.
 
-    COT looks at how often each class is predicted. Errors change this, and a change of the class
-    frequencies changes it too, so COT cannot tell them apart. But errors mostly lower the mean
-    confidence, and a change of the class frequencies alone does not. A change of the class
-    frequencies alone also cannot raise the confidence by over 15 points, and it cannot change most
-    predicted labels.
+    Errors mostly lower the mean confidence. A change of the class frequencies does not. It also
+    cannot raise the confidence by over 15 points, or change most predicted labels.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
-    `drift` is the share of predicted labels that would have to change to be as frequent as on the
-    source.
+    `drift` is the total variation distance of predicted classes.
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
@@ -85,16 +81,15 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
 
 def could_be_frequencies(fall: Guard) -> bool:
-    """Return whether the check `fall` allows that only class frequencies changed."""
+    """Return whether only class frequencies may have changed."""
     return fall.threshold == MIN_SIGMA
 
 
 def shift_within_classes(move: float) -> Guard:
     """Check whether rows of the same class have moved.
 
-    A change of the class frequencies changes the number of rows of a class, but not their logits.
-    `move` is the distance between the target rows and the source rows that are predicted as the
-    same class, in standard deviations of the source rows.
+    A change of the class frequencies alone moves no rows. `move` is the distance between source and
+    target rows of a predicted class, in standard deviations of the source rows.
     """
     passed = move >= MIN_MOVE
     text = (
@@ -106,7 +101,7 @@ def shift_within_classes(move: float) -> Guard:
 
 
 def clusters_know_classes(strays: float) -> Guard:
-    """Check whether clustering finds the predicted class of at least half of the source rows."""
+    """Check whether clustering finds the predicted class of half of the source rows."""
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
@@ -117,7 +112,7 @@ def clusters_know_classes(strays: float) -> Guard:
 
 
 def enough_rows(sampling: float) -> Guard:
-    """Check whether sampling moves the combined estimate by at most 12 points."""
+    """Check that the sampling error of the combined estimate is at most 12 points."""
     passed = sampling <= MAX_SAMPLING
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
     text = f"sampling moves the estimate by {points} points either way"
@@ -127,7 +122,7 @@ def enough_rows(sampling: float) -> Guard:
 
 
 def precise(half_width: float) -> Guard:
-    """Check whether sampling moves an estimate by at most 5.5 points."""
+    """Check that the sampling error of an estimate is at most 5.5 points."""
     passed = half_width <= MAX_HALF_WIDTH
     most = 100 * MAX_HALF_WIDTH
     points = _told_apart(100 * half_width, most, 1)
@@ -140,11 +135,10 @@ def precise(half_width: float) -> Guard:
 
 
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
-    """Check whether the frequencies of predicted classes differ by at most 0.1 in total variation.
+    """Check that the frequencies of predicted classes differ by at most 0.1 (total variation).
 
-    `source` and `target` have shape (K,). If the predicted frequencies differ, the true frequencies
-    changed, or the shift misleads the classifier. In both cases the class frequencies of the source
-    may be wrong for the target.
+    `source` and `target` have shape (K,). If they differ, the source's class frequencies may be
+    wrong for the target.
     """
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -157,12 +151,10 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 
 
 def prior_rows(noise: float) -> Guard:
-    """Check whether the error of the source's class frequencies is at most a third of their size.
+    """Check that there are enough source rows to know the class frequencies.
 
-    With nine rows of a class, the error of its frequency is a third.
-
-    `noise` is the mean standard error of log p_y over the classes, weighted by the frequencies of
-    the classes on the target. The standard error of log p_y is 1 / sqrt(rows of class y).
+    `noise` is the standard error of log p_y, averaged over the target's classes. It may be a third,
+    as with nine rows per class.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
@@ -174,10 +166,9 @@ def prior_rows(noise: float) -> Guard:
 
 
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
-    """Check whether the corrected probabilities have, on average, the given class frequencies.
+    """Check that the corrected probabilities have the given class frequencies on average.
 
-    If only the class frequencies changed, and to `wanted`, (K,), then the `mean` of the corrected
-    probabilities, (K,), equals `wanted`. Up to 0.1 in total variation is accepted.
+    `wanted` and `mean` have shape (K,). They may differ by 0.1 in total variation.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -195,7 +186,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
-    """Check whether an estimated accuracy is at least the accuracy of guessing, 1/K."""
+    """Check whether an estimated accuracy is better than guessing, 1/K."""
     guessing = 1 / n_classes
     text = (
         f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing would give "
@@ -225,7 +216,7 @@ _NO_WEIGHT = (
 
 
 def ess_share(weights: Float64s) -> Guard:
-    """Check whether the effective sample size is at least 5 % of the rows (the domains overlap)."""
+    """Check whether the effective sample size is at least 5 % of the rows."""
     share = effective_sample_size(weights) / max(1, len(weights))
     if share == 0:
         return Guard("effective sample share", 0.0, MIN_ESS_SHARE, False, _NO_WEIGHT)
@@ -255,9 +246,8 @@ def ess_count(weights: Float64s) -> Guard:
 def domain_overlap(error: float) -> Guard:
     """Check whether source and target overlap enough for importance weights.
 
-    The discriminator's squared error is 0.25 if it cannot tell the domains apart (each domain has
-    half of the weight). If the error is below 0.1, the discriminator separates the domains, and the
-    weights depend on the few rows where the discriminator is unsure.
+    The discriminator's squared error is 0.25 if the domains are the same. Below 0.1, it separates
+    the domains, and the weights depend on few rows.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
@@ -283,7 +273,7 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
 
 
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
-    """Check whether T gives exactly the wanted mean confidence."""
+    """Check whether T gives the wanted mean confidence."""
     gap = abs(wanted - used)
     text = f"the mean confidence is set to {used:.2%}"
     text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
@@ -295,7 +285,7 @@ def _percent(share: float, threshold: float) -> str:
 
 
 def _told_apart(value: float, threshold: float, digits: int) -> str:
-    """Format a number with `digits` decimals, or with more until it differs from the threshold."""
+    """Format a number. Decimals are added until it differs from the threshold."""
     while digits < _MOST_DIGITS and value != threshold:
         text = f"{value:.{digits}f}"
         if float(text) != float(f"{threshold:.{digits}f}"):
@@ -306,4 +296,4 @@ def _told_apart(value: float, threshold: float, digits: int) -> str:
 
 def _sigmas(difference: float, standard_error: float) -> float:
     ratio = difference / max(standard_error, float(np.finfo(float).tiny))
-    return float(np.clip(ratio, -1e6, 1e6))  # JSON has no infinity, so the result is limited
+    return float(np.clip(ratio, -1e6, 1e6))  # JSON has no infinity

@@ -1,8 +1,7 @@
-"""The inputs that all estimators of the target accuracy share, and the estimate they return.
+"""The inputs and the result of all estimators of the target accuracy.
 
-An `EstimatorInputs` contains all that is known without target labels. An estimator takes this
-object, and returns an `Estimate`: an accuracy, an interval for sampling noise, the assumption under
-which it is right, and checks.
+An estimator takes `EstimatorInputs` and returns an `Estimate`: an accuracy, an interval, an
+assumption and checks.
 """
 
 import math
@@ -19,36 +18,34 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# The largest numbers of rows and of logits that are read of a domain. With 1000 classes, the limit
-# of 2.5 million logits means 2500 rows.
+# Maximum numbers of rows and of logits of a domain.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# what the interval of an estimate shows: how the estimate varies with the rows that are drawn
+# the meaning of an interval
 SAMPLING = "95 % sampling error only"
-ESTIMATED = ("train", "validation")  # the splits that estimates read; evaluate reads the test split
-Z = 1.959963984540054  # 97.5 % quantile of the normal distribution, for two-sided 95 % intervals
+ESTIMATED = ("train", "validation")  # splits that estimates read
+Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class AlignedForecasters:
-    """Logits and labels of an adapted file's aligned forecaster, on the same rows as the inputs."""
+    """Outputs of the aligned forecaster on the rows of the inputs."""
 
-    source_logits: Floats  # log mean_m softmax(z_m) over the members, (n_v, K)
+    source_logits: Floats  # log mean_m softmax(z_m),
     target_logits: Floats  # (n_t, K)
-    source_labels: Labels  # (M, n_v), the label that each member predicts
+    source_labels: Labels  # (M, n_v), predicted labels of the members
     target_labels: Labels  # (M, n_t)
 
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """The classifier's logits of labelled source validation rows and of unlabelled target rows.
+    """Logits of labelled source validation rows and of unlabelled target rows.
 
     Raises
     ------
     ValueError
-        If a shape is wrong, a domain has fewer than 2 rows, there are fewer than 2 classes, a logit
-        is NaN or +inf, or all logits of a row are -inf.
+        If shapes, labels, weights or logits are invalid.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -56,20 +53,18 @@ class EstimatorInputs:
     target_logits: Floats  # (n_t, K)
     temperature: float  # T_s, the temperature of temperature scaling on the source
     aligned: AlignedForecasters | None = None
-    # Importance weights q/p of the source rows, (n_v,), whose mean should be near 1. All are 0 if
-    # no source row resembles the target.
+    # Importance weights q/p of the source rows, (n_v,). Their mean should be near 1.
     source_weights: Float64s | None = None
-    # False if the file has one confidence per row, so that the other probabilities are unknown.
+    # False if the file has one confidence per row.
     has_all_classes: bool = True
-    # Results that depend only on the source rows and T_s, by name. Several inputs with the same
-    # source rows may share these results.
+    # Cached results of the source rows and T_s, shared between inputs.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            # other source rows have other results
+            # the cache belongs to other source rows
             object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
@@ -95,7 +90,7 @@ class EstimatorInputs:
             )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
-        """Return a result that depends only on the source rows, and compute it only once."""
+        """Return a cached result that depends only on the source rows."""
         if name not in self.of_source:
             self.of_source[name] = compute()
         result: _Result = self.of_source[name]
@@ -118,23 +113,23 @@ class EstimatorInputs:
 
     @cached_property
     def source_predictions(self) -> Labels:
-        """The classes that the classifier predicts on the source, shape (n_v,)."""
+        """Predicted classes on the source, shape (n_v,)."""
         return self.once("predictions", lambda: np.asarray(self.source_logits.argmax(axis=1)))
 
     @cached_property
     def target_predictions(self) -> Labels:
-        """The classes that the classifier predicts on the target, shape (n_t,)."""
+        """Predicted classes on the target, shape (n_t,)."""
         labels: Labels = self.target_logits.argmax(axis=1)
         return labels
 
     @cached_property
     def source_correct(self) -> Float64s:
-        """For each source row 1 if the classifier is right, else 0; shape (n_v,)."""
+        """1 if the classifier is right, else 0, for each source row; shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
     @property
     def source_errors(self) -> int:
-        """The number of source validation rows that the classifier gets wrong."""
+        """The number of wrong source validation rows."""
         return self.n_source - int(self.source_correct.sum())
 
     @cached_property
@@ -149,12 +144,12 @@ class EstimatorInputs:
 
     @cached_property
     def source_prior(self) -> Float64s:
-        """The class frequencies of the source, (K,), with half a row added to each class."""
+        """Class frequencies of the source, (K,), with half a row added to each class."""
         counts = np.bincount(self.source_labels, minlength=self.n_classes) + 0.5
         return np.asarray(counts / counts.sum())
 
     def predicted_shares(self) -> tuple[Float64s, Float64s]:
-        """Return how often each class is predicted, on the source and on the target, (K,) each."""
+        """Return the frequencies of predicted classes on source and target, (K,) each."""
         source, target = (
             np.bincount(labels, minlength=self.n_classes) / len(labels)
             for labels in (self.source_predictions, self.target_predictions)
@@ -163,13 +158,13 @@ class EstimatorInputs:
 
     @property
     def predicted_drift(self) -> float:
-        """The share of predicted labels that must change to be as frequent as on the source."""
+        """The total variation distance between the predicted classes of both domains."""
         before, after = self.predicted_shares()
         return 0.5 * float(np.abs(before - after).sum())
 
 
 def most_rows(classes: int) -> int:
-    """Return how many rows of a domain are read at most, for this number of classes."""
+    """Return the maximum number of rows of a domain."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 
@@ -178,10 +173,9 @@ def read_inputs(
 ) -> EstimatorInputs:
     """Read labelled source validation rows, and target training and validation rows.
 
-    Target test rows and target labels are not read. If there are too many rows, a random part is
-    read, which `seed` chooses. An adapted file's aligned logits are read too. `temperature` is T_s.
-    `source_weights` are importance weights of the labelled source validation rows, in the order of
-    the file.
+    Target test rows and target labels are not read. `temperature` is T_s. `source_weights` are
+    importance weights of the labelled source validation rows. `seed` chooses a random part if there
+    are too many rows.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")
@@ -210,7 +204,7 @@ def read_inputs(
 
 
 def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
-    """Return the log of the members' mean softmax, (n, K), and the members' labels, (M, n)."""
+    """Return the log of the members' mean softmax, (n, K), and their labels, (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
@@ -229,9 +223,9 @@ class Estimate:
 
     name: str
     accuracy: Share
-    low: float  # the lower end of the range; the field `interval` says what the range means
+    low: float  # lower end of the range
     high: float
-    assumption: str  # the condition under which the estimate is right, in one sentence
+    assumption: str  # condition under which the estimate is right
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING
 
@@ -242,7 +236,7 @@ class Estimate:
 
     @property
     def bounds(self) -> bool:
-        """Whether the range is narrower than 50 points. A wider range is of no use."""
+        """Whether the range is narrower than 50 points."""
         return self.high - self.low < 0.5
 
     @property
@@ -256,11 +250,11 @@ class Estimate:
         return [guard.name for guard in self.guards if not guard.passed]
 
     def guard(self, name: str) -> Guard:
-        """Return the check of this name. Raises KeyError if there is none."""
+        """Return a check by name. Raises KeyError if there is none."""
         return {guard.name: guard for guard in self.guards}[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON, with `checked` and `trusted` before the checks."""
+        """Return the fields as a JSON object."""
         content = dict(vars(self))
         guards = content.pop("guards")
         return content | {"checked": self.checked, "trusted": self.trusted, "guards": guards}
@@ -269,7 +263,7 @@ class Estimate:
 def from_variance(
     name: str, accuracy: float, variance: float, assumption: str, guards: tuple[Guard, ...] = ()
 ) -> Estimate:
-    """Return an estimate with a normal interval. All numbers are limited to [0, 1]."""
+    """Return an estimate with a normal interval within [0, 1]."""
     half = Z * math.sqrt(variance)
     low, middle, high = (
         float(np.clip(value, 0.0, 1.0)) for value in (accuracy - half, accuracy, accuracy + half)
@@ -280,14 +274,13 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default all weights are equal. If all values are equal, for
-    example because there is no error, the true variance may still be above 0. So the result is
-    never below the variance of a sample with 0.5 wrong rows.
+    `weights`, (n,), sum to 1. By default, all are equal. The result is at least the variance with
+    half a wrong row, because a sample without errors proves little.
     """
     n = len(values)
     if weights is None:
         weights = np.full(n, 1 / n)
-    of_row = weights**2  # with equal weights their sum is 1 / n
+    of_row = weights**2  # sums to 1 / n if all are equal
     centred = values - float(weights @ values)
     return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 

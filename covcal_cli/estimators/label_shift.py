@@ -1,20 +1,18 @@
-"""Class frequencies on the target: estimated, or given by the user.
+"""Class frequencies on the target: estimated or given by the user.
 
-Suppose that only the class frequencies change ("label shift"). Then the mean prediction on the
-target is a mix of the mean predictions per class. Let p = softmax(z / T_s), C_ck = mean_source 1[y
-= k] p_c (K x K) and mu_c = mean_target p_c. Then the ratios w_k = P_target(k) / P_source(k) solve C
-w = mu. Two methods solve this for noisy C and mu:
+Label shift means that only the class frequencies change. Then the mean prediction on the target is
+a mix of the mean predictions per class. Let p = softmax(z / T_s), C_ck = mean_source 1[y = k] p_c
+(K x K) and mu_c = mean_target p_c. The ratios w_k = P_target(k) / P_source(k) solve C w = mu. There
+are two methods:
 
-- BBSE (Lipton et al., ICML 2018) uses least squares, and then makes w a distribution.
+- BBSE (Lipton et al., ICML 2018): least squares, then normalised to a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
-  (mu - C 1)|| + rho ||theta||. The theory bounds the error of C by Delta = 2 log(2K/delta) / (3
-  n_v) + sqrt(2 log(2K/delta) / n_v), except with probability delta. The published code uses rho =
-  0.01 x 3 Delta, and so does this module. With rho = Delta, theta would be 0 unless Delta is below
-  the singular values of C, which are about 1/K. Here C and mu are made of probabilities; the
-  published code uses predicted labels by default.
+  (mu - C 1)|| + rho ||theta||. As in the published code, rho = 0.01 x 3 Delta with Delta = 2
+  log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses predicted labels in
+  place of probabilities.
 
-If more than the class frequencies changed, these estimates are badly wrong. So covcal uses them
-only if the user asks for them.
+These estimates are badly wrong if more than the class frequencies changed. So covcal uses them only
+on request.
 """
 
 import math
@@ -37,20 +35,20 @@ from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
-_ALPHA = 0.01  # the factor 0.01 of rho, from the published code
-_LEAST_RIDGE = 1e-12  # added to the diagonal of C^T C, as a share of its trace
+_ALPHA = 0.01  # factor of rho
+_LEAST_RIDGE = 1e-12  # ridge, as a share of the trace of C^T C
 _BISECTIONS = 60
 _PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class LabelShift:
-    """How class frequencies changed from source to target."""
+    """The change of class frequencies from source to target."""
 
-    ratios: Float64s  # (K,): w_k >= 0, with sum_k pi_k w_k = 1; 0 for classes without a source row
+    ratios: Float64s  # (K,): w_k >= 0; 0 for classes without a source row
     prior: Float64s  # (K,): pi_k w_k, the class frequencies on the target
     moved: float  # total variation between the frequencies of source and target
-    # the distance between the mean predictions of both domains, in standard errors
+    # distance between the mean predictions of both domains, in standard errors
     sigmas: float
     guards: tuple[Guard, ...]
 
@@ -66,7 +64,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
         solved = 1 + rlls_theta(joint, gap, rlls_penalty(inputs))
-    # make the solution a distribution: not negative, with sum 1
+    # normalise to a distribution
     solved = np.maximum(solved, 0.0)
     total = float(pi[present] @ solved)
     ratios = np.zeros(inputs.n_classes)
@@ -81,7 +79,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
-    """Return C, (K, K), which has a column for each label, and mu, (K,)."""
+    """Return C, (K, K), with a column for each label, and mu, (K,)."""
     on_source = probabilities(inputs.source_logits, inputs.temperature)
     joint = np.zeros((inputs.n_classes, inputs.n_classes))
     np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)
@@ -90,7 +88,7 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return the distance between the mean predictions of both domains, in standard errors."""
+    """Return the distance between mean predictions, in standard errors."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -108,10 +106,9 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    C, (K, P), has a column for each class with source rows. If both norms are above 0, theta also
-    minimises ||C theta - gap||^2 + r ||theta||^2, for the r with r ||theta|| = rho ||residual||,
-    where residual = C theta - gap. This second problem is easy to solve for a given r. The ratio r
-    ||theta|| / ||residual|| rises with r, so the right r is found by halving a range of log r.
+    C, (K, P), has a column for each class with source rows. The problem is solved as a ridge
+    regression, whose penalty r satisfies r ||theta|| = rho ||C theta - gap||. The ratio of both
+    sides rises with r, so r is found by bisection.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -134,10 +131,9 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
     """Minimise theta H theta / 2 - slope theta for theta >= -1.
 
-    Also return which elements are free; the other elements are fixed at -1. This is block principal
-    pivoting (Judice and Pires 1994), beginning with the guess `free`: solve for the free elements,
-    then fix the elements below -1, and free the elements that would rise above -1. If a step makes
-    no progress, the next step fixes or frees only one element.
+    Also return the free elements; other elements are -1. The method is block principal pivoting
+    (Judice and Pires 1994), from the first guess `free`. If a step makes no progress, the next step
+    changes only one element.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -156,8 +152,7 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
         free = free ^ wrong
 
 
-# ``--target-prior``: class frequencies on the target. The user gives ``source``, ``uniform``,
-# ``bbse`` (estimated), or a JSON file with a share for every class name; the shares sum to 1.
+# ``--target-prior``: source, uniform, bbse (estimated), or a JSON file with a share per class.
 
 BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
@@ -166,8 +161,7 @@ _TOLERANCE = 1e-3
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
     """Return the class frequencies of `value`, (K,), with sum 1; None for "source".
 
-    Raises `CovcalError` if a file is missing, is not JSON or lacks a class, if a share is negative,
-    or if the sum is not 1 (within 0.001, because shares are often rounded).
+    Raises `CovcalError` if a file is missing or invalid. Shares may sum to 1 within 0.001.
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior
@@ -175,7 +169,7 @@ def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) ->
 
 
 def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies of `value` as `target_prior` does, but never estimate them."""
+    """Return the class frequencies of `value`, which must not be "bbse"."""
     if value == "source":
         return None
     if value == "uniform":
@@ -203,7 +197,7 @@ def _read(path: Path, classes: Sequence[str]) -> Float64s:
             )
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise CovcalError(f"{path}: the share of {name} is {share!r}: give a number")
-        # a whole number in JSON may be too large for a float
+        # JSON numbers may be too large for a float
         if not 0 <= share <= sys.float_info.max:
             raise CovcalError(f"{path}: the share of {name} is {str(share)[:20]}: give 0 or more")
     values = np.array([float(shares[name]) for name in classes])

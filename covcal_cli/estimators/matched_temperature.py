@@ -1,16 +1,12 @@
-"""Find the temperature at which the mean target confidence equals a given accuracy.
+"""Find the temperature whose mean target confidence equals a given accuracy.
 
-If the labels are the classes with the largest logits, the mean confidence m(T) falls from 1 to 1/K
-as T grows. So exactly one T gives the accuracy. But the labels may come from the classifier, and
-the logits from the aligned forecaster. Then m(T) may rise and fall. For T -> 0, m is the share of
-rows where the aligned forecaster predicts the classifier's label. For T -> oo, m is 1/K, or with
-class offsets, the mean probability that the offsets alone give to these labels. So a grid finds all
-T at which m crosses the accuracy. The largest T at which m falls through the accuracy is used. If m
-never reaches the accuracy, the T with the nearest m on the grid is used.
+Usually the mean confidence m(T) falls from 1 to 1/K as T grows, so exactly one T gives the
+accuracy. But if the labels come from the classifier and the logits from the aligned forecaster,
+m(T) may rise and fall. Then a grid finds all solutions. The largest T at which m falls through the
+accuracy is used. Without a solution, the T with the nearest m on the grid is used.
 
-The search is over log T in [1e-4, 1e4] x c. The scale c is the root mean square of the finite
-logits after centring each row. So if all logits are multiplied by k, T is multiplied by k too
-(MATHEMATICS, section 4).
+The search is over T in [1e-4, 1e4] x c. The scale c is the root mean square of the centred logits,
+so T scales with the logits (MATHEMATICS, section 4).
 """
 
 import math
@@ -34,12 +30,12 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A temperature, and the mean confidence at this temperature."""
+    """A temperature and its mean confidence."""
 
     temperature: float
-    confidence: float  # the mean confidence at `temperature`
-    crossings: int  # the number of values of T that give the wanted confidence
-    guard: Guard  # the check that some T gives the wanted confidence
+    confidence: float  # mean confidence at `temperature`
+    crossings: int  # number of T with the wanted confidence
+    guard: Guard  # whether some T gives the wanted confidence
 
 
 def match_accuracy(
@@ -50,10 +46,9 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is raised to at least 1/K + 0.01, because equal probabilities for all classes are
-    useless. An accuracy near 1 is lowered to the highest accuracy that n rows can tell apart from
-    1. `labels`, (n,), are by default the classes with the largest logits. `offsets` are b, (K,), by
-    default 0. If there are offsets, labels must be given too.
+    The accuracy is limited to 1/K + 0.01 or more, and to what n rows can distinguish from 1.
+    `labels`, (n,), are by default the classes with the largest logits. `offsets` are b, (K,), by
+    default 0. Offsets need labels.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
@@ -67,7 +62,7 @@ def match_accuracy(
     scale = spread(logits, out)
     if out.any():
         logits = np.where(out, -np.inf, logits)
-    if scale == 0:  # all logits of every row are equal, so T changes nothing
+    if scale == 0:  # T has no effect on equal logits
         return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "all logits are equal"))
 
     blocks = [class_major(block) for block in blocks_of(logits)()]
@@ -79,8 +74,7 @@ def match_accuracy(
             moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
         return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
-    # For the classes with the largest logits, there is one root between the ends. For other labels,
-    # a grid finds all roots.
+    # For the most probable classes, there is one root. For other labels, a grid finds all roots.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])
@@ -94,7 +88,7 @@ def match_accuracy(
         )
         return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
-    # the last crossing on the grid has the largest T
+    # the last root has the largest T
     last = int(falls[-1])
     log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
     guard = not_clamped(accuracy, wanted, why)
@@ -102,18 +96,18 @@ def match_accuracy(
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where `function` falls through 0 between `low` and `high` (Ridders' method)."""
+    """Return the root of a falling `function` between `low` and `high` (Ridders' method)."""
     at_low, at_high = function(low), function(high)
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
-        # Ridders: an exponential factor makes the function straight, then a secant finds the root.
+        # Ridders: an exponential factor straightens the function before a secant step.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # shrink the interval to the nearest point on each side of the root
+        # shrink the interval around the root
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

@@ -1,36 +1,29 @@
-"""Estimate precision, recall and other metrics of each class on the target, without target labels.
+"""Estimate precision, recall and other metrics per class, without target labels.
 
-The metrics are computed from the expected confusion matrix. In this matrix, a target row counts for
-every class, with the probabilities softmax(z / T + b) as weights (NannyML's CBPE, Białek et al.
-2023). T_c and the offsets b of the classes are fitted to the source: they minimise the log loss,
-summed over rows, plus (|b|^2 + (T_0 / T_c - 1)^2) / 2. T_0 is the T with the lowest log loss
-without offsets. With fewer than 5 errors on the source, T_0 is at least 1, and T_c is T_0. The
-offsets correct a classifier that finds one class too probable. If a file has one confidence per
-row, or more than 1,000 classes, b is 0 and T_c is T_0. If the user gives class frequencies, their
-offsets are added to b. For two classes, T is T_c. For more classes, T is halfway, in log T, between
-T_c and the T at which the mean confidence is the estimated accuracy. The AUROC ranks rows by the
-classifier's own probabilities.
+The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
+target row counts for every class, with the probabilities softmax(z / T + b) as weights. T_c and the
+class offsets b are fitted to the source: they minimise the log loss, summed over rows, plus (|b|^2
++ (T_0 / T_c - 1)^2) / 2. T_0 is the best T without offsets.
 
-This rule was chosen on the 158 shifts of the half *choose*. For two classes, the mean error of
-precision, recall, F1, specificity and AUROC is .044 (.046 with b = 0 and T halfway, as for more
-classes). For more classes, the mean error is .041 (.044 if b is 0, and .050 if T is T_c). Two
-alternatives to b are not better: isotonic calibration of each class, and a slope for each class.
+With fewer than 5 source errors, T_0 is at least 1, and T_c = T_0. With one confidence per row or
+more than 1,000 classes, b = 0 and T_c = T_0. Offsets of given class frequencies are added to b. For
+two classes, T = T_c. For more classes, T is halfway, in log T, between T_c and the T that matches
+the estimated accuracy. The AUROC ranks rows by the classifier's own probabilities.
 
-**Ranges.** The range of a metric contains its values at both ends of the accuracy's range, with T
-matched to each end. The range is widened on both sides by sqrt(s^2 + o^2). Here s is 1.96 times the
-sampling error of the labels, and o allows for a class that became rarer or more frequent: o is the
+This rule was chosen on the 158 shifts of the benchmark's half *choose*. The mean error of
+precision, recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
+
+**Ranges.** The range of a metric contains its values at both ends of the accuracy's range. It is
+widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the sampling error of the labels. o is the
 change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
-classes, the errors s and o of different classes are assumed to be independent.
+classes, the errors of different classes are assumed to be independent.
 
-For a group of rows, T is the T of all rows, and the accuracy of the group has o = 0. Groups were
-tried on each shift of *choose*: its rows were divided into two groups by their logits. The ranges
-contained 88 to 93 % of the metrics, but only 70 % of the mean recalls. So groups have no means over
-classes.
+For a group of rows, T is the T of all rows. Groups have no means over classes, because the ranges
+contained only 70 % of the mean recalls on *choose* (88 to 93 % of other metrics).
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
-wrong row; it is computed from the probabilities at the T that matches A. If all pairs of classes
-cost the same, R is known, and the range of the cost comes only from the range of A. The range of R
-is widened like the range of a metric.
+wrong row, from the probabilities at the T that matches A. The range of R is widened like the range
+of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -49,16 +42,16 @@ from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.records import NonNegative, at
 
-# two metrics that have one value for all classes together
+# metrics of all classes together
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
-COST = "cost"  # the mean cost of a row, in the units of costs.json
-MACRO = "macro"  # stands for the mean over classes, in place of the name of a class
-_LISTED = 10  # the largest number of classes that a message names
-# a metric is not estimated if fewer rows than this are expected for it
+COST = "cost"  # mean cost of a row
+MACRO = "macro"  # the mean over classes
+_LISTED = 10  # maximum number of classes in a message
+# minimum number of expected rows for a metric
 LEAST_ROWS = 5.0
 ODDS = float(np.e)
-_MOST_CLASSES = 1000  # with more classes, too few source rows of a class are read to fit offsets
+_MOST_CLASSES = 1000  # with more classes, no offsets are fitted
 _MOST_STEPS, _TOLERANCE, _LEAST_SLOPE = 50, 1e-6, 0.1
 METRIC_RANGE = (
     "Without labels, ranges of metrics are rules of thumb; they contained 91 to 94 % of the "
@@ -68,35 +61,35 @@ COST_RANGE = (
     "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts of the "
     "benchmark's half 'choose'."
 )
-Wanted = tuple[str, str | None]  # a metric and a class; None: all classes and their mean
+Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """An estimate of one metric, for one class or for all classes together."""
+    """An estimate of one metric."""
 
     metric: str
-    # None for a metric of all rows, or for the mean over classes
+    # None for all rows, or for the mean over classes
     class_name: str | None = field(metadata=at("class"))
-    value: NonNegative | None  # a share (or a cost); None if there are too few rows
+    value: NonNegative | None  # None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the smaller of two numbers: rows of the class, and rows that are predicted as the class
+    # expected rows of the class, or rows predicted as the class, whichever are fewer
     rows: NonNegative
-    interval: str  # the meaning of the range, in words
-    group: str | None = None  # the name of the group of rows; None for all rows
+    interval: str  # the meaning of the range
+    group: str | None = None  # None for all rows
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Some rows, divided into groups."""
+    """A division of rows into groups."""
 
     names: Sequence[str]
-    numbers: Integers  # for each row, the index of its group in `names`
+    numbers: Integers  # group index of each row
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
-    """Read a text such as ``f1,recall:fraud``. Raises ValueError with the reason."""
+    """Parse a text such as ``f1,recall:fraud``. Raises ValueError if it is invalid."""
     wanted: list[Wanted] = []
     for part in text.split(","):
         name, colon, of = part.strip().partition(":")
@@ -119,7 +112,7 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
 def has_metrics(
     estimates: Sequence[MetricEstimate], wanted: Sequence[Wanted], classes: Sequence[str]
 ) -> bool:
-    """Return whether the estimates contain all of these metrics and classes."""
+    """Return whether the estimates contain all wanted metrics."""
     keys = {(estimate.metric, estimate.class_name) for estimate in estimates}
 
     def is_there(metric: str, of: str | None) -> bool:
@@ -131,7 +124,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the metrics and classes of estimates (not the cost), as a user would ask for them."""
+    """Return the metrics and classes of estimates, except the cost."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -145,7 +138,7 @@ def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) ->
 def unknown_metrics(
     wanted: Sequence[Wanted], classes: Sequence[str], rows: int
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics that could not be estimated, because there are too few rows."""
+    """Yield the wanted metrics without values, because there are too few rows."""
     yield from selected(
         wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
     )
@@ -161,17 +154,17 @@ class Interval:
 
 
 class Spread(Protocol):
-    """A metric, and the numbers from which its range is computed."""
+    """A metric whose range can be computed."""
 
     @property
     def interval(self) -> Interval:
         """The metric and its range."""
 
     def mean(self, others: Sequence[Self]) -> Self:
-        """Return the mean of this metric and of the same metric of other classes."""
+        """Return the mean over this class and other classes."""
 
 
-# By the name of a metric: its number of rows, and its `Spread` if there are enough rows.
+# Number of rows and `Spread` (None if there are too few rows), by metric.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
@@ -181,9 +174,9 @@ class ExpectedSpread:
     """A metric computed from the expected confusion matrix."""
 
     value: float
-    ends: tuple[float, ...]  # the metric at both ends of the accuracy's range
-    below: float  # sum of the squares of independent errors that lower the metric
-    above: float  # sum of the squares of independent errors that raise the metric
+    ends: tuple[float, ...]  # values at both ends of the accuracy's range
+    below: float  # sum of squared errors that lower the metric
+    above: float  # sum of squared errors that raise the metric
 
     @property
     def interval(self) -> Interval:
@@ -192,7 +185,7 @@ class ExpectedSpread:
         return Interval(self.value, min(around) - self.below**0.5, max(around) + self.above**0.5)
 
     def mean(self, others: Sequence[Self]) -> "ExpectedSpread":
-        """Return the mean over classes, whose errors s and o are independent."""
+        """Return the mean over classes with independent errors."""
         parts = (self, *others)
         count = len(parts)
         return ExpectedSpread(
@@ -212,10 +205,10 @@ def expected_metrics(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on the target rows of `inputs`: first on all rows, then on each group.
+    """Estimate metrics on all target rows, then on each group.
 
-    `accuracy` is the combined estimate of the accuracy. `offsets` are b, (K,), if the user gives
-    class frequencies. `costs` are by true class (first axis) and predicted class.
+    `accuracy` is the combined estimate. `offsets` are b, (K,), for given class frequencies. `costs`
+    are by true class (first axis) and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -245,7 +238,7 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
-    # for the cost: the probabilities at the T matched to A, and to both ends of its range
+    # probabilities at the T that match A and both ends of its range
     of_cost: Sequence[Float64s] = ()
     if costs is not None:
         first = with_offsets(logits, matched[0], offsets)
@@ -254,8 +247,7 @@ def expected_metrics(
         yield cost_estimate(_cost(costs, of_cost, predictions, shares), len(rows))
     if groups is None:
         return
-    # The accuracy of a group is the mean confidence of its rows, at the T that is matched on all
-    # rows.
+    # The accuracy of a group is its mean confidence at the T of all rows.
     right = [
         confidences(with_offsets(logits, temperature, offsets), temperature, predictions)
         for temperature in matched
@@ -279,7 +271,7 @@ def expected_metrics(
 
 
 def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
-    """Return T_c and the offset of each class, shape (K,), which minimise the source's log loss."""
+    """Fit T_c and the class offsets, shape (K,), to the source."""
     logits, labels, K = inputs.source_logits, inputs.source_labels, inputs.n_classes
     allowed = inputs.source_errors >= MIN_ERRORS
     fit = fit_temperature(logits, labels, loss="nll", allow_sharpening=allowed)
@@ -290,9 +282,9 @@ def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
     logits, labels = logits[possible], labels[possible]
     counts = np.bincount(labels, minlength=K)
     scaled = class_major(logits) / temperature
-    scaled[np.isneginf(scaled)] = 0.0  # a class with the logit -inf has probability 0
+    scaled[np.isneginf(scaled)] = 0.0  # logits of -inf have probability 0
     of_labels = scaled[labels, np.arange(len(labels))]
-    # Newton's method for softmax(slope z / T + b); its log loss is convex in slope and b.
+    # Newton's method for softmax(slope z / T + b), which is convex in slope and b.
     for _ in range(_MOST_STEPS):
         current = temperature / slope
         chances = probabilities(with_offsets(logits, current, offsets), current)
@@ -303,7 +295,7 @@ def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
         curvature[0, 0] = (centred * scaled).sum() + 1
         curvature[0, 1:] = curvature[1:, 0] = centred.sum(axis=1)
         curvature[1:, 1:] = np.diag(shares + 1) - chances @ chances.T
-        first = 0 if allowed else 1  # with too few errors, the slope remains 1
+        first = 0 if allowed else 1  # the slope stays 1 with too few errors
         step = np.linalg.solve(curvature[first:, first:], gradient[first:])
         size = float(np.abs(step).max())
         step /= max(1.0, size)
@@ -324,7 +316,7 @@ def _spreads(
 ) -> dict[str, tuple[float, ExpectedSpread | None]]:
     """Return the metrics of a class.
 
-    `members` are the probabilities of the class, for A and both ends of its range.
+    `members` are the probabilities of the class for A and both ends of its range.
     """
     mass = np.ones(len(ranks))
     middle, *ends = (ClassRows(is_predicted, ranks, chance, mass) for chance in members)
@@ -343,7 +335,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows that a metric rests on, and the metric if this is enough."""
+    """Return the number of rows of a metric, and the metric if there are enough rows."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -365,12 +357,12 @@ def _cost(
     predictions: Integers,
     shares: Sequence[float] | None = None,
 ) -> Interval:
-    """Return the mean cost of some rows, with its range.
+    """Return the mean cost of rows, with its range.
 
-    `chances` are the probabilities, (K, n), for A and both ends of its range. `shares` are these
-    three accuracies; by default they are computed from the probabilities.
+    `chances` are probabilities, (K, n), for A and both ends of its range. `shares` are these three
+    accuracies, by default the mean confidences.
     """
-    of_row = costs[:, predictions]  # (K, n): the cost of each row, for each possible true class
+    of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)
     for number, chance in enumerate(chances):
         right = chance[predictions, np.arange(n)]
@@ -380,8 +372,7 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # Compute how R changes if the odds of one class are wrong. With two classes, the odds of
-        # only one class are changed, because the odds of the other class are their inverse.
+        # Change the odds of one class at a time. Two classes have inverse odds.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]
@@ -395,8 +386,7 @@ def _cost(
                 change = cost.sum() / positive(mistakes.sum()) - of_wrong
                 shifts.append((1 - share) * change)
             below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
-        # The range of A already allows for the sampling error of the number of wrong rows. So only
-        # the costs of wrong rows add noise here.
+        # The range of A already includes the sampling error of the number of wrong rows.
         residual = of_row - (0.0 if shares is None else of_wrong)
         residual[predictions, np.arange(n)] = 0
         first = np.einsum("kn,kn->n", chance, residual)
@@ -407,7 +397,7 @@ def _cost(
 
 
 def cost_estimate(cost: Interval | None, rows: float, kind: str = COST_RANGE) -> MetricEstimate:
-    """Return the mean cost of rows as a `MetricEstimate`."""
+    """Return the mean cost as a `MetricEstimate`."""
     if cost is None:
         return MetricEstimate(COST, None, None, None, None, rows, kind)
     return MetricEstimate(COST, None, cost.value, cost.low, cost.high, rows, kind)
@@ -421,14 +411,13 @@ def selected(
     spreads: Spreads,
     kind: str = METRIC_RANGE,
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics: for each, first the mean over classes, then the classes.
+    """Yield the wanted metrics: the mean over classes, then each class.
 
-    For two classes there is a mean only if the user asks for it, because most people want the
-    numbers of one class.
+    Two classes have a mean only on request.
 
-    - `rows`: the number of rows that `accuracy` is about.
-    - `spreads`: a function that returns the metrics of a class by name.
-    - `kind`: the meaning of the ranges, in words.
+    - `rows`: number of rows of `accuracy`.
+    - `spreads`: returns the metrics of a class by name.
+    - `kind`: the meaning of the ranges.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """
