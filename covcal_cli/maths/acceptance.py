@@ -1,18 +1,17 @@
-"""Plan which thresholds `decide` tests, in which order, and from which rows labels are drawn.
+"""Plan which thresholds `decide` tests, and from which rows labels are drawn.
 
-The whole plan is fixed before any label is seen. The plan depends on the scores of unlabelled rows,
-on the number of labels, and on beliefs. A belief says how many of the best rows are expected to be
-wrong, for every share of rows. If beliefs are wrong, fewer rows may be accepted, but a promise is
-never broken more often. MATHEMATICS, section 13, explains the tests and their bound.
+The plan is fixed before any label is seen. It depends on the scores of unlabelled rows, on the
+number of labels, and on beliefs about wrong rows. Wrong beliefs may reduce the number of accepted
+rows, but never make a guarantee less certain. MATHEMATICS, section 13, explains the tests and their
+bound.
 
-A candidate is a set of rows (the rows with the highest scores) and a number k. The set is accepted
-if at most k of its labelled rows are wrong. The first candidate and the region (the rows from which
-labels are drawn) are chosen so that the most rows are accepted, on average over the beliefs.
+A candidate is a set of rows with the highest scores, and a number k. It is accepted if at most k of
+its labelled rows are wrong. Labels are drawn from a region. The region and the first candidate are
+chosen so that the most rows are accepted, on average over the beliefs.
 
-A later batch draws from the rows that no earlier batch drew. If earlier batches could draw d rows
-of a set with K wrong rows, at least K - d wrong rows are left in the set. The bound of a batch is
-valid whatever rows the earlier batches drew. So the bound of several batches together is a
-convolution of their bounds.
+A later batch draws from the remaining rows. If earlier batches could draw d rows of a set with K
+wrong rows, at least K - d wrong rows remain. This bound does not depend on what was drawn before.
+So the bounds of several batches are combined by convolution.
 """
 
 import math
@@ -25,11 +24,9 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s, Integers
 
-# Only numbers K of wrong rows within this many standard deviations are computed. All other numbers
-# together have a probability below 1e-18.
+# Numbers of wrong rows further from the mean have a probability below 1e-18.
 _DEVIATIONS = 9
-# At most this many values of K are computed. A value also stands for the numbers K between it and
-# the next value.
+# Maximum number of values of K. A value stands for all K up to the next value.
 _POINTS = 128
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
@@ -39,8 +36,8 @@ _CERTAIN = 1 - 1e-12
 class Sampling:
     """How one batch was drawn from a set of rows."""
 
-    inclusion: float  # f: every row of the set was drawn with this probability, or a higher one
-    most: int  # m, the largest number of rows that the batch can draw from the set
+    inclusion: float  # f, minimum probability of drawing a row
+    most: int  # m, maximum number of rows drawn from the set
 
 
 def most_wrong(
@@ -52,27 +49,26 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return how many drawn rows may be wrong if the labels still prove the limit `error`.
+    """Return how many drawn rows may be wrong if the labels still prove the limit.
 
-    The result is -1 if even a draw without a wrong row proves nothing. The limit is proved if a set
-    with a share of wrong rows above `error` would give so few wrong drawn rows with a probability
-    of at most `level`.
+    A set with an error above `error` has so few wrong drawn rows with probability `level` at most.
+    Returns -1 if nothing can be proved.
 
     Parameters
     ----------
     rows : int
-        N, the number of rows of the set.
+        N, number of rows of the set.
     batches : sequence of Sampling
     error, level : float
     these_rows : bool
-        Whether the promise is only about these N rows, and not about later rows like them.
+        Whether the guarantee covers only these N rows, and not later rows.
     lost : int
-        Number of rows of the set that were removed before the first batch, and may all be wrong.
+        Number of rows that were removed before the first batch, and may all be wrong.
     """
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # More wrong rows than are expected at exactly `error` prove nothing, so `most` is limited.
+    # More wrong rows than expected at `error` prove nothing.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     bounds = []
@@ -86,7 +82,7 @@ def most_wrong(
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
     """Return the possible numbers K of wrong rows, and the probability of each K.
 
-    The true error is `error`; for `these_rows`, it is the smallest possible error above `error`.
+    The true error is `error`, or for `these_rows` the next possible error above it.
     """
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
@@ -94,7 +90,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(rows, math.ceil(mean + _DEVIATIONS * deviation))
     values = np.arange(low, high + 1, dtype=np.float64)
-    # log P(K) - log P(smallest K) is the sum of the steps log P(K + 1) - log P(K).
+    # Sum the steps log P(K + 1) - log P(K).
     steps = np.log((rows - values[:-1]) / (values[:-1] + 1)) + math.log(error / (1 - error))
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     chances = np.exp(logs - logs.max())
@@ -104,7 +100,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return upper bounds of P(at most k wrong drawn rows): a row per k, a column per K."""
+    """Return upper bounds of P(at most k wrong drawn rows), by k (first axis) and K."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -122,11 +118,8 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 def _joined(first: Float64s, second: Float64s) -> Float64s:
     """Return bounds for the wrong rows of two batches together.
 
-    The bounds in `second` are valid whatever the first batch drew.
-
-    P(W1 + W2 <= k) is a sum over the values of W1. The second bound grows with k - W1. So the sum
-    can be rearranged (summation by parts) into tail probabilities of W1, for which there are
-    bounds.
+    P(W1 + W2 <= k) is a sum over W1. Summation by parts turns it into tail probabilities of W1, for
+    which there are bounds. `second` is valid for every first batch.
     """
     steps = np.diff(second, axis=0, prepend=0)
     return np.array(
@@ -134,45 +127,44 @@ def _joined(first: Float64s, second: Float64s) -> Float64s:
     )
 
 
-# the probability of drawing a row outside the region, divided by that of a row inside the region
+# relative probability of drawing a row outside the region
 OUTSIDE = 0.02
-# the part of the allowed error probability that the test after the first batch may use
+# share of the error probability for the test after the first batch
 _FIRST_LOOK = 0.975
-_REGIONS = np.geomspace(0.05, 1, 16)  # the regions that are compared, as shares of the rows
-# from one candidate to the next, the number k grows by 1, or by this factor if that is more
+_REGIONS = np.geomspace(0.05, 1, 16)  # candidate regions, as shares of the rows
+# the number k grows by 1 or by this factor between candidates
 _GROWTH = 1.05
-_COUNTS = 400  # largest number of label counts for which a binomial tail is computed
-# A threshold is a multiple of 1 / _STEPS, at most two steps above the best score below it.
+_COUNTS = 400  # number of label counts with a binomial tail
+# Thresholds are multiples of 1 / _STEPS.
 _STEPS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows, and the largest number of wrong labelled rows with which it is accepted."""
+    """A set of rows, and the number of wrong labelled rows that it may have."""
 
     threshold: float
-    rows: int  # the number of rows above the threshold
-    labels: int  # about how many of these rows have a label
+    rows: int  # rows above the threshold
+    labels: int  # approximate number of labelled rows
     wrong: int
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates in the order of their tests, and the expected share of accepted rows."""
+    """The candidates in the order of their tests."""
 
     candidates: tuple[Candidate, ...]
-    share: float  # the expected share of accepted rows, on average over the beliefs
+    share: float  # expected share of accepted rows
 
 
 class Ranking:
-    """The scores of rows, highest first, and beliefs about which rows are wrong."""
+    """Sorted scores of rows, and beliefs about wrong rows."""
 
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief is a sequence of expected numbers of wrong rows, each as a share of all rows. The
-        first number is for no row. The other numbers are for evenly spaced shares of the rows with
-        the highest scores, up to all rows.
+        A belief is the expected number of wrong rows among the best rows, as shares of all rows.
+        Its values are for evenly spaced numbers of best rows, from none to all.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -186,31 +178,31 @@ class Ranking:
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
-        """Return a threshold that the best `rows` rows exceed, or fewer rows if scores are equal.
+        """Return a threshold that at most `rows` rows exceed.
 
-        The threshold depends only on the score of the next row. Given this score, the rows above it
-        are a random sample of all rows that will ever be above it.
+        The threshold depends only on the score of the next row, so the rows above it are a random
+        sample.
         """
         if rows >= len(self):
             return 0.0
         return (math.floor(float(self._ascending[-1 - rows]) * _STEPS) + 2) / _STEPS
 
     def above(self, threshold: float) -> int:
-        """Return how many rows have a score above a threshold."""
+        """Return the number of rows above a threshold."""
         return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
 
 
 def level_of_look(certainty: float, look: int) -> float:
-    """Return the probability of a wrong promise that is allowed after batch `look` (1, 2, ...).
+    """Return the allowed error probability of the test after batch `look` (1, 2, ...).
 
-    The probabilities of all batches sum to 1 - `certainty`.
+    The error probabilities of all batches sum to 1 - `certainty`.
     """
     share = _FIRST_LOOK if look == 1 else (1 - _FIRST_LOOK) * 0.5 ** (look - 1)
     return (1 - certainty) * share
 
 
 def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
-    """Return two probabilities of drawing a row: inside the region, and outside the region."""
+    """Return the probabilities of drawing a row inside and outside the region."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
@@ -218,9 +210,8 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
     """Return the candidates that accept the most rows on average, within a region.
 
-    The region is the `most` rows with the highest scores. The function `limits` takes a threshold.
-    For the rows above the threshold, it returns the approximate number of labels, and the result of
-    `most_wrong`.
+    The region is the `most` best rows. `limits` maps a threshold to the approximate number of
+    labels and the result of `most_wrong`.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -231,7 +222,7 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 
 
 def chance(ranking: Ranking, candidate: Candidate, beliefs: Sequence[Float64s]) -> float:
-    """Return the probability that a candidate is accepted, as the mean over the beliefs."""
+    """Return the mean probability over the beliefs that a candidate is accepted."""
     errors = [ranking.wrong(candidate.rows, belief) / candidate.rows for belief in beliefs]
     passed = [_binomial(candidate.labels, error, candidate.wrong).sum() for error in errors]
     return float(np.mean(passed))
@@ -240,20 +231,20 @@ def chance(ranking: Ranking, candidate: Candidate, beliefs: Sequence[Float64s]) 
 def _candidates(
     ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 ) -> list[Candidate]:
-    """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the whole region."""
+    """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the region."""
 
     def candidate(rows: int) -> Candidate:
-        # If scores are nearly equal, fewer than `rows` rows may be above the threshold.
+        # Ties may leave fewer than `rows` rows.
         threshold = ranking.threshold(rows)
         return Candidate(threshold, ranking.above(threshold), *limits(threshold))
 
     candidates: list[Candidate] = []
     wrong, low, last = 0, 1, candidate(most)
     while last.wrong >= wrong:
-        # a binary search for the smallest set that allows this number of wrong rows
+        # binary search for the smallest set
         low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
         new = candidate(low)
-        if new.wrong < 0:  # this happens only if many rows have the same score
+        if new.wrong < 0:  # only if many scores are equal
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)
@@ -264,10 +255,10 @@ def _candidates(
 
 
 def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return, for each candidate, the expected share of accepted rows if tests begin with it."""
+    """Return the expected share of accepted rows for each first candidate."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # The expected share of rows that later candidates add, for each number of wrong labelled rows.
+    # Expected share that later candidates add, by number of wrong labelled rows.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -275,7 +266,7 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
         beyond = np.pad(beyond, (0, max(limit + 1 - len(beyond), 0)))[: limit + 1]
         chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
         shares[place] = chances @ (candidate.rows / len(ranking) + beyond[: len(chances)])
-        # The test of the next candidate also counts the labelled rows between the two sets.
+        # The next candidate also counts the labelled rows between the two sets.
         rows = candidate.rows - before.rows
         rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
         chances = _binomial(candidate.labels - before.labels, rate, limit)
@@ -294,7 +285,7 @@ def _binomial(n: int, p: float, most: int) -> Float64s:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows from which labels are drawn, and what can be promised with these labels."""
+    """The rows from which labels are drawn, and their plan."""
 
     rows: int
     threshold: float
@@ -302,10 +293,9 @@ class Region:
 
 
 def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
-    """Return the best region for this number of labels; None if no promise would be possible.
+    """Return the best region for this number of labels, or None.
 
-    A binomial tail replaces the exact bound here. So the region may be a little worse than the best
-    region, but no promise becomes less certain.
+    A binomial tail approximates the exact bound here. The guarantee itself is exact.
     """
     best: Region | None = None
     sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
@@ -322,7 +312,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
             above = ranking.above(threshold)
             most = sampling(p, above).most
             place = np.searchsorted(sizes_of, most, side="right") - 1
-            # among many rows with the same score, no row is above it
+            # may be 0 because of ties
             return round(p * above), int(table[place]) if above else -1
 
         candidate = plan(ranking, rows, limits)
@@ -332,10 +322,9 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return, for each number of labels, how many labelled rows may be wrong.
+    """Return the number of wrong labelled rows that still proves the limit, by number of labels.
 
-    The limit `error` is still proved with so many wrong rows. The result is -1 if the limit is not
-    proved even without a wrong row.
+    The number is -1 if nothing can be proved.
     """
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
@@ -349,6 +338,6 @@ def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return the `Sampling` of the best `rows` rows, for a batch drawn in the order of scores."""
+    """Return the `Sampling` of the best `rows` rows for one batch."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))

@@ -1,12 +1,11 @@
-"""Metrics of one class against all others, from each row's probability of the class.
+"""One-vs-rest metrics of a class, from probabilities or labels of rows.
 
-A row stands for m_i rows, of which t_i are of the class. If labels are known, t_i is 0 or 1. If
-not, t_i is the calibrated probability of the class. Then the sums below are the expected confusion
-matrix of the class, as in NannyML's CBPE (Białek et al. 2023).
+A row stands for m_i rows, of which t_i are of the class. Without labels, t_i is the calibrated
+probability of the class. The sums below are then the expected confusion matrix (NannyML's CBPE,
+Białek et al. 2023).
 
-A metric is one entry of `CLASS_METRICS` and one function. The function returns the value of the
-metric, and its derivative by each t_i. The derivative tells how far an error of t_i changes the
-metric. This is the delta method (Särndal, Swensson & Wretman 1992, section 5.5).
+A function of `CLASS_METRICS` returns a metric and its derivative by each t_i, for the delta method
+(Särndal, Swensson & Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +20,13 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 
 @dataclass(frozen=True)
 class ClassRows:
-    """n rows, from which metrics of one class against all others are computed."""
+    """n rows, for one-vs-rest metrics of a class."""
 
-    is_predicted: Booleans  # q, (n,): true for rows that are predicted as the class
-    # (n,): the rank of each row by its probability of the class; ties have the same rank
+    is_predicted: Booleans  # q, (n,): whether the class is predicted
+    # (n,): rank of each row by its probability of the class; ties share a rank
     ranks: Integers
-    members: Float64s  # t, (n,), how many rows of the class each row stands for
-    mass: Float64s  # m, (n,), how many rows each row stands for
+    members: Float64s  # t, (n,), rows of the class
+    mass: Float64s  # m, (n,), rows
 
     @cached_property
     def predicted(self) -> float:
@@ -46,35 +45,34 @@ class ClassRows:
 
     @cached_property
     def hits(self) -> float:
-        """Number of rows of the class whose prediction is right."""
+        """Number of rows of the class that are predicted as the class."""
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
-        """Return the sum of `values` over the rows of each rank, the lowest rank first."""
+        """Return the sum of `values` for each rank."""
         return np.asarray(np.bincount(self.ranks, values))
 
 
 def positive(count: float) -> float:
-    """Return `count`, or the smallest positive number if `count` is 0 or less."""
+    """Return `count`, but at least the smallest positive number."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
-Derivative = tuple[float, Float64s]  # a value, and its derivative by each t_i, shape (n,)
+Derivative = tuple[float, Float64s]  # a metric and its derivative by each t_i
 
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """One metric of a class: its function, and the kinds of rows that the metric needs."""
+    """A metric of a class."""
 
     function: Callable[[ClassRows], Derivative]
-    # The kinds of rows that the metric needs. With fewer such rows, the metric is less precise.
-    needs: tuple[str, ...]  # names of properties of `ClassRows`
+    needs: tuple[str, ...]  # properties of `ClassRows` whose counts limit the precision
 
 
 def class_odds(logits: Floats) -> Float64s:
-    """Return the log odds of each class by the classifier's own probabilities, shape (K, n).
+    """Return the log odds of the classifier's own probabilities, shape (K, n).
 
-    Log odds rank rows like the probabilities, but still differ where probabilities round to 1.
+    Log odds still rank rows where probabilities round to 1.
     """
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))
@@ -109,7 +107,7 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """Return the probability that a row of the class ranks above a row of another class."""
+    """Return the one-vs-rest AUROC."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2
@@ -122,7 +120,7 @@ def _auroc(rows: ClassRows) -> Derivative:
 CLASS_METRICS: Mapping[str, ClassMetric] = {
     "precision": ClassMetric(_precision, ("predicted",)),
     "recall": ClassMetric(_recall, ("positives",)),
-    # The F1 of a class that is never predicted is 0, as in scikit-learn.
+    # Without predictions of a class, its F1 is 0, as in scikit-learn.
     "f1": ClassMetric(_f1, ("positives",)),
     "specificity": ClassMetric(_specificity, ("negatives",)),
     "auroc": ClassMetric(_auroc, ("positives", "negatives")),

@@ -1,10 +1,10 @@
 """Compute the networks of an adapted file with NumPy, from features to logits.
 
-``/networks`` holds ``projection`` (mean, scale and, if used, components). The arrays of ``psi``,
-``head`` and ``aligned_discriminator`` have the M members as first axis. ``discriminator`` reads the
-projected features, and its first axis has length 1. Layers are ``weight_0``, ``bias_0``,
-``weight_1`` and so on, of shapes (M, inputs, outputs) and (M, outputs). There is a ReLU between
-layers. If ``psi/output_relu`` is 1, another ReLU follows psi's last layer.
+``/networks`` holds ``projection`` (mean, scale and perhaps components). ``psi``, ``head`` and
+``aligned_discriminator`` have the M members as first axis. ``discriminator`` reads the projected
+features, and has a first axis of length 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so
+on, of shapes (M, inputs, outputs) and (M, outputs), with a ReLU between them. If
+``psi/output_relu`` is 1, a ReLU follows the last layer of psi.
 """
 
 import hashlib
@@ -15,12 +15,12 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s
 
-Networks = Mapping[str, AnyArray]  # the arrays of ``/networks``, named like ``psi/weight_0``
+Networks = Mapping[str, AnyArray]  # arrays such as ``psi/weight_0``
 _NONE = np.empty(0)  # replaces a missing array
 
 
 def networks_sha256(networks: Networks) -> str:
-    """Return the sha256 of the names and the values of all arrays, in the order of names."""
+    """Return the sha256 of all names and arrays."""
     digest = hashlib.sha256()
     for name in sorted(networks):
         digest.update(name.encode("utf-8"))
@@ -53,7 +53,7 @@ def unfit(networks: Networks) -> str | None:
     if networks.get("psi/output_relu", _NONE).shape != (1,):
         return "psi/output_relu"
     members = networks.get("psi/weight_0", _NONE).shape[:1]
-    # the inputs of each network are the outputs of the network before
+    # the outputs of psi are the inputs of head
     for name in ("psi", "head"):
         parts = ("weight", "bias")
         counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]
@@ -85,7 +85,7 @@ def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
 
 
 def projected(networks: Networks, features: Float32s) -> Float32s:
-    """Return the projected features, (n, k), which psi and the discriminator on phi read."""
+    """Return the projected features, (n, k)."""
     values = features.astype(np.float32) - networks["projection/mean"]
     if "projection/components" in networks:
         values = values @ networks["projection/components"]

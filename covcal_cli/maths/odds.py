@@ -1,21 +1,17 @@
-"""Conversions between logits, probabilities and log odds, and intervals of a share of rows.
+"""Logits, probabilities and log odds, and intervals of a share of rows.
 
-The log odds of a probability p are log(p / (1 - p)). The log odds of two rows still differ if both
-probabilities are so near to 1 that a float rounds them to 1.
+Log odds, log(p / (1 - p)), still differ where probabilities round to 1.
 
-`anytime_interval` is valid at all times, however often you look at it. Every draw is right with
-probability a. So far, S draws were right and F draws were wrong. The likelihood ratio of a mixture
-of other probabilities to a,
+`anytime_interval` is valid at all times, however often you look at it. With probability a a draw is
+right. S draws were right so far, and F were wrong. The likelihood ratio
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
-is a martingale with mean 1 if a is true. This is true for every prior Beta(p, q) that was fixed
-before the draws. Let alpha be the allowed error probability. By Ville's inequality, the probability
-that E(a) ever reaches 1/alpha is at most alpha. With probability 1 - alpha, the true a is therefore
-at all times among the values with E(a) below 1/alpha (Robbins 1970; Howard et al. 2021,
-"Time-uniform, nonparametric, nonasymptotic confidence sequences"). These values are an interval,
-because log E is a convex function of a. S and F need not be whole numbers: a draw with a weight may
-count as a fraction of a draw.
+is a martingale with mean 1 if a is true, for every fixed prior Beta(p, q). By Ville's inequality,
+E(a) ever reaches 1/alpha with probability at most alpha. So the values with E(a) < 1/alpha are a
+confidence sequence (Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic
+confidence sequences"). log E is convex in a, so the values are an interval. S and F may be
+fractions, because draws have weights.
 """
 
 import math
@@ -27,31 +23,26 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q of the prior. With 20, the interval is shortest if the truth is 5 to 10 points from the mean
-# of the prior.
+# p + q of the prior. With 20, the interval is shortest if the truth is 5 to 10 points away.
 _CONCENTRATION = 20.0
-_NEAREST = 0.02  # the mean of the prior is at least this far from 0 and 1
+_NEAREST = 0.02  # minimum distance of the prior mean from 0 and 1
 _HALVINGS = 50
 _ROUNDING = 1e-12
 
 
 def sigmoid(log_odds: Float64s) -> Float64s:
-    """Return probabilities from log odds of any size, without overflow."""
+    """Return probabilities from log odds, without overflow."""
     return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
 def logit(probability: Float64s, nearest: float) -> Float64s:
-    """Return log odds. Probabilities are first limited to `nearest` and 1 - `nearest`."""
+    """Return log odds. Probabilities are limited to `nearest` and 1 - `nearest`."""
     clipped = np.clip(probability, nearest, 1 - nearest)
     return np.asarray(np.log(clipped) - np.log1p(-clipped))
 
 
-# Functions of logits (n, K) and a temperature, computed in blocks that fit in the processor's
-# cache.
-
-
 def probabilities(logits: Floats, temperature: float) -> Float64s:
-    """Return softmax(z / T) of logits (n, K), with classes first, shape (K, n)."""
+    """Return softmax(z / T), shape (K, n), of logits (n, K)."""
     shares = np.empty(logits.shape[::-1])
     for rows, scaled in _scaled(logits, temperature):
         block = exp(scaled)
@@ -61,7 +52,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of each row's label at T, by default of the most probable class."""
+    """Return the probability of each row's label at T. Default: the most probable class."""
     blocks = (class_major(block) for block in blocks_of(logits)())
     return confidences_of(blocks, temperature, labels)
 
@@ -69,12 +60,12 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
-    """Return `confidences` from blocks of `class_major`. So several T can use the same blocks."""
-    values, start = [np.empty(0)], 0  # the empty array is the result for no rows
+    """Return `confidences` from blocks of `class_major`."""
+    values, start = [np.empty(0)], 0  # for no rows
     for logits in blocks:
         block = exp(logits / temperature)
         stop = start + block.shape[1]
-        # the largest logit of each row is 0, so the exponential of the most probable class is 1
+        # the largest logit of each row is 0
         term = 1.0 if labels is None else block[labels[start:stop], np.arange(stop - start)]
         values.append(term / block.sum(axis=0))
         start = stop
@@ -84,7 +75,7 @@ def confidences_of(
 def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     """Return the log odds of the most probable class at T, shape (n,).
 
-    Log odds rank rows like the probabilities, but still differ where probabilities round to 1.
+    Log odds still rank rows where probabilities round to 1.
     """
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
@@ -97,7 +88,7 @@ def top_log_odds(logits: Floats, temperature: float) -> Float64s:
 
 
 def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64s]]:
-    """Yield the rows of each block, with their z / T, classes first."""
+    """Yield z / T in blocks of rows, classes first."""
     start = 0
     for block in blocks_of(logits)():
         stop = start + len(block)
@@ -105,16 +96,13 @@ def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64
         start = stop
 
 
-# The interval of a share of rows.
-
-
 def quantile(level: float) -> float:
-    """Return half the width of a normal interval at this level, in standard deviations."""
+    """Return half the width of a normal interval, in standard deviations."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a share of n rows; n may be an effective number."""
+    """Return Wilson's (1927) interval of a share of n (effective) rows."""
     z = quantile(level)
     pull = z**2 / n
     centre = (share + pull / 2) / (1 + pull)
@@ -128,11 +116,11 @@ def anytime_interval(
     expected: Float64s | float,
     error: Float64s | float,
 ) -> tuple[Float64s, Float64s]:
-    """Return intervals of the probability of being right. All arrays have the same shape.
+    """Return intervals of the probability of being right. Arrays have equal shapes.
 
     - `right`, `wrong`: S and F, at least 0.
-    - `expected`: the mean of the prior, fixed before the draws.
-    - `error`: the probability that the interval is ever wrong.
+    - `expected`: mean of the prior, fixed before the draws.
+    - `error`: probability that the interval is ever wrong.
     """
     s, f, mean, level = np.broadcast_arrays(right, wrong, expected, error)
     mean = np.clip(mean, _NEAREST, 1 - _NEAREST)
@@ -140,7 +128,7 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Return the end of each interval that is on the side of the value `outside`."""
+        """Return the ends towards `outside`, by bisection."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

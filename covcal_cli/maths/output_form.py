@@ -1,12 +1,10 @@
 """Decide whether a classifier's outputs are logits or some form of probabilities.
 
-`OutputEvidence` counts facts about all rows. Its result, a `Form`, depends only on the set of rows:
-not on their order, on batches or on names. Tables, arrays, models and the Python API use it.
+`OutputEvidence` counts facts about all rows. The result does not depend on the order of rows.
 
-K numbers in [0, 1] whose sum is 1, up to rounding, are probabilities. If all rows have another
-constant sum, they are probabilities times this constant: votes of n trees, percentages, or scores
-from 0 to 255. If the constant is negative, probabilities were shifted (p - 1) or negated (-p). The
-sums of logits differ from row to row, except in a few rows by chance.
+Probabilities are in [0, 1], and each row sums to 1 up to rounding. Another constant sum means votes
+of n trees, percentages, or scores from 0 to 255. A negative constant sum means p - 1 or -p. The
+sums of logits differ from row to row.
 """
 
 import math
@@ -17,68 +15,67 @@ import numpy as np
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
 from covcal_cli.maths.softmax import DEPTH, extremes
 
-# In three cases the user must decide. "bounded": numbers in [0, 1] whose sum is not 1, such as
-# sigmoids, or a single column of probabilities. "mixed": most rows are probabilities, but not all.
-# "reversed": the lowest number is the most probable class, as in -p, 1 - p, -log p, or ranks.
+# The user must decide in three cases. "bounded": values in [0, 1] that do not sum to 1, such as
+# sigmoids. "mixed": most rows are probabilities. "reversed": the lowest value is the most probable
+# class, as in -p, 1 - p, -log p, or ranks.
 Form = Literal[
     "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
-# How probabilities were changed, so that the lowest number is the most probable class.
+# How the outputs were reversed.
 Reversal = Literal["negated", "complements", "logarithms", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
-BELOW = 1e-5  # rounding can move a probability this far below 0, for example in a sum of float32
-ABOVE = 1e-3  # rounding can move a probability this far above 1
-EXACT = 1e-3  # if a sum is this near to 1, no note about rounding is needed
-_SUM_TOLERANCE = 1e-2  # a sum this near to 1 counts as 1, which allows for half precision
-_WIDEST_TOLERANCE = 0.5  # the largest tolerance of a sum, however many values were rounded
-_LOG_TOLERANCE = 6e-3  # tolerance of a sum of p if the values -log p have two decimals
-_LARGEST_LOG = 746.0  # -log p of the least positive float64; larger values are logits
-_EXACT_SUM = 1e-4  # tolerance of a sum of values that were not rounded to few digits
+BELOW = 1e-5  # tolerance for rounding below 0
+ABOVE = 1e-3  # tolerance for rounding above 1
+EXACT = 1e-3  # tolerance of a sum without a note about rounding
+_SUM_TOLERANCE = 1e-2  # tolerance of a sum, for half precision
+_WIDEST_TOLERANCE = 0.5  # maximum tolerance of a sum
+_LOG_TOLERANCE = 6e-3  # tolerance of a sum of p, for -log p with two decimals
+_LARGEST_LOG = 746.0  # -log p of the smallest float64
+_EXACT_SUM = 1e-4  # tolerance of a sum of unrounded values
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # if at least this share of rows is probabilities, the other rows are damaged
-# values were clipped if the smallest or largest value occurs at least this often per row
+_MOST = 0.5  # minimum share of probabilities in "mixed" outputs
+# minimum frequency of the smallest or largest value, per row, in clipped values
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # with fewer rows, a pattern in the values may be chance
-_FEWEST_ROWS = 4  # with fewer rows, sums may be equal by chance
+_FEW_ROWS = 50  # with fewer rows, patterns may be chance
+_FEWEST_ROWS = 4  # with fewer rows, equal sums may be chance
 _BLOCK_VALUES = 1 << 16
-# a value is near e / (e + K - 1), the limit of a softmax of probabilities, from this share of it on
+# the largest value of a softmax of probabilities is near e / (e + K - 1)
 _NEAR = 0.9
-# quantised scores represent probability 0 by 0 or by the smallest number of the integer type
+# quantised scores begin at 0 or at the smallest integer of the type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Some probability differs from 1/K by at least this share of 1/K. If logits have a large constant
-# added, all of them are nearer to their mean.
+# Some probability differs from 1/K by this share of 1/K. Logits with a large added constant are
+# more alike.
 _UNLIKE_UNIFORM = 0.25
-_CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller than this
+_CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller
 
 
 class OutputEvidence:
-    """Counts over all rows of outputs, which tell whether the outputs are probabilities.
+    """Counts over all rows, which tell whether outputs are probabilities.
 
-    Rows come in arrays of shape (m, w). A single column (w = 1) stands for two classes. A row with
-    a value that is not finite does not count as probabilities.
+    Rows have shape (m, w). A single column stands for two classes. Rows with NaN or infinity do not
+    count as probabilities.
     """
 
     def __init__(self) -> None:
         self.rows = self.width = 0
-        self.low, self.high = math.inf, -math.inf  # the smallest and the largest value
-        self.sums = (math.inf, -math.inf)  # the smallest and the largest sum of a row
-        self.bounded = 0  # number of rows whose values are all in [0, 1]
-        # the first row with a value outside [0, 1], and this value
+        self.low, self.high = math.inf, -math.inf  # smallest and largest value
+        self.sums = (math.inf, -math.inf)  # smallest and largest sum of a row
+        self.bounded = 0  # rows with all values in [0, 1]
+        # first row with a value outside [0, 1], and this value
         self.first_outside: tuple[int, float] | None = None
         self.are_whole = True  # whether all values are whole numbers
-        # number of values that equal the smallest value, and number that equal the largest value
+        # counts of the smallest and of the largest value
         self._at_low = self._at_high = 0
-        self._below_half = 0  # number of rows of a single column below 1/2
+        self._below_half = 0  # rows of a single column below 1/2
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
         self._sum = 0.0  # sum over all rows
-        # number of rows that may be -log p, and of rows that may be ranks
+        # rows that may be -log p, and rows that may be ranks
         self._logarithms = self._ranks = 0
-        # Rounding to few decimals changes each value by up to half a unit, so sums need a
-        # tolerance. The number of decimals of all values is known only at the end. So rows are
-        # counted for each number of decimals that is still possible, and for None (not rounded).
+        # Rounded values need a larger tolerance of the sum. Count for each possible number of
+        # decimals, and for None (not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -134,7 +131,7 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # Counting stops after the first rows if these rows are not sorted.
+        # Stop counting if the first rows are not sorted.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
         with np.errstate(invalid="ignore"):  # two infinities may be subtracted
@@ -144,7 +141,7 @@ class OutputEvidence:
         self._uneven += int((steps != 0).any(axis=1).sum())
 
     def _add_reversed(self, exact: Float64s) -> None:
-        # Counting stops after the first rows if these rows are neither -log p nor ranks.
+        # Stop counting if the first rows are neither -log p nor ranks.
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)
@@ -175,7 +172,7 @@ class OutputEvidence:
 
     @property
     def reversal(self) -> Reversal | None:
-        """How the outputs were reversed (the lowest is the most probable class); else None."""
+        """How the outputs were reversed, or None."""
         if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
             return None
         if self.rows == self._logarithms and self.low < self.high:
@@ -190,10 +187,9 @@ class OutputEvidence:
 
     @property
     def _complement_of(self) -> float | None:
-        """Return A if the outputs are A - p with p from 0 to A, such as 1 - p; else None.
+        """Return A if the outputs are A - p with p from 0 to A, else None.
 
-        Then the sum of a row is A (K - 1). With two classes, this sum is A, but the values p also
-        sum to A. So A - p and p cannot be told apart.
+        A row then sums to A (K - 1). With two classes, A - p and p cannot be distinguished.
         """
         if self.width < 3:
             return None
@@ -207,13 +203,13 @@ class OutputEvidence:
             return None
         low, high = 1 - self.high / size, 1 - self.low / size  # of p / A
         is_complement = -ABOVE <= low <= min(_CERTAIN, (1 - _UNLIKE_UNIFORM) * uniform)
-        # The largest probability is further from 1/K than the smallest probability.
+        # The largest probability is the furthest from 1/K.
         is_complement &= high - uniform > max(uniform - low, _UNLIKE_UNIFORM * uniform)
         return size if is_complement and self.low >= -BELOW * size else None
 
     @property
     def remedy(self) -> str:
-        """The instruction to users that turns reversed outputs into usable outputs."""
+        """How the user can repair reversed outputs."""
         if self.reversal == "complements":
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":
@@ -222,12 +218,12 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """The largest distance of a sum from 1 that rounding of values can cause."""
+        """The tolerance of a sum, because of rounding."""
         return self._tolerance(self._decimals)
 
     @property
     def summing(self) -> int:
-        """The number of rows that are probabilities whose sum is 1, within the tolerance."""
+        """The number of rows that are probabilities."""
         return self._summing[self._decimals]
 
     @property
@@ -237,9 +233,9 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score for probability 0: it is 0, the least integer of a type, or a shifted score.
+        """The score for probability 0: 0, the smallest integer of a type, or a shifted score.
 
-        For scores a p - a, this score is -a. For scores from -a/2 to a/2, it is -a/2.
+        For scores a p - a, the score is -a. For scores from -a/2 to a/2, it is -a/2.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed 8-bit scores plus 128 have the sum 256
@@ -251,32 +247,31 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2. Logits with a large negative offset are too
-                # equal for this.
+                # Some probability must be above 1/2, unlike logits with a large negative offset.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return 0.0
 
     @property
     def _may_be_masked(self) -> bool:
-        """Whether values are so far apart that the lowest value may be a mask.
+        """Whether the lowest value may be a padding value for impossible classes.
 
-        Masked logits have nearly equal sums, because the mask is most of the sum.
+        Such a value dominates the sum of a row, so all sums are nearly equal.
         """
         return self.high - self.low > DEPTH
 
     @property
     def total(self) -> float | None:
-        """The constant sum of rows if `lowest` is subtracted from each value; else None."""
+        """The constant sum of rows after `lowest` is subtracted, or None."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the constant sum of rows, where each value v counts as sign (v - lowest).
+        """Return the constant sum of sign (v - lowest) over the values v of a row.
 
-        Return None if sums differ, or if a value counts as less than 0.
+        Return None if sums differ or a term is negative.
         """
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
@@ -289,7 +284,7 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum, and their values are not all near the mean."""
+        """Return whether rows have a constant sum, and values far from the mean."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -298,10 +293,9 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Return a constant sum; a sum that is nearly a whole number becomes this number.
+        """Return a constant sum, rounded if it is nearly a whole number.
 
-        Return None if values have few digits and the sum is not whole, because rounded logits may
-        have equal sums.
+        Return None for rounded values with another sum, which may be logits.
         """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
@@ -310,10 +304,9 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the sum of every row is below 1, because other answers have some probability.
+        """Whether every row sums to less than 1, as token probabilities do.
 
-        An example are the token probabilities of a language model. But if the sum of most rows is
-        exactly 1, a row with a lower sum is damaged.
+        If most rows sum to exactly 1, other rows are damaged.
         """
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
@@ -337,7 +330,7 @@ class OutputEvidence:
 
     @property
     def fact(self) -> str:
-        """The reason why the outputs are not logits, as a part of a sentence."""
+        """Why the outputs are not logits, as a part of a sentence."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
@@ -398,7 +391,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return a sentence for each fact that looks wrong about the outputs."""
+        """Return a sentence for each doubt about the outputs."""
         return tuple(
             doubt
             for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
@@ -439,9 +432,9 @@ class OutputEvidence:
         return None
 
     def _doubt_on_scale(self) -> str | None:
-        """Return a warning if the probabilities look like the softmax of probabilities.
+        """Return a warning if softmax seems to be applied twice.
 
-        With K classes, such numbers are between 1/(e + K - 1) and e/(e + K - 1).
+        With K classes, values are then between 1/(e + K - 1) and e/(e + K - 1).
         """
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
             return None
@@ -456,10 +449,10 @@ class OutputEvidence:
         )
 
     def _are_clipped(self) -> bool:
-        """Return whether probabilities were clipped at a smallest or largest value.
+        """Return whether probabilities were clipped.
 
-        Then many probabilities equal this value. The sum of a row differs from 1 by at most the
-        amount that clipping can add or remove.
+        Then many values are equal to the smallest or largest value. Clipping changes the sum of a
+        row by a known amount at most.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
@@ -477,7 +470,7 @@ class OutputEvidence:
 
     @property
     def _decimals(self) -> int | None:
-        return next(iter(self._summing))  # the smallest number of decimals that is still possible
+        return next(iter(self._summing))  # smallest possible number of decimals
 
     def _tolerance(self, decimals: int | None) -> float:
         if decimals is None:
@@ -491,11 +484,10 @@ def _short(number: float) -> str:
 
 
 def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
-    """Return the logarithms of probabilities, (m, K), after dividing each row by its sum.
+    """Normalise rows, and return log probabilities, (m, K).
 
-    `values` has shape (m, K), or (m, 1) for the probability of the second of two classes. `lowest`
-    is the number for probability 0 (`OutputEvidence.lowest`). A probability of 0, or below 0 by
-    rounding, becomes the smallest float32.
+    `values` have shape (m, K), or (m, 1) for the second of two classes. `lowest` is the score for
+    probability 0. A probability of 0 becomes the smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:
@@ -506,9 +498,9 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
 
 
 def log_odds(values: Floats) -> Float64s:
-    """Return the log odds of the probabilities of several labels, shape (m, L).
+    """Return the log odds of several labels, shape (m, L).
 
-    A probability p counts as at least the smallest float32, and so does 1 - p.
+    p and 1 - p are at least the smallest float32.
     """
     parts = np.clip(values.astype(np.float64), 0, 1)
     present, absent = (np.log(np.maximum(part, SMALLEST_FLOAT32)) for part in (parts, 1 - parts))

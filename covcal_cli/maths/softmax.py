@@ -1,19 +1,15 @@
-"""Softmax on blocks of logits, masked classes, and the scaling of logits by a calibration.
+"""Softmax of logits, padding values of impossible classes, and the scaling of logits.
 
-A class-major block has shape (K, m): its first axis is the classes. It is float64. NumPy then sums
-over classes for many rows at once, which is several times faster than row by row.
+A class-major block is float64, and has shape (K, m). Sums over classes are then much faster.
 
-A masked class has a logit that means probability 0 at every temperature. This logit, the mask, is
--inf, or a number far below all real logits: -1e9, -65504 (half precision), or the lowest number of
-a type. A row that overflowed looks the same: all classes but one are far below the highest logit.
-The scale of logits is measured without masks.
+A masked class has probability 0 at every temperature. Its logit (the mask) is -inf, or a padding
+value far below real logits, such as -1e9 or -65504. Masks are left out when the scale of logits is
+measured.
 
-A calibration changes logits by a `Scaling`: temperatures, and offsets that are added afterwards.
-Most calibrations scale the logits of one forecaster: softmax(z / T + b + a 1[k = f]),
-with an offset b for each class and an offset a for the predicted class f. A blend is the mean of
-two softmaxes: softmax(z / T_f) of the classifier's logits, and softmax(z / T_a) of the aligned
-logits. All code works with one T and one set of logits. So the logits of a blend are the logarithm
-of this mean, and its T is 1.
+A calibration scales logits with temperatures and offsets (`Scaling`): softmax(z / T + b + a 1[k =
+f]), with an offset b for each class and an offset a for the predicted class f. A blend is the mean
+of two softmaxes: softmax(z / T_f) of the classifier, and softmax(z / T_a) of the aligned logits.
+The logarithm of this mean serves as logits, with T = 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,24 +20,22 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, Labels
 
-# yields logits (m, K) in the order of rows; can be called several times
+# yields logits (m, K); can be called several times
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64  # values
-# If an offset is this many times the range of the logits, float32 loses half of their digits.
+# With a larger offset, float32 loses half of the digits.
 _FAR = 1 << 12
-# The negative log-likelihood of a class whose probability is below the smallest normal float64,
-# such as a masked class. It is about 708.
+# Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# A mask is at least this far below the highest logit of its row, and at least this many times the
-# usual distance between the two highest logits. The second condition is for naive Bayes, which
-# gives very low logits that are no masks. The smallest mask that people use is -10 000.
+# Minimum depth of a mask below the highest logit. It is multiplied by the usual distance of the two
+# highest logits, because naive Bayes gives very low logits that are no masks. The smallest common
+# mask is -10 000.
 DEPTH = 5e3
-_DEEPEST = 1e30  # a logit this far below the highest logit of its row is always a mask
-# The usual distance between the two highest logits is this quantile over the rows. The quantile is
-# low, because most rows may have masks.
+_DEEPEST = 1e30  # a logit further below is always a mask
+# Quantile for the usual distance. It is low, because most rows may have masks.
 _USUAL = 0.25
-_LEAST_SHARE = 1e-6  # the smallest class frequency on the target
+_LEAST_SHARE = 1e-6  # minimum class frequency on the target
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
@@ -56,10 +50,9 @@ def blocks_of(logits: Floats) -> LogitBlocks:
 
 
 def class_major(logits: Floats) -> Float64s:
-    """Copy logits, (m, K), to float64, (K, m), and subtract the highest logit of each row.
+    """Copy logits, (m, K), to float64, (K, m), and subtract each row's highest logit.
 
-    The softmax stays the same, and no exponential can overflow. A class with the logit -inf gets
-    probability 0.
+    The softmax stays the same, and exponentials cannot overflow.
     """
     block = np.array(logits.T, dtype=np.float64, order="C")
     block -= block.max(axis=0)
@@ -67,13 +60,12 @@ def class_major(logits: Floats) -> Float64s:
 
 
 def to_float32(logits: AnyArray) -> Float32s:
-    """Return logits, (m, K), as float32, without losing digits to a large offset.
+    """Return logits, (m, K), as float32. Large offsets are removed first.
 
-    An offset is a number that was added to all logits of a row. It does not change the softmax, but
-    a large offset leaves too few digits in float32. In rows with a large offset, the highest logit
-    is subtracted first, in float64.
+    A large constant in all logits of a row leaves few digits in float32. It does not change the
+    softmax.
     """
-    # masks may be too low for float32; infinite logits are refused by the caller
+    # masks may be too low for float32
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
         if logits.dtype in (np.float16, np.float32):
@@ -95,8 +87,7 @@ def with_offsets(
 ) -> Floats:
     """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` is the vector b, shape (K,), and `of_label` is the number a. Class f of a row is the
-    first class with the highest logit. Without offsets the logits are returned unchanged.
+    `offsets` are b, shape (K,), and `of_label` is a. f is the first class with the highest logit.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -108,18 +99,17 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    Half a row is added to the number of source rows of each class. The target frequency of a class
-    counts as at least one in a million. Both avoid a frequency of 0, because 0 has no logarithm.
+    Half a row is added to each source count, and target frequencies are at least 1e-6, so that
+    logarithms are finite.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
 
 
 def exp(block: Float64s) -> Float64s:
-    """Return e^x of numbers x of at most 0, as float64, to a relative error of 1e-7.
+    """Return e^x for x <= 0 as float64, with a relative error of 1e-7.
 
-    On most machines, NumPy's exponential in float64 is slow, and would take most of the time of a
-    fit. In float32 it is six times faster. Sums are still in float64.
+    The exponential is computed in float32, which is six times faster.
     """
     with np.errstate(over="ignore"):  # masks may be near the lowest float32
         powers = block.astype(np.float32)
@@ -135,28 +125,28 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """The softmax(z / T) of a block of rows, and its logarithm for chosen classes."""
+    """Softmax(z / T) of a block of rows."""
 
-    logits: Float64s  # (K, m), the highest logit of each row is 0
+    logits: Float64s  # (K, m), highest logit of each row is 0
     temperature: float
     log_sums: Float64s  # (m,): log sum_k e^(z_k / T)
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability per row. Class k of row j is at the place k m + j."""
+        """Return one log probability per row. Class k of row j has the index k m + j."""
         return self.logs_of(self.logits.take(places))
 
     def logs_of(self, logits: Float64s) -> Float64s:
-        """Return the log probability of one class per row from `logits`, (m,), of these classes."""
+        """Return one log probability per row, from the `logits` of the classes, (m,)."""
         logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
 
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
-        """Return log(1 - p) of the chosen rows, where p is the probability of a row's label.
+        """Return log(1 - p), where p is the probability of a row's label.
 
-        1 - p is computed as the sum over the other classes, which is exact even if p is rounded to
-        1. The result is -inf if all other classes are masked.
+        The other classes are summed, which is exact even if p rounds to 1. The result is -inf if
+        all other classes are masked.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
@@ -170,7 +160,7 @@ class Softmax:
 
 
 def softmax(block: Float64s, temperature: float) -> Softmax:
-    """Return the `Softmax` of a block from `class_major`, with the values of `log_softmax`."""
+    """Return the `Softmax` of a block from `class_major`."""
     scaled = block if temperature == 1 else block / temperature
     probabilities = exp(scaled)
     sums = probabilities.sum(axis=0)
@@ -179,9 +169,9 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
 
 
 def top_class(block: Float64s) -> Labels:
-    """Return the first class with the highest logit of each row of a block from `class_major`.
+    """Return the predicted classes, (m,), of a block from `class_major`.
 
-    The maximum of small integers is many times faster than argmax along the first axis.
+    The maximum of small integers is much faster than argmax.
     """
     classes = len(block)
     if classes > np.iinfo(np.uint8).max:
@@ -193,7 +183,7 @@ def top_class(block: Float64s) -> Labels:
 
 
 def top_confidence(logits: Floats, temperature: float) -> tuple[Labels, Float64s]:
-    """Return the first class with the highest logit of each row, (m, K), and its softmax(z / T)."""
+    """Return the predicted classes and their softmax(z / T), of logits (m, K)."""
     labels, confidence = np.empty(len(logits), dtype=np.int64), np.empty(len(logits))
     start = 0
     for part in blocks_of(logits)():
@@ -206,17 +196,14 @@ def top_confidence(logits: Floats, temperature: float) -> tuple[Labels, Float64s
 
 
 def log_mean_softmax(members: Floats) -> Float64s:
-    """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K).
-
-    These are the logits of a forecaster with M members.
-    """
+    """Return log mean_m softmax(z_m), shape (K, n), of members' logits (M, n, K)."""
     return log_mean([log_softmax(class_major(member), 1.0) for member in members])
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
     """Return log mean_m e^(l_m) of arrays l_m of one shape.
 
-    For each element, at least one of the arrays must be finite.
+    Each element must be finite in at least one array.
     """
     every = np.stack(logs)
     highest = every.max(axis=0)
@@ -225,10 +212,10 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return the depth of masks: a logit this far below its row's highest logit is a mask.
+    """Return how far a mask is at least below the highest logit of its row.
 
-    `logits` have shape (n, K), `weights` (n,). A row is ignored if its weight is 0, if its logits
-    are equal, if only one of its logits is finite, or if one of them is NaN or +inf.
+    `logits` have shape (n, K), `weights` (n,). Rows with weight 0, or without two different finite
+    highest logits, are ignored.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:
@@ -248,8 +235,8 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, (n, K), are masks. By default, `depth` is computed from these rows."""
-    # first a cheap test, because most blocks have no mask
+    """Return which logits, (n, K), are masks. By default, `depth` is computed."""
+    # cheap test first: most blocks have no mask
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
@@ -262,7 +249,7 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
 
 
 def valid_rows(logits: Floats) -> Booleans:
-    """Return which rows, shape (n,), of (n, K) hold no NaN or +inf and are not all -inf."""
+    """Return which rows, (n,), of (n, K) have a finite highest logit."""
     if logits.size and np.isfinite(logits).all():  # cheaper than a test of each row
         return np.ones(len(logits), dtype=bool)
     valid: Booleans = np.isfinite(logits.max(axis=1))
@@ -270,18 +257,15 @@ def valid_rows(logits: Floats) -> Booleans:
 
 
 def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
-    """Return the smallest and the largest value of each row of (n, K), both of shape (n,)."""
+    """Return minimum and maximum of each row, both of shape (n,)."""
     if rows.shape[1] > _SHORT:
         return rows.min(axis=1), rows.max(axis=1)
-    columns = np.ascontiguousarray(rows.T)  # NumPy reduces short rows much slower than columns
+    columns = np.ascontiguousarray(rows.T)  # NumPy reduces short rows slowly
     return columns.min(axis=0), columns.max(axis=0)
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of logits, (n, K), after subtracting each row's mean.
-
-    A logit is left out if its element of `out`, (n, K), is true.
-    """
+    """Return the root mean square of centred logits, (n, K), where `out` is false."""
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -291,14 +275,14 @@ def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> fl
     return float(np.sqrt((masses * squares).sum() / (masses * counts).sum()))
 
 
-# the classifier, or the network that covcal adapt trained
+# the classifier, or the network of covcal adapt
 ForecasterName = Literal["original", "aligned"]
-# The forecasters whose logits a calibration scales. A blend scales the logits of both.
+# What a calibration scales: one forecaster, or both (a blend).
 Forecasters = Literal["original", "aligned", "blend"]
 
 
 def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
-    """Return the names of the forecasters whose logits are scaled."""
+    """Return the names of the scaled forecasters."""
     return ("original", "aligned") if forecasters == "blend" else (forecasters,)
 
 
@@ -307,11 +291,11 @@ class Scaling:
     """The temperatures and offsets of a calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f; in a blend, the temperature for the classifier's logits
-    aligned_temperature: float | None = None  # in a blend, T_a, for the aligned logits
-    # b, (K,), added after the division by T_f; None in a blend
+    temperature: float  # T_f
+    aligned_temperature: float | None = None  # T_a, in a blend
+    # b, (K,); None in a blend
     offsets: Float64s | None = field(default=None, kw_only=True)
-    # a, added for the class that the classifier predicts; 0 in a blend
+    # a, for the predicted class; 0 in a blend
     of_label: float = field(default=0.0, kw_only=True)
 
     @property
@@ -321,26 +305,26 @@ class Scaling:
 
     @property
     def can_move_the_top(self) -> bool:
-        """Whether another class can become more probable than the predicted one."""
+        """Whether the most probable class can change."""
         return self.is_moved or self.reads_aligned
 
     @property
     def temperatures(self) -> dict[ForecasterName, float]:
-        """For each forecaster whose logits are scaled, the temperature."""
+        """The temperatures, by forecaster."""
         values = (self.temperature, self.aligned_temperature)
         named = zip(scaled_by(self.forecaster), values, strict=False)
         return {name: value for name, value in named if value is not None}
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether aligned logits are needed, which ``covcal adapt`` makes."""
+        """Whether aligned logits of ``covcal adapt`` are needed."""
         return "aligned" in self.temperatures
 
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
-        """Return logits z and a T, such that softmax(z / T) is the calibrated probabilities.
+        """Return logits z and T, so that softmax(z / T) are the calibrated probabilities.
 
-        `blocks` are the logits of each forecaster in `temperatures`, in the same order. The blocks
-        and the result have shape (K, m), as `class_major` makes them.
+        `blocks` are the logits of each forecaster in `temperatures`. All blocks have shape (K, m),
+        from `class_major`.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -353,20 +337,20 @@ class Scaling:
         return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return the calibrated probabilities of `blocks`, which `prepared` describes."""
+        """Return calibrated probabilities; `blocks` as in `prepared`."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
-        """Return the calibrated probability of `labels`, (m,); `prepared` describes `blocks`."""
+        """Return the calibrated probabilities of `labels`, (m,); `blocks` as in `prepared`."""
         probabilities = self.forecast(blocks).probabilities
         return np.asarray(probabilities[labels, np.arange(len(labels))])
 
     def shown(self, digits: int) -> str:
-        """Return the temperatures as text, with this number of significant digits."""
+        """Return the temperatures as text."""
         return shown_temperatures(self.temperature, self.aligned_temperature, digits)
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return T_f, and in a blend T_a, as text with this number of significant digits."""
+    """Return T_f, and in a blend T_a, as text with significant `digits`."""
     values = (temperature,) if aligned is None else (temperature, aligned)
     return ", ".join(f"{value:.{digits}g}" for value in values)

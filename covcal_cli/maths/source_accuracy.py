@@ -1,11 +1,9 @@
-"""The classifier's accuracy on source rows that it was not trained on.
+"""The classifier's accuracy on source rows outside the train split.
 
-If preprocessing, the order of classes or the chosen output is wrong, this accuracy shows it first.
-Only labelled validation and test rows count, because the classifier may have been trained on the
-training rows.
+A low accuracy shows wrong preprocessing, a wrong order of classes, or a wrong output. Training rows
+do not count, because the classifier may have been trained on them.
 
-If the accuracy looks wrong, every command repeats the sentence `SourceAccuracy.doubt`. If classes
-seem to be exchanged, this sentence is `SourceAccuracy.class_order`.
+Every command repeats the sentence `SourceAccuracy.doubt`.
 """
 
 import math
@@ -17,22 +15,21 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.maths.odds import wilson
 
-FEW_ROWS = 50  # with fewer rows, the accuracy is mostly chance
-# Below this value of Cohen's kappa, Landis and Koch (1977) call the agreement of two raters slight.
+FEW_ROWS = 50  # with fewer rows, the accuracy is not judged
+# Slight agreement by Cohen's kappa (Landis and Koch 1977).
 _SLIGHT = 0.2
-# An accuracy counts as low only if chance makes it so low with less than this probability.
+# Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# If the share of one class is this large, a good classifier may predict this class nearly always.
-# So the AUROC is checked too.
+# With a more frequent class, always predicting this class may be best. So the AUROC is checked too.
 _IMBALANCED = 0.7
-# The classes of a file that only says whether predictions are right. Its predictions are all RIGHT.
+# The classes of a file that only says whether predictions are right.
 RIGHT, WRONG = "right", "wrong"
-# with a lower AUROC, a classifier of imbalanced classes seems to have learnt nothing
+# minimum AUROC of a classifier that has learnt something
 _SKILL = 0.6
-# the largest numbers of rows and of classes for which the AUROC is computed
+# maximum numbers of rows and classes for the AUROC
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
-# Another order of the classes must raise the accuracy of the classes that move by this share, and
-# by this many standard deviations. These classes must have at least this many rows.
+# Minimum gain of another order of classes, in accuracy and in standard deviations, and minimum
+# number of rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
@@ -42,15 +39,15 @@ Scores = Callable[[Rows], Floats]
 
 @dataclass(frozen=True)
 class SourceAccuracy:
-    """The accuracy on labelled source rows that were not used for training, as counts of rows."""
+    """The accuracy on labelled source rows outside the train split."""
 
     rows: int  # at least 1
     right: int
-    chance: float  # the accuracy if the predictions were shuffled
-    majority: float | None = None  # the share of the most frequent class
+    chance: float  # accuracy of shuffled predictions
+    majority: float | None = None  # share of the most frequent class
     majority_class: str = ""
-    auroc: float | None = None  # mean over the classes; None if nothing looks wrong
-    # the accuracy with the classes in another order, which `exchanged` describes
+    auroc: float | None = None  # mean over classes; None if nothing looks wrong
+    # accuracy with another order of classes, and its description
     permuted: float | None = None
     exchanged: str = ""
 
@@ -68,9 +65,9 @@ class SourceAccuracy:
         classes: Sequence[str],
         scores: Scores | None = None,
     ) -> "SourceAccuracy | None":
-        """Compare labels and predictions, shape (n,). Return None if no label is known.
+        """Compare labels and predictions, shape (n,). Returns None without labels.
 
-        `scores` returns logits, (m, K), of chosen rows, from which the AUROC is computed.
+        `scores` returns logits, (m, K), for the AUROC.
         """
         labelled = np.flatnonzero(labels != UNKNOWN_LABEL)
         labels, predictions = labels[labelled], predictions[labelled]
@@ -111,7 +108,7 @@ class SourceAccuracy:
 
     @property
     def class_order(self) -> str | None:
-        """A warning that another order of the classes is far better; None if it is not."""
+        """A warning that another order of classes is far better, or None."""
         if self.permuted is None:
             return None
         return (
@@ -122,7 +119,7 @@ class SourceAccuracy:
 
     @property
     def doubt(self) -> str | None:
-        """Why this accuracy looks wrong, and what to do; None if it does not."""
+        """Why the accuracy looks wrong, and what to do, or None."""
         if self.class_order is not None:
             return self.class_order
         if not self._is_near_chance or self._ranks_well:
@@ -159,15 +156,15 @@ class SourceAccuracy:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
 
     def is_below(self, expected: float) -> bool:
-        """Return whether the accuracy is below a level by more than chance explains (at 1 %).
+        """Return whether the accuracy is significantly below `expected` (at 1 %).
 
-        The probability P(X <= right) of a binomial distribution is computed exactly.
+        This is an exact binomial test.
         """
         if not 0 < expected < 1:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
             return False
-        # going down from `right`, the terms fall at least as fast as a geometric series
+        # the terms fall at least as fast as a geometric series
         term = math.exp(
             math.lgamma(self.rows + 1)
             - math.lgamma(self.right + 1)
@@ -185,9 +182,9 @@ class SourceAccuracy:
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:
-    """Return the mean AUROC of each class against the others; None if fewer than two classes occur.
+    """Return the mean one-vs-rest AUROC; None if fewer than two classes occur.
 
-    Rows are ranked by the probability of the class. Only the most frequent classes are used.
+    Only the most frequent classes are used.
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
@@ -200,7 +197,7 @@ def mean_auroc(labels: Labels, logits: Floats) -> float | None:
 
 
 def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floats) -> float:
-    """Return P(score of a positive > score of a negative). Ties count half (Mann-Whitney)."""
+    """Return the AUROC (Mann-Whitney)."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     middle_ranks = np.cumsum(counts) - (counts - 1) / 2
     positives = int(is_positive.sum())
@@ -215,13 +212,11 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return the accuracy with a far better order of the classes, and this order; else None.
+    """Return the accuracy with a far better order of classes, and the order, or None.
 
-    The order, (K,), gives the matching class of each label. It is found on every second row and
-    tested on the other rows: with many classes and few rows, some order always fits the rows on
-    which it was found. Only the classes that move are tested, so two exchanged classes among many
-    are found. The order is far better if it raises the mean accuracy of these classes by at least
-    0.2, and by at least four standard deviations.
+    The order, (K,), gives the matching class of each label. It is found on every second row, and
+    tested on the other rows. Only classes that move are tested. Their mean accuracy must rise by at
+    least 0.2, and by at least four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]
     if len(held_labels) < FEW_ROWS:
@@ -236,7 +231,7 @@ def better_order(
         for answers in (held_labels, order[held_labels])
     )
     gain = float(((permuted - right) / rows[moved]).mean())
-    # Half a row is added to both outcomes, because a share of 0 or 1 has noise too.
+    # Add half a row to both outcomes, because a share of 0 or 1 has noise too.
     shares = (np.stack([right, permuted]) + 0.5) / (rows[moved] + 1)
     noise = math.sqrt((shares * (1 - shares) / rows[moved]).sum()) / int(moved.sum())
     if gain < max(_BETTER, _BETTER_DEVIATIONS * noise):
@@ -245,12 +240,10 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return the class that matches each label, (K,); the most frequent pairs are matched first.
+    """Return the class that matches each label, (K,). Frequent pairs are matched first.
 
-    If the order of the classes is wrong, most rows of a class are predicted as the same other
-    class. Then the result is the best one-to-one matching. In other cases there may be a better
-    matching. A label without rows gets its own class if that class is free, else the lowest free
-    class.
+    This finds the best matching if the order of classes is wrong. A label without rows gets its own
+    class if possible, else the lowest free class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)
@@ -268,7 +261,7 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
 
 
 def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
-    """Describe which classes are exchanged, the classes with most labelled rows first."""
+    """Describe which classes are exchanged, most frequent classes first."""
     swaps, moves = [], []
     for label in np.argsort(-label_counts, kind="stable").tolist():
         answer = int(order[label])

@@ -1,15 +1,11 @@
-"""Find the temperature with which softmax(z / T) fits labelled rows, exactly.
+"""Fit the temperature T of softmax(z / T) to labelled rows.
 
-MATHEMATICS, section 4, explains the rules. The loss can have several minima in T, so the search has
-three steps. On a sample of rows, a grid in log T finds all local minima. Each minimum is made more
-exact, first on the sample and then on all rows. The lowest of them is the result. An end of the
-interval is chosen only if its loss is below the loss of every minimum inside. T = 1 is chosen only
-if its loss is below all of these losses. Only the sample is random (it has a seed). T_g (section 2)
-is found in the same way.
+MATHEMATICS, section 4, explains the rules. The loss can have several minima in T. On a sample of
+rows, a grid in log T finds all local minima. Newton steps refine each minimum, first on the sample
+and then on all rows. The lowest minimum is the result. Ends of the interval and T = 1 are used only
+if their loss is lower. T_g (section 2) is found in the same way.
 
-With many classes, exponentials and their sums are float32, with the highest logit of each row at 0.
-Sums over rows are float64. T is still exact to 1e-6 in log T, and the fit takes
-a third of the time.
+With many classes, exponentials are float32. T is still exact to 1e-6 in log T.
 """
 
 import math
@@ -24,40 +20,38 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # with fewer errors among the labelled rows, T is not allowed to be below 1
-# With at least this many errors, a method that matches an accuracy may choose T below 1, but not
-# below the T of temp.
+MIN_ERRORS = 5  # with fewer errors, T may not be below 1
+# With fewer errors, methods that match an accuracy may not choose T below 1. T is never below the T
+# of temp.
 MIN_ERRORS_OF_FLOOR = 10
-_STEPS_PER_HALVING, _HALVINGS = 3, 27  # the grid has 81 points, from the upper end downwards
+_STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
-_GRID_VALUES = 1_000_000  # limits time and memory if there are many classes
+_GRID_VALUES = 1_000_000  # for many classes
 _RANGE = 1e4
-# how many numbers a block has, so that the block fits in the processor's cache
+# numbers per block, to fit in the processor's cache
 _BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
 _TOLERANCE = 1e-6
-# After a step that is shorter than this, the error is below the tolerance. The first number is for
-# steps that use two derivatives, the second for steps that use three.
+# After a shorter step, the error is below the tolerance (with two and with three derivatives).
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-# A third derivative is computed from the second derivatives at two values of log T, if these values
-# are at least this far apart.
+# Minimum distance in log T of two second derivatives that give a third derivative.
 _APART = 1e-3
 _MAX_STEPS = 60
 _TIE = 1e-12
-_FEW_CLASSES = 32  # with fewer classes than this, sums in float64 are faster than in float32
+_FEW_CLASSES = 32  # with fewer classes, float64 is faster
 
 
 @dataclass(frozen=True)
 class TemperatureFit:
-    """A temperature that was fitted, and its loss."""
+    """A fitted temperature and its loss."""
 
     temperature: float  # above 0; a value above 1 lowers confidence
-    loss: float  # the weighted mean loss at `temperature`; never above `loss_at_one`
+    loss: float  # weighted mean loss at `temperature`; never above `loss_at_one`
     loss_at_one: float
-    at_limit: Limit | None  # the end of the search interval if T is at that end, else None
-    held_at_one: bool  # true if T is 1 only because the best T, below 1, was not allowed
-    local_minima: int  # number of minima inside the interval
-    ruled_out: int = 0  # number of rows whose label is a masked class; no T fits such rows
+    at_limit: Limit | None  # the end of the search interval, if T is there
+    held_at_one: bool  # whether T is 1 because a lower T was not allowed
+    local_minima: int  # minima inside the interval
+    ruled_out: int = 0  # rows whose label is a masked class
 
 
 def fit_temperature(
@@ -69,15 +63,14 @@ def fit_temperature(
     allow_sharpening: bool = True,
     seed: int = 0,
 ) -> TemperatureFit:
-    """Fit T to labelled rows: the lowest of all local minima, to 1e-6 in log T.
+    """Fit T to labelled rows, to 1e-6 in log T.
 
-    - `logits`: of any float type, finite or -inf. A function that yields blocks is called several
-      times, which limits memory. Masks (`covcal_cli.maths.softmax`) have probability 0 at every T.
-    - `labels`, (n,): class numbers from 0 to K-1. Some classes may be absent.
-    - `weights`, (n,): the weight a_i of each row, not negative. Only their ratios matter.
+    - `logits`: of any float type, finite or -inf. A function that yields blocks limits memory.
+    - `labels`, (n,): class numbers from 0 to K-1.
+    - `weights`, (n,): weight of each row, not negative. Only ratios matter.
     - `loss`: the loss to minimise.
     - `allow_sharpening`: whether T may be below 1.
-    - `seed`: chooses the rows of the sample if there are more than 20 000.
+    - `seed`: seed of the sample, if there are more than 20 000 rows.
 
     Raises `ValueError` if there are no rows, or if weights are negative or sum to 0.
     """
@@ -90,7 +83,7 @@ def fit_temperature(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
     sample = _Sample.drawn(blocks, labels, row_weights, seed)
-    # The interval depends on the scale of the logits, without masks.
+    # The interval depends on the scale of unmasked logits.
     depth = mask_depth(sample.logits, sample.weights)
     scale = spread(sample.logits, masked(sample.logits, depth), sample.weights)
     shift = _Shift.within(depth, max(1.0, _RANGE * scale))
@@ -101,7 +94,7 @@ def fit_temperature(
         loss,
         shift.floor,
     )
-    if scale == 0:  # in every row, all logits that are not masks are equal
+    if scale == 0:  # T has no effect on equal logits
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
     shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
@@ -128,10 +121,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the allowed point with the lowest loss, and whether the best point was not allowed.
-
-    If T may not be below 1, T = 1 replaces every smaller T.
-    """
+    """Return the best allowed point, and whether a better point was not allowed."""
     candidates, is_held = minima, False
     if not allow_sharpening:
         allowed = [point for point in minima if point.log_t >= 0]
@@ -141,12 +131,9 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
     return (at_one if best.loss > at_one.loss else best), is_held
 
 
-# The sample of rows, and all rows in blocks that are ready for exponentials.
-
-
 @dataclass(frozen=True)
 class _Sample:
-    """A sample of rows; their weights also stand for the rows that were not drawn."""
+    """A weighted sample of rows."""
 
     logits: Floats  # (m, K)
     labels: Labels
@@ -154,9 +141,9 @@ class _Sample:
 
     @classmethod
     def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
-        """Draw rows from all blocks: the more classes, the fewer rows.
+        """Draw rows from all blocks: fewer rows for more classes.
 
-        Raises ValueError if the number of labels is wrong, or a label is no class number.
+        Raises ValueError if labels are invalid.
         """
         n_classes = next(block.shape[1] for block in blocks())
         rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
@@ -175,11 +162,10 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Draw at most `most` rows. Return the numbers of these rows, and how often each row was drawn.
+    """Draw at most `most` rows. Return row numbers, and how often each row was drawn.
 
-    A row is drawn in proportion to its weight. If only a few rows have large importance weights, a
-    uniform draw could miss these rows. The draw takes equal steps along the cumulated weights, so
-    every row with a large weight is drawn as often as its weight says.
+    Rows are drawn in proportion to their weights (systematic sampling), so that rows with large
+    importance weights are not missed.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -199,17 +185,14 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class _Shift:
-    """A function from logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
+    """Converts logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
 
-    depth: float  # a logit that is further than this below the highest logit of its row is a mask
-    floor: float  # replaces masks, because -inf cannot be multiplied by 0
+    depth: float  # minimum depth of a mask
+    floor: float  # replaces masks, because -inf times 0 is NaN
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return the function for temperatures up to `highest_t`.
-
-        At all of these temperatures, a logit of `floor` has probability 0.
-        """
+        """Return a `_Shift` whose `floor` has probability 0 up to T = `highest_t`."""
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
 
@@ -223,16 +206,13 @@ class _Shift:
         return values.astype(np.float32, copy=False)
 
 
-# The loss of each row, and the weighted mean loss as a function of log T.
-
-
 def brier_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
     """Return ||p - y||^2 of each row, and its derivatives in s = log T.
 
-    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits have the shape
-    (K, m), and the highest of each row is 0. For derivatives, they must be finite.
+    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits have shape (K,
+    m), and the highest of each row is 0. Derivatives need finite logits.
     """
     u, e = _exponentials(block, temperature)
     total = _sums(e)
@@ -261,7 +241,7 @@ def brier_rows(
 def nll_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return -log p_y of each row, at most `MOST_NLL`, and its derivatives, as in `brier_rows`."""
+    """Return -log p_y of each row, at most `MOST_NLL`, and its derivatives in log T."""
     u, e = _exponentials(block, temperature)
     total = _sums(e)
     u_y = _label_logits(block, labels) / temperature
@@ -282,7 +262,7 @@ def nll_rows(
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
     """Return u = z/T and e^u.
 
-    With few classes the results are float64: at large T, sums change too little for float32.
+    With few classes, the results are float64.
     """
     with np.errstate(over="ignore"):  # a mask can be near the lowest float32
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
@@ -306,16 +286,16 @@ def _wide(values: Floats) -> Float64s:
     return values.astype(np.float64)
 
 
-# Functions of logits (K, m), labels and T that return the loss of each row, and its derivatives.
+# Return the loss of each row, and its derivatives.
 ROW_LOSSES: dict[Loss, Callable[[Floats, Labels, float, bool], list[Float64s]]] = {
     "brier": brier_rows,
     "nll": nll_rows,
 }
-Derivatives = tuple[float, float, float]  # the loss, and its first two derivatives in log T
+Derivatives = tuple[float, float, float]  # loss and first two derivatives in log T
 
 
 class _Objective:
-    """The weighted mean loss of some rows, as a function of log T."""
+    """The weighted mean loss as a function of log T."""
 
     def __init__(
         self,
@@ -328,12 +308,12 @@ class _Objective:
         self._blocks, self._labels, self._weights = blocks, labels, weights
         self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
-        self.ruled_out = 0  # number of rows whose label is a masked class
+        self.ruled_out = 0  # rows whose label is a masked class
 
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return loss and derivatives at each log T in `slopes_at`, and the loss at `values_at`."""
+        """Return loss and derivatives at `slopes_at`, and the loss at `values_at` (both log T)."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -342,7 +322,7 @@ class _Objective:
             labels, weights = self._labels[start:stop], self._weights[start:stop]
             for total, (log_t, derivatives) in zip(sums, points, strict=True):
                 rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
-                # np.dot would start threads, which are slow on a busy machine
+                # np.dot would start threads
                 total[: len(rows)] += [(weights * row).sum() for row in rows]
             lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
             self.ruled_out += int(np.count_nonzero(lowest))
@@ -352,11 +332,10 @@ class _Objective:
         return of_slopes, [loss for loss, _, _ in means[len(slopes_at) :]]
 
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
-        """Return values of log T in equal steps that end at `highest`, and the loss at each.
+        """Return a grid of log T that ends at `highest`, and the loss at each point.
 
-        Squaring e^(z/T) halves T. So exponentials are computed only for three temperatures. Their
-        squares are the exponentials for other temperatures. Each squaring doubles the
-        rounding error, in float64 to 1e-8 at the lowest T.
+        Squaring e^(z/T) halves T, so only three exponentials are computed. At the lowest T, the
+        rounding error is 1e-8.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -373,7 +352,7 @@ class _Objective:
                 for halving in range(_HALVINGS):
                     p_y = powers[own] / total
                     np.multiply(powers, powers, out=powers)
-                    # the sums of exponentials for the next temperature
+                    # sums for the next temperature
                     squares = np.einsum("km->m", powers)
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
@@ -387,14 +366,8 @@ class _Objective:
         return np.asarray(highest - _GRID_STEP * steps, np.float64), values
 
 
-# The search for T.
-
-
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the grid indices of local minima; the middle index if the loss is flat there.
-
-    A flat part that reaches an end of the grid is not a minimum.
-    """
+    """Return the grid indices of local minima, in the middle of flat minima."""
     tie = _TIE * max(1.0, float(np.abs(values).max()))
     minima, left = [], 0
     for index in range(1, len(values)):
@@ -409,19 +382,19 @@ def _interior_minima(values: Float64s) -> list[int]:
 
 @dataclass
 class _Descent:
-    """A descent to a local minimum. Each step is Newton's or a bisection."""
+    """A descent to a local minimum by Newton or bisection steps."""
 
     log_t: float
     left: float
     right: float
-    third: float = 0.0  # third derivative, from the second derivatives at two points
+    third: float = 0.0  # third derivative
     loss: float = math.nan
     done: bool = False
-    # the log T at which the last step began, and the second derivative at this log T
+    # log T and second derivative before the last step
     _last: tuple[float, float] | None = None
 
     def move(self, derivatives: Derivatives) -> None:
-        """Take a step, at most as long as a step of the grid, and check whether it is the last."""
+        """Take a step of at most a grid step, and check for convergence."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
@@ -433,9 +406,9 @@ class _Descent:
         if curvature > 0:
             step = -slope / curvature
             bend = self.third * step / curvature
-            # Newton's step, made more exact with the third derivative
+            # Newton's step, corrected by the third derivative
             step *= 1 - bend / 2 if abs(bend) < 1 else 1
-        else:  # where the loss is not convex, only the direction of the slope is used
+        else:  # not convex: follow the slope
             step = -math.copysign(_GRID_STEP, slope)
         step = max(-_GRID_STEP, min(_GRID_STEP, step))
         newton = curvature > 0 and self.left <= self.log_t + step <= self.right
@@ -455,11 +428,11 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the minima on all rows, ends of the interval if they are lower, and T = 1."""
-        # First, a grid over the whole interval finds the local minima on the sample.
+        """Return minima and low ends of the interval, and T = 1, on all rows."""
+        # Find the local minima on the sample with a grid.
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # Then steps on the sample make the minima more exact. So fewer steps need all rows.
+        # Refine minima on the sample first, which is cheaper.
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -473,7 +446,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move every descent to its minimum. Also return the losses at the log T in `values_at`."""
+        """Move every descent to its minimum. Return the losses at `values_at`."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):
@@ -489,10 +462,7 @@ class _Search:
         return self.low if limit == "lower" else self.high
 
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
-        """Return the ends of the grid at which the loss is lowest.
-
-        The first point of the grid is a quarter of a step before the interval.
-        """
+        """Return the ends of the grid with the lowest loss."""
         lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
         ends: list[tuple[float, Limit]] = [(values[0], "lower"), (values[-1], "upper")]
         return [limit for value, limit in ends if value <= lowest]
@@ -501,5 +471,5 @@ class _Search:
 def _best(points: list[_Point]) -> _Point:
     lowest = min(point.loss for point in points)
     tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # if losses are equal, a minimum inside the interval is preferred to a limit
+    # prefer a minimum inside the interval
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))

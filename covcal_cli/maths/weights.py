@@ -1,13 +1,11 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
 The discriminator g(x) is the probability that x is from the source, if both domains are equally
-frequent. So q/p = 1/g - 1. The logits of g are divided by T_g, and then g is clipped. Both steps
-use logarithms, so nothing overflows (MATHEMATICS, sections 2, 3, 8 and 9).
+frequent. So q/p = 1/g - 1. The logits of g are divided by T_g, and the weights are clipped
+(MATHEMATICS, sections 2, 3, 8 and 9).
 
-For a features file, the discriminator is a logistic regression of two kinds of rows, fitted by
-Newton's method. It minimises a loss (MATHEMATICS, section 1): the cross-entropy, with half of the
-weight on each kind of row, plus a ridge penalty on the coefficients but not on the intercept. This
-loss is convex, so it has one minimum, and no seed is needed.
+For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method
+(MATHEMATICS, section 1). Both domains have half of the weight.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,33 +18,30 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
-FIT_OFFSET = 0.5  # the weight of Theorem 1 is a = 1/g - 1/2 = w + 1/2
-# A function that yields standardised inputs (m, d), their kind (1 or 0) and their weight. It is
-# called once per step.
+FIT_OFFSET = 0.5  # a = 1/g - 1/2 = w + 1/2 (Theorem 1)
+# Yields standardised inputs (m, d), their kind (1 or 0) and their weight; called once per step.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
-RIDGE = 1e-3  # the factor of ||coefficients||^2 / 2, which is added to the mean cross-entropy
-_TOLERANCE = 1e-10  # the iteration stops when the predicted gain of a step is smaller
+RIDGE = 1e-3  # factor of ||coefficients||^2 / 2 in the loss
+_TOLERANCE = 1e-10  # minimum predicted gain of a step
 _MAX_STEPS = 60
 
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """Numbers that show how reliable importance weights are; shares are fractions of n rows."""
+    """How reliable importance weights are; shares are fractions of n rows."""
 
     n: int  # number of source validation rows
-    # `ess` is the effective sample size of the weights w: it shows how far the domains overlap.
-    # `ess_fit` is the effective sample size of the weights a: it shows the noise of T_f.
+    # Effective sample sizes of the weights w (overlap of the domains) and a (noise of T_f).
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
     mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
-    clipped_share: float  # share of rows whose weight is at the upper limit U
-    largest_share: float  # the largest weight, as a share of the sum of all weights
-    # The probability that the discriminator ranks a source row above a target row; 0.5 if the
-    # discriminator cannot tell the domains apart.
+    clipped_share: float  # share of rows with the maximum weight U
+    largest_share: float  # largest weight, as a share of all weights
+    # AUROC of the discriminator; 0.5 if the domains are the same.
     domain_auc: float
-    # squared error of g, with equal weight for both domains; guessing has 0.25
+    # squared error of g; 0.25 by chance
     discriminator_error: float
 
 
@@ -54,13 +49,13 @@ class WeightHealth:
 class ImportanceWeights:
     """Importance weights of source validation rows, with temperatures and checks."""
 
-    weights: Float64s  # (n,): w = 1/g - 1 in [0, U], as the mean over members
-    temperatures: tuple[TemperatureFit, ...]  # T_g of the discriminator of each member
+    weights: Float64s  # (n,): w = 1/g - 1 in [0, U], mean over members
+    temperatures: tuple[TemperatureFit, ...]  # T_g of each member
     health: WeightHealth
 
     @property
     def fit_weights(self) -> Float64s:
-        """The weights a = 1/g - 1/2 with which T_f is fitted, shape (n,)."""
+        """The weights a = 1/g - 1/2 for fitting T_f, shape (n,)."""
         return self.weights + FIT_OFFSET
 
 
@@ -69,8 +64,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The arguments are the discriminators' logits of validation rows, with a row per member: (M, n)
-    for the source, (M, n_t) for the target. `max_weight` is U >= 1.
+    The arguments are the discriminators' logits of validation rows: (M, n) on the source, (M, n_t)
+    on the target. `max_weight` is U >= 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -78,7 +73,7 @@ def importance_weights(
         (source / fit.temperature, target / fit.temperature)
         for (source, target), fit in zip(members, fits, strict=True)
     ]
-    # the weights are averaged, not the logits, because each member has a T_g of its own
+    # average weights, because each member has its own T_g
     on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
     on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
     health = WeightHealth(
@@ -102,9 +97,8 @@ def importance_weights(
 def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
     """Fit T_g by squared error, with equal weight for both domains (MATHEMATICS, section 2).
 
-    The squared error (s - sigmoid(l/T))^2 is half the Brier score of the logits (0, l). So this is
-    `fit_temperature`, with weights 1/n in each domain. The logits are of validation rows, (n_s,)
-    and (n_t,).
+    The squared error (s - sigmoid(l/T))^2 is half the Brier score of the logits (0, l). The
+    arguments are logits of validation rows, (n_s,) and (n_t,).
     """
     sizes = len(source_logits), len(target_logits)
     logits = np.concatenate([source_logits, target_logits]).astype(np.float64)
@@ -117,16 +111,16 @@ def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
     """Return w = 1/g - 1 = exp(-l/T_g) from l/T_g, limited to [0, U]."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
-    # exp(log U) may be rounded to less than U, but rows at the limit must have exactly U
+    # exp(log U) may be rounded to less than U
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
 def effective_sample_size(weights: Float64s) -> float:
-    """Return (sum w)^2 / sum w^2. It is n for equal weights, and 1 if one row has all weight."""
+    """Return the effective sample size (sum w)^2 / sum w^2."""
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
-    relative = weights / scale  # the squares of tiny weights would be rounded to 0
+    relative = weights / scale  # squares of tiny weights would be 0
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
@@ -136,29 +130,23 @@ def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
 
 
 def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
-    """Return the probability that a source row scores higher than a target row (ties: half)."""
+    """Return the AUROC of scores, with source rows as positives."""
     ordered = np.sort(target_scores)
     below = np.searchsorted(ordered, source_scores, side="left")
     not_above = np.searchsorted(ordered, source_scores, side="right")
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# Theorem 1 in units of L = ||fhat - y||^2 / 2, which lies in [0, 1] (MATHEMATICS, section 8):
-#
-#     E_target[L] <= E_source[(1/g - 1/2) L] + (1+U)^3 E_r[(g* - g)^2],  r = (source + target) / 2
-#
-# The last term is unknown, but E_r[(g* - g)^2] = E_r[(g - s)^2] - E_r[(g* - s)^2]. The last term of
-# this difference is at least 0. If it is left out, the bound is weaker. Because g >= 1/(1+U), the
-# weaker bound is at least (1+U)/2 >= 1, so it never proves anything. It is also valid only for
-# whole populations and a known U.
+# E_r[(g* - g)^2] is unknown, but at most E_r[(g - s)^2]. With this, the bound is weaker. It is at
+# least (1+U)/2 >= 1, because g >= 1/(1+U), so it never proves anything.
 
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of Theorem 1. Its bound is always at least 1, so it is of no practical use."""
+    """The terms of Theorem 1. The bound is always at least 1, so it proves nothing."""
 
-    weighted_error: float  # mean over source validation rows of (1/g - 1/2) L
-    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2, which is at least E_r[(g* - g)^2]
+    weighted_error: float  # mean of (1/g - 1/2) L over source validation rows L
+    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2
     discriminator_error: float
     max_weight: float  # U
     factor: float  # lambda = (1+U)^3
@@ -172,8 +160,7 @@ def bound_terms(
     """Return the terms of Theorem 1.
 
     `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows. `brier`, shape (n,), is
-    ||fhat - y||^2 of the same rows for the calibrated forecaster, in [0, 2]. In the squared error
-    of g, each domain has weight 1/2. The true q/p is assumed not to exceed U.
+    ||fhat - y||^2 on these rows, in [0, 2]. The true q/p is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3
@@ -182,9 +169,9 @@ def bound_terms(
 
 
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
-    """Return d coefficients and the intercept, (d + 1,); None if the iteration does not converge.
+    """Fit a logistic regression. Return d coefficients and the intercept, (d + 1,).
 
-    The logit that a row is of kind 1 is inputs @ coefficients + intercept.
+    The logit of kind 1 is inputs @ coefficients + intercept. Returns None without convergence.
     """
     return newton(lambda weights: _derivatives(blocks, weights), np.zeros(width + 1))
 
@@ -192,16 +179,16 @@ def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
 def newton(
     derivatives: Callable[[Float64s], tuple[float, Float64s, Float64s]], start: Float64s
 ) -> Float64s | None:
-    """Return the minimum of a convex function; None if the iteration does not converge.
+    """Return the minimum of a convex function; None without convergence.
 
-    `derivatives` returns the function's value, gradient and Hessian at a point.
+    `derivatives` returns value, gradient and Hessian at a point.
     """
     point = start.copy()
     step = np.zeros_like(point)
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # the step was too long, so its length is halved
+        if trial > value:  # halve a step that is too long
             step /= 2
             point -= step
             continue
@@ -214,7 +201,7 @@ def newton(
 
 
 def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Float64s]:
-    """Return the value, the gradient and the Hessian of the loss at `weights`."""
+    """Return value, gradient and Hessian of the loss."""
     penalty = np.full(len(weights), RIDGE)
     penalty[-1] = 0.0
     value = 0.5 * float(np.dot(penalty, weights**2))
@@ -227,7 +214,7 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
         probability = sigmoid(logits)
         slope += weight * (inputs.T @ (probability - kind))
-        # products in float32 change the single steps, but not the minimum that is found
+        # float32 changes the steps, but not the minimum
         curvature = np.sqrt(weight * probability * (1 - probability))
         scaled = (inputs * curvature[:, None]).astype(np.float32)
         hessian += scaled.T @ scaled
