@@ -1,26 +1,20 @@
-"""Choose a method for ``--method auto``, and list the methods that were not chosen.
+"""Choose a method for ``--method auto``, and list the other methods for comparison.
 
-**The rule.** T_s is the temperature of ``temp``. The accuracy on the target is estimated by
-`estimators.consensus`, which also defines all constants. Usually the choice is ``consensus``, which
-sets T so that the mean target confidence equals the estimated accuracy. T is never below a floor.
-If the estimate does not show that the mean confidence at T_s is wrong (`consensus.reason_to_keep`),
-the choice is ``temp``, or ``none`` if T_s is below the floor. The floor is 1. But if T_s is below
-1, and the source has at least 10 errors, the floor is T_s. There is a floor because an estimate
-alone is not enough evidence to raise confidence.
+**The rule.** T_s is the temperature of ``temp``. The target accuracy is estimated by
+`estimators.consensus`. Usually the choice is ``consensus``: T makes the mean target confidence
+equal to the estimated accuracy. T is never below a floor, because an estimate alone is not enough
+evidence to raise confidence. The floor is 1, or T_s if T_s is below 1 and the source has at least
+10 errors. If the mean confidence at T_s may be right (`consensus.reason_to_keep`), the choice is
+``temp``, or ``none`` if T_s is below the floor.
 
-If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT's estimate
-pass, else ``prior``. Bayes' rule corrects for the class frequencies, also if something else shifts
-too. Methods with a prior were tried with the true frequencies on 91 shifts: 33 shifts of the
-benchmark, and variants of them with some classes made rarer. The mean Brier score of this choice is
-.267. If ``cot`` or ``temp`` is chosen by the same checks, the mean Brier score is .310. With
-``temp`` alone, the score is .342. With ``prior`` and class frequencies that BBSE estimates, the
-score is .354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT pass, else
+``prior``. On 91 shifts with known frequencies, the mean Brier score of this choice was .267,
+compared with .310 for ``cot`` or ``temp``. With frequencies that BBSE estimates, ``prior`` had
+.354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
-**The other methods.** For each method, cal.json has the mean confidence on target training and
-validation rows. If the estimated accuracy is right, the ECE of the method is at least the distance
-between this confidence and the accuracy. The ECE may be larger, because confidence can be right on
-average but wrong for single rows. If T is matched to the estimate, the distance is 0, whether or
-not the estimate is right.
+**The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
+the distance between this confidence and the accuracy. It may be larger, because confidence can be
+right on average but wrong for single rows.
 """
 
 from collections.abc import Mapping
@@ -36,14 +30,13 @@ _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
-_SHOWN = 5e-5  # a smaller difference is not visible in the printed digits
-# The time of COT grows about with K^3. With more classes than this, COT is computed only if the
-# choice of auto depends on it.
+_SHOWN = 5e-5  # smallest difference in the printed digits
+# COT takes time in proportion to K^3. With more classes, COT is computed only if needed.
 _MOST_CLASSES_OF_COT = 100
 
 
 def choose(problem: Problem) -> tuple[str, str]:
-    """Return the method that auto chooses, and the reason in a sentence."""
+    """Return the method that auto chooses, and the reason."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
         return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
@@ -51,7 +44,7 @@ def choose(problem: Problem) -> tuple[str, str]:
 
 
 def candidates_for(problem: Problem, chosen: str) -> list[str]:
-    """Return the names of the methods that cal.json lists beside the choice."""
+    """Return the methods that cal.json lists."""
     many = len(problem.file.classes) > _MOST_CLASSES_OF_COT and problem.prior is None
     return [
         name
@@ -65,7 +58,7 @@ def candidates_for(problem: Problem, chosen: str) -> list[str]:
 def candidates(
     problem: Problem, fits: Mapping[str, MethodFit], chosen: str
 ) -> tuple[Candidate, ...]:
-    """Return the numbers of each method in `fits`, for comparison with the chosen method."""
+    """Return the numbers of each method in `fits`."""
     return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
 
 
@@ -106,10 +99,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return two methods for given class frequencies.
-
-    The first is used if all checks of COT pass, and the second if one of them fails.
-    """
+    """Return the methods for given class frequencies: if COT's checks pass, and if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
@@ -138,7 +128,7 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
-    """Return in a few words why auto chose this method, or why auto did not choose it."""
+    """Return in a few words why auto chose or did not choose a method."""
     if problem.prior is None:
         if chosen:
             return {

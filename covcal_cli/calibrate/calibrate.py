@@ -1,7 +1,7 @@
-"""``covcal calibrate``: fit a method's temperature on a file, with checks and notes.
+"""``covcal calibrate``: choose and fit a method.
 
-The module `methods` lists the methods. `fits` fits them to a `problem`, which is a file with all
-values that methods share. `auto` chooses a method. `labelled` fits to rows that the user labelled.
+`methods` lists the methods, `fits` fits them to a `problem`, `auto` chooses a method, and
+`labelled` fits to labelled rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, sentences_of_failed
 
-_LARGE = 10.0  # a larger T is a sign that the outputs are not the logits that training used
+_LARGE = 10.0  # with a larger T, the outputs may not be logits
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
     "upper": "check the labels and the order of the classes",
@@ -57,20 +57,20 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels from ``covcal label`` if the method is auto. If all
-    labels are for a decision (`covcal pick --for`), only the setting labels="marked" uses them.
+    No target label is read, except labels from ``covcal label`` if the method is auto. Labels for a
+    decision (`covcal pick --for`) are used only with labels="marked".
 
     Parameters
     ----------
     path : str or Path
     settings : CalibrateSettings
     labels : Draw, optional
-        Labelled target rows to fit to, from `random_labels`.
+        Labelled target rows, from `random_labels`.
 
     Raises
     ------
     CovcalError
-        If the file lacks something that the method needs, or T is at a limit of its interval.
+        If the file lacks something that the method needs, or T is at a limit.
     """
     notes: list[str] = []
     with FeatureFile(Path(path)) as file:
@@ -96,7 +96,7 @@ def calibrate(
 
 
 def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> Calibration:
-    """Fit a method on an open file, without any target label."""
+    """Fit a method on an open file, without target labels."""
     auto = settings.method == AUTO
     calibration = _chosen(problem) if auto else _asked_for(problem, settings.method)
     return _require_inside(problem.file.path, calibration, allow_limit=settings.allow_limit)
@@ -115,17 +115,17 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method. The file must have all that the method needs (`Problem.missing_for`)."""
+    """Fit a method. The file must have what the method needs."""
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 
 
 def _chosen(problem: Problem) -> Calibration:
-    """Fit the method that auto chooses, and the other methods that cal.json lists."""
+    """Fit the method that auto chooses, and the methods for comparison."""
     name, reason = choose(problem)
     fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
     fit, compared = fitted[name], candidates(problem, fitted, name)
-    # cal.json also has the checks of the estimate, and of the importance weights
+    # cal.json also has checks of the estimate and the weights
     weights = None
     guards: list[Guard] = []
     notes: list[str] = []
@@ -137,7 +137,7 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            # this note is left out, because the warning of the failed check says the same
+            # the warning of the failed check replaces this note
             if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
@@ -187,7 +187,7 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # a blend has two forecasters: the first is the classifier, whose errors count
+        # in a blend, the classifier's errors count
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )
@@ -220,10 +220,10 @@ def _calibration(
 def _fit_to_labels(
     file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
 ) -> Calibration:
-    """Fit a temperature and an offset for the classifier's own logits to labelled target rows."""
+    """Fit a temperature and an offset to labelled target rows."""
     try:
         problem = Problem(file, settings, settings.loss)
-    # without labelled source rows, the accuracy is estimated only from the labelled target rows
+    # without labelled source rows, only target labels are used
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)
@@ -260,7 +260,7 @@ def _document(
     errors: int,
     loss: str,
 ) -> Calibration:
-    """Return a `Calibration` with the fields that all fits have."""
+    """Return a `Calibration` with the common fields."""
     scaling, accuracy = fit.scaling, source_accuracy(file)
     return Calibration(
         method=asked,
@@ -300,7 +300,7 @@ def _document(
 
 
 def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
-    """Return the mean confidence on target validation rows, before and after calibration."""
+    """Return the mean confidence on target validation rows before and after calibration."""
     target, split = file.target, "validation"
     if target is None or target.count(split) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
@@ -312,10 +312,7 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 
 
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the name of the class frequencies, and their shares.
-
-    cal.json stores the shares too, because the user's file may be deleted.
-    """
+    """Return the class frequencies and their name."""
     name, shares = problem.settings.target_prior, None
     if problem.settings.prior_shares is not None:
         return TargetPrior(name, problem.settings.prior_shares)
@@ -329,7 +326,7 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
 
 
 def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) -> Calibration:
-    """Return the calibration. Refuse a T at the limit of its range, unless this is allowed."""
+    """Refuse a T at a limit, unless this is allowed."""
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(
@@ -341,7 +338,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
 
 
 def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
-    """Warn if the accuracy is near chance or T is very large: the model may be read wrongly."""
+    """Warn if the accuracy is near chance, or T is very large."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())

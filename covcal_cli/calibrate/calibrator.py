@@ -1,9 +1,7 @@
-"""A calibrator of logits in memory, which follows the conventions of scikit-learn.
+"""A calibrator of logits in memory, with scikit-learn's conventions.
 
-The arrays become a features file in memory, whose rows are all validation rows. The functions of
-``covcal calibrate`` and ``covcal estimate`` run on it, so the results are the same as with the
-commands. This module imports scikit-learn only in methods that scikit-learn calls and that must
-return its types.
+The arrays become a features file in memory, so the results are the same as with the commands.
+scikit-learn is imported only in methods that it calls.
 """
 
 import copy
@@ -48,10 +46,10 @@ from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
-_WHERE = Path("the arrays")  # stands for a file in messages
-# the largest distance of a sum of shares from 1; it is above 0, because shares are often rounded
+_WHERE = Path("the arrays")  # the file name in messages
+# shares may be rounded
 _PRIOR_TOLERANCE = 1e-3
-# Options of the command line in messages, and what replaces them in Python.
+# Replacements for command-line options in messages.
 _IN_PYTHON = (
     ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
     (
@@ -70,44 +68,43 @@ _IN_PYTHON = (
 
 
 class Calibrator:
-    """Find the temperature with which a classifier's confidence is right on a shifted target.
+    """Calibrate a classifier's confidence for a shifted target.
 
     Parameters
     ----------
     method : str
         ``"auto"``, or a method of `covcal_cli.calibrate.methods.METHODS` that needs only logits.
     loss : {"brier", "nll"}
-        The loss that a fitted temperature minimises.
+        Loss of the fit.
     target_prior : str, dict or array of shape (K,)
-        Class frequencies on the target: ``"source"``, ``"uniform"``, ``"bbse"`` (estimated), the
-        path of a JSON file, a dict with a share per class, or the shares in the order of the
-        logits.
+        Class frequencies on the target: ``"source"``, ``"uniform"``, ``"bbse"`` (estimated), a JSON
+        file, a dict with a share per class, or the shares in the order of the logits.
     max_weight : float
-        The upper limit of importance weights, at least 1.
+        Maximum importance weight, at least 1.
     seed : int
-        Seed of the random choice of rows, if there are more rows than a fit uses.
+        Seed for choosing rows, if there are more rows than a fit uses.
     allow_limit : bool
-        Accept a temperature at the limit of its range, with a warning instead of an error.
+        Accept a temperature at the limit of its range, with a warning.
 
     Attributes
     ----------
     temperature_ : float
-        T. The probabilities are softmax(z / T); methods with a prior add b to the exponent.
+        T in softmax(z / T). Methods with a prior also add class offsets.
     method_ : str
-        The method that was used. `reason_` says in one sentence why it was used.
+        The method that was used. `reason_` says why.
     estimate_ : Estimate or None
-        The estimated accuracy on the target: ``accuracy``, ``low``, ``high``, ``trusted``. None if
-        there are too few rows for an estimate.
+        The estimated target accuracy: ``accuracy``, ``low``, ``high``, ``trusted``. None if there
+        are too few rows.
     classes_ : array, shape (K,)
         The classes in the order of the logits.
     n_features_in_ : int
-        The number of logits in a row.
+        Number of logits in a row.
     feature_names_in_ : array of str, shape (K,)
-        The columns of the data frame that `fit` read. Missing if `fit` read no data frame.
+        Columns of the data frame that `fit` read, if any.
     notes_ : tuple of str
         Notes on the fit. (Warnings are issued as Python warnings.)
     calibration_ : Calibration
-        The whole result, as cal.json holds it.
+        The whole result, as in cal.json.
     """
 
     @checked_names
@@ -138,22 +135,21 @@ class Calibrator:
         Parameters
         ----------
         source_logits : array, shape (n, K), or (n,) with logits of the second of two classes
-            Logits (or logarithms of probabilities) of labelled rows that the classifier was not
-            trained on. A data frame or a torch tensor is accepted too.
+            Logits (or log probabilities) of labelled rows that were not used for training. Data
+            frames and torch tensors are accepted.
         source_labels : array, shape (n,)
             Class numbers 0 to K-1, or class names.
         target_logits : array, shape (m, K) or (m,), optional
-            The logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
+            Logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits. Default: the columns of a data frame if
-            the labels are among them, else the labels in sorted order, as in scikit-learn.
+            Names of the classes in the order of the logits. Default: the columns of a data frame,
+            or the sorted labels.
 
         Raises
         ------
         CovcalError
-            If shapes, values or labels do not fit together, or if the method needs more than logits
-            (in these two cases, the error is also a ValueError); if there are too few rows, if the
-            prior cannot be read, or if T is at the limit of its range.
+            If there are too few rows, the prior is invalid, or T is at a limit. If arrays do not
+            fit together, the error is also a ValueError.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -187,26 +183,22 @@ class Calibrator:
         return self
 
     def predict_proba(self, logits: ArrayLike) -> Float64s:
-        """Return calibrated probabilities, shape (n, K).
-
-        The class with the largest logit is the most probable, unless the method corrects for a
-        prior.
-        """
+        """Return calibrated probabilities, shape (n, K)."""
         rows = self.rows(logits)
         forecast = self.calibration_.scaling.forecast([class_major(rows)])
         probabilities: Float64s = forecast.probabilities.T
         return probabilities
 
     def predict(self, logits: ArrayLike) -> AnyArray:
-        """Return the predicted classes, shape (n,), which calibration does not change."""
+        """Return the predicted classes, shape (n,)."""
         numbers = self.rows(logits).argmax(axis=1)
         labels: AnyArray = self.classes_[numbers]
         return labels
 
     def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
-        """Return the accuracy, as scikit-learn's classifiers do.
+        """Return the accuracy.
 
-        A temperature does not change the accuracy. To compare calibrations, pass
+        Calibration does not change the accuracy. To compare calibrations, pass
         ``scoring="neg_log_loss"`` to scikit-learn.
         """
         rows = self.rows(logits)
@@ -214,7 +206,7 @@ class Calibrator:
         return float(np.mean(rows.argmax(axis=1) == numbers))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; scikit-learn's ``clone`` needs them."""
+        """Return the parameters."""
         del deep
         return {name: getattr(self, name) for name in _parameters()}
 
@@ -230,7 +222,7 @@ class Calibrator:
         return self
 
     def __repr__(self) -> str:
-        """Return the call that makes the calibrator, without default values."""
+        """Return the constructor call, without default values."""
         defaults, parameters = Calibrator().get_params(), self.get_params()
         changed = [
             f"{name}={value!r}"
@@ -244,7 +236,7 @@ class Calibrator:
         return hasattr(self, "temperature_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags of a classifier. Only scikit-learn calls this."""
+        """Return scikit-learn's tags."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -276,14 +268,14 @@ class Calibrator:
         with ArrayFile(domains, _texts(names)) as file:
             problem = Problem(file, settings, self.loss)
             calibration = calibrate_file(problem, settings)
-            # the estimate needs the T_s that minimises the Brier score, whatever `loss` is
+            # estimates need the T_s of the Brier score
             if self.loss != "brier":
                 problem = Problem(file, settings)
             lacking = problem.missing_for_estimate
             return calibration, problem.accuracy if lacking is None else None
 
     def rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as (n, K); refuse them before `fit`, or if `fit` had other classes."""
+        """Return logits as (n, K). Refuse other classes than in `fit`."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
@@ -315,11 +307,10 @@ class Calibrator:
 
 
 class ArrayFile(FeatureFile):
-    """A features file in memory. All its rows are validation rows.
+    """A features file in memory. All rows are validation rows.
 
-    `domains` has the arrays of each domain ("source" or "target") by name. A target without rows is
-    left out if there is a source. The ids are row numbers. Labels that are missing count as
-    unknown.
+    `domains` are the arrays of "source" and "target", by name. A target without rows is left out.
+    The ids are row numbers. Missing labels are unknown labels.
     """
 
     def __init__(
@@ -343,7 +334,7 @@ class ArrayFile(FeatureFile):
             }
             for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
-            if name == "target":  # labels that arrive later do not change the identity of the rows
+            if name == "target":  # labels do not change the identity of target rows
                 content["labels"] = unknown
             for values in content.values():
                 self._digest.update(values.tobytes())
@@ -361,14 +352,14 @@ class ArrayFile(FeatureFile):
 
 
 def _in_python(text: str) -> str:
-    """Return the message of a command with Python arguments instead of command-line options."""
+    """Replace command-line options in a message by Python arguments."""
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
     return text
 
 
 def _not_fitted(text: str) -> Exception:
-    """Return scikit-learn's NotFittedError if scikit-learn is loaded, else `NotFittedYetError`."""
+    """Return a NotFittedError, scikit-learn's if it is loaded."""
     if "sklearn" in sys.modules:
         from sklearn.exceptions import NotFittedError
 
@@ -382,7 +373,7 @@ class NotFittedYetError(ValueError, AttributeError):
 
 
 def _require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
-    """Refuse a data frame with other columns than expected, as scikit-learn does."""
+    """Refuse a data frame with other columns, as scikit-learn does."""
     columns = columns_of(values)
     if values is None or expected is None or columns is None or columns == expected:
         return
@@ -403,7 +394,7 @@ def _labels(
     classes: ArrayLike | None,
     columns: list[Any] | None,
 ) -> tuple[Labels, AnyArray]:
-    """Return the class number of every row, and the classes in the order of the logits."""
+    """Return class numbers of the rows, and the classes."""
     n, k = shape
     labels = labels_of(values, "source_labels", n)
     class_array = None if classes is None else array_of(classes, "classes")
@@ -428,7 +419,7 @@ def _labels(
 
 
 def _texts(names: AnyArray) -> list[str]:
-    """Return the class names as texts. Refuse a name that is not Unicode text."""
+    """Return the class names as Unicode texts."""
     texts = [str(name) for name in names]
     for text in texts:
         if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
@@ -439,7 +430,7 @@ def _texts(names: AnyArray) -> list[str]:
 def _prior(
     value: str | Mapping[Any, float] | ArrayLike, names: AnyArray
 ) -> tuple[str, tuple[float, ...] | None]:
-    """Return the name of the class frequencies, and the shares if they were given."""
+    """Return the name of the class frequencies, and the shares if given."""
     if isinstance(value, str | Path):
         return str(value), None
     if isinstance(value, Mapping):
@@ -463,18 +454,18 @@ def _parameters() -> tuple[str, ...]:
     return tuple(inspect.signature(Calibrator).parameters)
 
 
-_TRAINED = 2 / 3  # a classifier that is not fitted is trained on this share of the rows
+_TRAINED = 2 / 3  # share of the rows to train on
 
 
 class CalibratedClassifier:
-    """A classifier with calibrated probabilities: the classifier and a `Calibrator`.
+    """A classifier with calibrated probabilities.
 
     Attributes
     ----------
     estimator_ : object
         The fitted classifier.
     calibrator_ : Calibrator
-        The fitted calibrator, with ``temperature_``, ``estimate_`` and ``reason_``.
+        The fitted calibrator.
     classes_ : array, shape (K,)
     """
 
@@ -484,9 +475,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A classifier that is fitted already (has ``classes_``) is not changed. Then `X` must have
-        rows that the classifier was not trained on. A classifier that is not fitted is copied. The
-        copy is trained on two thirds of the rows, and calibrated on the last third.
+        A fitted classifier (with ``classes_``) is not changed. `X` must then have rows that were
+        not used for training. Otherwise, a copy is trained on two thirds of the rows, and
+        calibrated on one third.
         """
         labels = array_of(y, "y")
         labels = labels_of(labels, "y", labels.size)
@@ -514,7 +505,7 @@ class CalibratedClassifier:
         return self.calibrator_.predict_proba(self._logits(X))
 
     def predict(self, X: Any) -> AnyArray:
-        """Return the classes that the classifier predicts, shape (n,)."""
+        """Return the predicted classes, shape (n,)."""
         self._require_fitted()
         return np.asarray(self.estimator_.predict(X))
 
@@ -524,7 +515,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; with `deep`, parameters of parts too (``estimator__C``)."""
+        """Return the parameters; with `deep`, also nested ones (``estimator__C``)."""
         parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
         inner = {
             f"{name}__{key}": value
@@ -535,9 +526,9 @@ class CalibratedClassifier:
         return parameters | inner
 
     def set_params(self, **values: Any) -> Self:
-        """Change parameters. ``calibrator__method`` is the parameter `method` of `calibrator`."""
+        """Change parameters, such as ``calibrator__method``."""
         parts = ("estimator", "calibrator")
-        for name, value in sorted(values.items()):  # sets `estimator` before `estimator__C`
+        for name, value in sorted(values.items()):  # `estimator` before `estimator__C`
             part, _, inner = name.partition("__")
             if part not in parts or (inner and not hasattr(getattr(self, part), "set_params")):
                 raise ArgumentError(
@@ -552,12 +543,12 @@ class CalibratedClassifier:
 
     @property
     def n_features_in_(self) -> int:
-        """The number of features that the classifier was trained on. Missing before `fit`."""
+        """Number of features of the classifier."""
         return int(self.estimator_.n_features_in_)
 
     @property
     def feature_names_in_(self) -> AnyArray:
-        """The names of the features. Missing if the classifier was trained without names."""
+        """Names of the classifier's features."""
         return np.asarray(self.estimator_.feature_names_in_)
 
     def _require_fitted(self) -> None:
@@ -569,18 +560,18 @@ class CalibratedClassifier:
         return hasattr(self, "calibrator_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags of a classifier. Only scikit-learn calls this."""
+        """Return scikit-learn's tags."""
         return Calibrator().__sklearn_tags__()
 
     def _logits(self, X: Any) -> Float64s:
-        """Return logits: the decision function, or the logarithms of the probabilities."""
+        """Return the decision function or log probabilities."""
         if hasattr(self.estimator_, "predict_proba"):
             return log_probabilities(np.asarray(self.estimator_.predict_proba(X)))
         return np.asarray(self.estimator_.decision_function(X), dtype=np.float64)
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
-    """Return a classifier with calibrated probabilities; `Calibrator` explains the `parameters`.
+    """Return a classifier with calibrated probabilities. `parameters` are those of `Calibrator`.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
     """
@@ -588,5 +579,5 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:
-    """Return some rows of an array or a data frame."""
+    """Return rows of an array or a data frame."""
     return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]

@@ -1,7 +1,4 @@
-"""``covcal estimate``: the target accuracy by all estimators, compared with calibrations.
-
-If rows of the file were labelled with ``covcal label``, the accuracy from these labels comes first.
-"""
+"""``covcal estimate``: estimate the target accuracy, and compare it with calibrations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,33 +48,33 @@ class Estimation(Document):
     schema: ClassVar[str] = "covcal.estimate/1"
 
     estimates: tuple[Estimate, ...]  # the combined estimate is the first
-    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
-    guards: tuple[Guard, ...]  # checks that several estimates share
+    metrics: tuple[MetricEstimate, ...] = ()  # requested metrics
+    guards: tuple[Guard, ...]  # common checks
     temperature: Positive  # T_s, the temperature of temperature scaling on the source
-    # the numbers of rows that were read
+    # numbers of rows
     source_rows: Count = field(metadata=at("rows.source"))
     target_rows: Count = field(metadata=at("rows.target"))
-    # the accuracy on labelled rows outside the train split
+    # accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
-    # the class frequencies as the user gave them, such as "uniform" or a path
+    # "source", "uniform", "bbse" or a path
     prior_name: str = field(metadata=at("target_prior.name"))
-    # The class frequencies on the target; None if they are the source's.
+    # Class frequencies on the target; None for the source's.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
-    # the rows whose labels were used; None if no label was used
+    # rows whose labels were used
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     seed: int
-    max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
+    max_weight: Annotated[float, Within(1)]  # U, maximum importance weight
     classes: tuple[str, ...]
-    model: Mapping[str, str]  # name and sha256 of the classifier's file
+    model: Mapping[str, str]  # name and sha256 of the classifier
     inputs: tuple[Input, ...]
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate and, if no labels were used, the check of source errors.
+        """The checks of the first estimate, and of source errors if no labels were used.
 
-        A calibration whose T is matched to this estimate shows the same checks.
+        A calibration that matches this estimate has the same checks.
         """
         first, *others = self.estimates
         if self.used_target_labels:
@@ -99,21 +96,19 @@ def estimate(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy of a file's classifier, and perhaps metrics and the mean cost.
+    """Estimate the target accuracy, and perhaps metrics and the mean cost.
 
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
-    and a class, such as ``("recall", "fraud")``; the class None stands for all classes. `by` is a
-    column of the file. With `by`, the metrics are also estimated for each value of this column.
-    `costs` is a costs.json of `decide`. With `costs`, the result has the mean cost of a row if
-    every row is accepted.
+    and a class, such as ``("recall", "fraud")``; None means all classes. `by` is a column, for
+    metrics per group. `costs` is a costs.json of `decide`; it gives the mean cost of a row if every
+    row is accepted.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the class frequencies or a value of the file cannot be used, or if there is no such
-        class.
+        If the file or the class frequencies are invalid, or a class does not exist.
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings), metrics, by, costs)
@@ -125,7 +120,7 @@ def estimate_file(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy and metrics on an open file, as `estimate` does."""
+    """Estimate the target accuracy and metrics on an open file."""
     if metrics or costs is not None:
         problem.file.require_all_classes("--metrics" if metrics else "--cost")
     wrong = None
@@ -138,7 +133,7 @@ def estimate_file(
     inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
     guards = [prior_drift(*inputs.predicted_shares())]
-    # Two more estimates: one needs importance weights, the other needs aligned forecasters.
+    # Two estimates need importance weights or aligned forecasters.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)
@@ -190,9 +185,7 @@ def estimate_file(
     )
 
 
-# Calibrations are compared with an estimated accuracy. The mean confidence of a calibration is
-# measured, which needs no labels. If the estimated accuracy is right, the ECE of the calibration is
-# at least the distance between its mean confidence and this accuracy.
+# The ECE is at least the distance between mean confidence and accuracy.
 
 
 @dataclass(frozen=True)
@@ -205,12 +198,11 @@ class ExpectedCalibration:
     mean_confidence_before: float  # mean confidence before calibration
     mean_confidence: float
     estimated_accuracy: float  # the combined estimate
-    # the distance between estimated accuracy and mean confidence; the ECE is at least this large
+    # distance between estimated accuracy and mean confidence
     distance: float
-    # for a blend, the temperature T_a of the aligned logits
+    # T_a, for a blend
     aligned_temperature: float | None = None
-    # If there are labels: the ECE estimated from these labels, from 0 to 1, and the ends of its
-    # interval.
+    # the ECE from labels, and its interval
     ece: float | None = None
     ece_low: float | None = None
     ece_high: float | None = None
@@ -218,12 +210,12 @@ class ExpectedCalibration:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Estimates of the accuracy, and the mean confidence of calibrations for comparison."""
+    """Estimates of the accuracy, and the confidence of calibrations."""
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
-    inputs: tuple[Input, ...] = ()  # the files of the calibrations
-    notes: tuple[str, ...] = ()  # notes on calibrations with other class frequencies
+    inputs: tuple[Input, ...] = ()  # calibration files
+    notes: tuple[str, ...] = ()  # notes on class frequencies
 
 
 def expect(
@@ -240,14 +232,13 @@ def expect(
 ) -> Expectation:
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
-    `documents` are calibrations of the file's classifier; their `names` are as in `read_named`.
-    `asked` has the fields of `EstimateSettings` that the user set. The first calibration gives the
-    other fields, except the class frequencies: the first calibration whose method takes class
-    frequencies gives these. `networks` is the adapted file of an fl method; it is needed if this
-    file has moved. `metrics`, `by` and `costs` are as in `estimate`. Raises `TooFewRowsError` if
-    the file has too few rows for an estimate. Raises `CovcalError` if the class frequencies or a
-    value of the file cannot be used, or a calibration does not fit the file. Raises
-    `UnusedOptionError` if `networks` are given, but no calibration needs them.
+    `documents` are calibrations of the file's classifier, with `names` as in `read_named`. `asked`
+    are fields of `EstimateSettings`. Missing fields come from the first calibration; class
+    frequencies come from the first calibration that uses them. `networks` is the adapted file, if
+    it has moved and a method needs it. `metrics`, `by` and `costs` are as in `estimate`.
+
+    Raises `TooFewRowsError` if there are too few rows, `CovcalError` if files do not fit together,
+    and `UnusedOptionError` if no calibration needs `networks`.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})
@@ -287,10 +278,7 @@ def expect(
 def _prior_of(
     calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> tuple[TargetPrior, list[str]]:
-    """Return the class frequencies of the first calibration whose method takes class frequencies.
-
-    Also return a note on each other calibration whose class frequencies differ.
-    """
+    """Return the class frequencies of the first calibration that uses them, with notes."""
     taking = [
         (document, calibration.target_prior)
         for document, calibration in zip(documents, calibrations.values(), strict=True)
@@ -308,7 +296,7 @@ def _prior_of(
 
 
 def expectation_document(expectation: Expectation, document: Path) -> dict[str, Any]:
-    """Return the content of estimate.json. Paths are relative to the folder of `document`."""
+    """Return the content of estimate.json, with relative paths."""
     content: dict[str, Any] = encoded(expectation.estimation, document)
     if not expectation.estimation.metrics:
         del content["metrics"]

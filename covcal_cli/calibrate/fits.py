@@ -1,6 +1,6 @@
 """Fit the scaling (temperature and offsets) of each method.
 
-Some methods minimise a loss on weighted, labelled source validation rows:
+Some methods minimise a loss on weighted source validation rows:
 
 | method             | weight of a row                                  |
 |--------------------|--------------------------------------------------|
@@ -9,8 +9,7 @@ Some methods minimise a loss on weighted, labelled source validation rows:
 | weights-only       | 1/g - 1                                          |
 | label-shift        | target over source frequency of its class (RLLS) |
 
-Other methods use the target: its estimated accuracy, or its class frequencies. Most match the mean
-target confidence to an estimate of the target accuracy:
+Other methods match the mean target confidence to an estimate of the target accuracy:
 
 | method    | estimate          | logits                            | least T  |
 |-----------|-------------------|-----------------------------------|----------|
@@ -20,15 +19,13 @@ target confidence to an estimate of the target accuracy:
 | blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-T_s is the temperature of ``temp``. The floor is 1. If T_s is below 1 and the source has at least 10
-errors, the floor is T_s. The source errors then prove that the classifier is not confident enough.
+T_s is the temperature of ``temp``. The floor is 1, or T_s if T_s is below 1 and the source has at
+least 10 errors.
 
-Two methods correct the log odds for the class frequencies of the target. If only P(y) changes from
-p to q, p(y | x) on the target is proportional to q_y / p_y times p(y | x) on the source (Saerens et
-al., Neural Computation 2002; Elkan, IJCAI 2001). So the calibrated probabilities are softmax(z / T
-+ b) with b_y = log(q_y / p_y). The frequencies p are those of the labelled source validation rows,
-to which T_s is fitted. The user gives q. The classifier's label does not change, even if another
-class becomes more probable.
+Two methods correct for the class frequencies of the target. If only P(y) changes from p to q, the
+probabilities are softmax(z / T + b) with b_y = log(q_y / p_y) (Saerens et al., Neural Computation
+2002; Elkan, IJCAI 2001). p are the frequencies of labelled source validation rows, and q are given
+by the user. The predicted class stays the same.
 
 | method    | T                                                                              |
 |-----------|--------------------------------------------------------------------------------|
@@ -62,22 +59,22 @@ from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scale
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard, sentences_of_failed
 
-_NOT_MOVED = 1e-6  # a smaller change of class frequencies counts as no change
-_MIN_ESS_FIT = 100.0  # a weighted fit of T_f needs at least this effective sample size
+_NOT_MOVED = 1e-6  # a smaller change counts as no change
+_MIN_ESS_FIT = 100.0  # minimum effective sample size of a weighted fit
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
 _PRIOR_DRIFT = "prior drift"
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Return T = 1, which changes no probability."""
+    """Return T = 1."""
     scaling = Scaling(forecaster, 1.0)
     loss = problem.loss_of(scaling)
     return MethodFit(scaling, loss, loss)
 
 
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weights 1/g - 1/2 of Theorem 1, and compute the bound of the theorem."""
+    """Fit T with the weights 1/g - 1/2, and compute the bound of Theorem 1."""
     weights = problem.weights(forecaster)
     fit = _weighted(problem, forecaster, weights.fit_weights, weights)
     bound = bound_terms(
@@ -101,7 +98,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weight target / source frequency of each row's class (RLLS)."""
+    """Fit T with the weight target / source frequency of each class (RLLS)."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
@@ -115,10 +112,7 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note on the estimated change of class frequencies; it says if this may be chance.
-
-    If the change is small compared with the penalty, RLLS returns the frequencies of the source.
-    """
+    """Return a note on the estimated change of class frequencies."""
     if shift.moved < _NOT_MOVED:
         return (
             "RLLS finds no difference in class frequencies, because there are too few rows: T is "
@@ -142,7 +136,7 @@ def _weighted(
     row_weights: Float64s,
     weights: ImportanceWeights,
 ) -> MethodFit:
-    """Fit T with row weights made from importance weights, and check these weights."""
+    """Fit T with row weights, and check the importance weights."""
     guards = guards_on_weights(weights)
     fit = minimised(problem, forecaster, row_weights, guards, warnings_on_weights(weights))
     return replace(fit, weights=weights, notes=tuple(notes_on_weights(weights)))
@@ -156,7 +150,7 @@ def notes_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
-    """Return warnings if importance weights are too uneven to be used."""
+    """Return warnings if importance weights are too uneven."""
     health, warnings = weights.health, []
     if health.ess == 0:
         return [
@@ -187,10 +181,9 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean confidence to COT's accuracy, on the classifier's logits; T is at least T_s.
+    """Match the mean confidence to COT's accuracy, with T at least T_s.
 
-    COT measures how much a shift harms the classifier. A T below T_s would mean that the shift
-    improves the classifier.
+    A lower T would mean that the shift improves the classifier.
     """
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature
@@ -207,7 +200,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean aligned confidence in the classifier's labels to COT's accuracy."""
+    """Match the aligned forecaster's confidence in the classifier's labels to COT's accuracy."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -219,8 +212,7 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
     """Match the mean confidence to the combined estimate, with T at least the floor.
 
-    For a blend, the logits of adapt are matched too, with a temperature of their own. Then the mean
-    of both confidences equals the estimate too.
+    For a blend, the logits of adapt are matched separately.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []
@@ -251,7 +243,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean confidence to ATC's accuracy, on the classifier's logits."""
+    """Match the mean confidence to ATC's accuracy."""
     estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)
@@ -259,7 +251,7 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
-    """Find T where a forecaster's mean confidence in the classifier's labels is `accuracy`."""
+    """Find T for a mean confidence of `accuracy` in the classifier's labels."""
     labels = None if forecaster == "original" else problem.inputs.target_predictions
     return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
 
@@ -271,10 +263,9 @@ def _notes_on_crossings(match: Match) -> list[str]:
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return COT's checks, and the check of drift if the user gives no class frequencies.
+    """Return COT's checks, and a check of the predicted classes if no frequencies are given.
 
-    The drift is the change in the frequencies of predicted classes. COT uses it too. With a large
-    drift, COT may be right or wrong, so this check is only for information.
+    The check of predicted classes is only for information.
     """
     if problem.prior is not None:
         return problem.cot.guards
@@ -289,7 +280,7 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # The list already has the check of source errors if the estimate of the method has this check.
+    # The estimate may have the same check of source errors.
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:
@@ -305,7 +296,7 @@ def _fitted(
 
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use T = T_s, and add b to the log odds."""
+    """Use T_s and class offsets b."""
     fit = plain(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -317,7 +308,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Add b to the log odds, and match the mean confidence to COT's accuracy; T is at least T_s."""
+    """Use class offsets b, and match the mean confidence to COT's accuracy; T is at least T_s."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = plain(problem, forecaster)

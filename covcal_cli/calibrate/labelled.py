@@ -1,9 +1,7 @@
 """Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
 
-The labels come from a `Draw` of rows. These are the rows that you labelled with ``covcal pick`` and
-``covcal label`` or, if you asked for a number of labels, random rows with known labels. cal.json
-names these rows, and ``evaluate`` leaves them out. `labels.posterior` explains the fit and its
-constants.
+The labels come from a `Draw`: rows labelled with ``covcal pick`` and ``covcal label``, or random
+rows with known labels. ``evaluate`` leaves these rows out. `labels.posterior` explains the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,14 +31,13 @@ from covcal_cli.maths.weights import effective_sample_size
 from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
-MIN_EFFECTIVE = 20  # fewer effective labels than this move a fit at random
+MIN_EFFECTIVE = 20  # minimum number of effective labels
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the labelled rows to fit to; None if there are none, or the user wants none.
+    """Return the labelled rows to fit to, or None.
 
-    Raises `CovcalError` if the labels are damaged, or if the user asks for labels, but the file has
-    none.
+    Raises `CovcalError` if labels are damaged, or the user asked for missing labels.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
@@ -52,7 +49,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
 
 
 class LabelledFit:
-    """A fit to labelled target rows of an open file, and estimates from their labels."""
+    """A fit to labelled target rows, and estimates from their labels."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
         self.draw = draw
@@ -60,7 +57,7 @@ class LabelledFit:
         target = file.require_target()
         self.logits = target.logits(draw.rows)
         self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        # The estimate without labels; None if the file does not allow an estimate.
+        # The estimate without labels, or None.
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
@@ -74,7 +71,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The estimate to use, with the interval from the labels."""
+        """The estimate to use, with the labels' interval."""
         alone, accuracy = self.by_labels, self._accuracy
         return Estimate(
             "combined",
@@ -87,7 +84,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Return a sentence with the accuracy that the labels show."""
+        """Return a sentence about the accuracy."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
@@ -101,7 +98,7 @@ class LabelledFit:
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
-        """Return the scaling, its loss on the labelled rows, and its checks."""
+        """Return the scaling, its loss and its checks."""
 
         def mean_loss(at: float, of_label: float) -> float:
             moved = class_major(with_offsets(self.logits, at, None, of_label))
@@ -116,7 +113,7 @@ class LabelledFit:
         )
 
     def estimates(self) -> dict[str, Any]:
-        """Return accuracy and ECE, estimated for all rows from which labelled rows were drawn."""
+        """Return estimates of accuracy and ECE for all target rows."""
         ece, low, high = self._ece()
         return {
             "accuracy": self._accuracy,
@@ -136,7 +133,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return metrics of classes from the labels: for all rows, and for each value of `by`."""
+        """Return metrics from the labels, for all rows and for each value of `by`."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -152,7 +149,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return sentences on what each batch of labels changed; no sentence for a single batch."""
+        """Return what each batch of labels changed; empty for a single batch."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -169,7 +166,7 @@ class LabelledFit:
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE and its interval. A row's confidence comes from a fit without this row."""
+        """Return the ECE and its interval, by cross-fitting."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
@@ -180,12 +177,12 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        """Return the fit to all labelled rows except `out`, and the accuracy by this fit."""
+        """Return the fit without the rows `out`, and its accuracy."""
         return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
-    """Return the groups of target rows by a column; None without a column."""
+    """Return the groups of target rows by a column, or None."""
     if by is None:
         return None
     groups = column_groups(target, by, rows)
@@ -195,9 +192,9 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 def agreement_with_labels(
     prior: Estimate | None, by_labels: Estimate, unlabelled: int
 ) -> tuple[Guard, ...]:
-    """Check whether the estimate without labels lies in the interval from the labels.
+    """Check whether the estimate without labels is in the labels' interval.
 
-    If the check fails and rows are `unlabelled`, the message says to label more.
+    `unlabelled` is the number of rows that could still be labelled.
     """
     if prior is None:
         return ()
@@ -215,7 +212,7 @@ def agreement_with_labels(
 
 
 def effective_labels(draw: Draw) -> tuple[Guard, ...]:
-    """Check whether labels that were picked for a decision have enough weight for all rows."""
+    """Check whether labels for a decision are enough for a fit."""
     if not draw.has_rows_for_decision:
         return ()
     count = effective_sample_size(draw.weights)
@@ -239,11 +236,10 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 def error_of(
     target: Domain, draw: Draw, calibration: Calibration, scaled: ScaledLogits
 ) -> tuple[float, float, float] | None:
-    """Return the ECE of a calibration from labels, and the ends of its interval.
+    """Return the ECE of a calibration from labels, with its interval.
 
-    If the calibration was fitted to some of the labelled rows, the result is the ECE that the fit
-    measured by cross-fitting. Return None if the calibration has no such number, because an older
-    version made it.
+    If the calibration was fitted to these labels, its cross-fitted ECE is returned, or None if it
+    has none.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

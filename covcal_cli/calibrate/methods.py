@@ -1,8 +1,7 @@
 """The list of all methods of ``covcal calibrate``.
 
-To add a method, add an entry here, and the function that its field `fit` names. The command line,
-its help, `calibrate`, ``auto`` and ``run`` use this list. This module imports nothing else, because
-every start of the command line loads it.
+To add a method, add an entry here and the function of `fits` that it names. Every start of the
+command line loads this module, so it imports nothing else.
 """
 
 from dataclasses import dataclass
@@ -12,27 +11,26 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# What a method needs: "estimate" reads unlabelled target rows, and "target prior" means class
-# frequencies from the user.
+# What a method needs: unlabelled target rows ("estimate"), or class frequencies from the user
+# ("target prior").
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method that finds a temperature T_f, and perhaps class offsets."""
+    """A method that finds a temperature, and perhaps class offsets."""
 
     name: str
-    # The logits that are scaled: the classifier's logits, the aligned logits of adapt, or both.
-    # None stands for the aligned logits if the file has them, else for the classifier's logits.
+    # The scaled logits. None means aligned logits if the file has them, else the classifier's.
     forecaster: "Forecasters | None"
-    fit: str  # the name of the function in `fits`
+    fit: str  # name of the function in `fits`
     help: str
     needs: frozenset[Need] = frozenset()
-    takes_prior: bool = False  # whether the method uses class frequencies on the target
-    # if true, auto lists the method in cal.json also if another method is chosen
+    takes_prior: bool = False  # whether the method uses class frequencies
+    # whether auto lists the method in cal.json for comparison
     candidate: bool = False
-    main: bool = False  # if true, `calibrate --help` lists the method among those for most uses
-    # if true, the method needs the probabilities of all classes, not only the confidence
+    main: bool = False  # whether `calibrate --help` lists the method first
+    # whether the method needs the probabilities of all classes
     reads_all_classes: bool = False
 
     @property
@@ -42,12 +40,12 @@ class Method:
 
     @property
     def gains_by_adapt(self) -> bool:
-        """Whether the method uses results of adapt: aligned logits, or weights of the network."""
+        """Whether the method uses results of adapt."""
         return self.forecaster != "original" or "importance weights" in self.needs
 
     @property
     def reads_cot(self) -> bool:
-        """Whether T matches the accuracy that COT estimates. COT is slow with many classes."""
+        """Whether the method uses COT, which is slow with many classes."""
         return self.fit.startswith("by_transport")
 
     @property
@@ -59,9 +57,9 @@ class Method:
 AUTO = "auto"
 AUTO_HELP = "use labels or a target prior if given, else an estimate"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
-LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # the words that --labels accepts
-SOURCE_PRIOR = "source"  # the default: class frequencies of the source
-BBSE_PRIOR = "bbse"  # class frequencies that BBSE estimates
+LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # values of --labels
+SOURCE_PRIOR = "source"  # class frequencies of the source
+BBSE_PRIOR = "bbse"  # class frequencies estimated by BBSE
 _WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})
@@ -195,7 +193,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return two lists: checks on which the result depends, and checks of unused weights."""
+    """Return the checks of the result, and the checks of unused weights."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

@@ -1,10 +1,9 @@
-"""A file with all values that methods and estimators share. A value is computed when first read.
+"""A file with cached values that methods and estimators share.
 
-ARCHITECTURE, section 3, says for what each kind of row is used. No target label is read.
+No target label is read. ARCHITECTURE, section 3, says which rows are used for what.
 
-The source discriminator of a file without adapt is logistic (MATHEMATICS, section 1). NumPy fits
-this discriminator from blocks of rows. The result equals scikit-learn's
-``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain), on the same standardised
+Without adapt, the source discriminator is a logistic regression (MATHEMATICS, section 1). It equals
+scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain), on standardised
 features.
 """
 
@@ -67,7 +66,7 @@ NO_PRIOR = (
     "share per class. To estimate the shares, give bbse"
 )
 
-# For each limit of the range of T: the warning if T is at this limit.
+# Warnings if T is at a limit.
 LIMITS: dict[Limit, str] = {
     "lower": "T is at its lower limit, because more confidence always fits the rows better",
     "upper": (
@@ -79,17 +78,17 @@ LIMITS: dict[Limit, str] = {
 @checked_settings
 @dataclass(frozen=True, kw_only=True)
 class EstimateSettings:
-    """The settings of ``covcal estimate``, which all methods use too."""
+    """The settings of ``covcal estimate``."""
 
-    max_weight: float = DEFAULT_MAX_WEIGHT  # U, the limit of importance weights
-    # Labels to use: "marked" (from covcal label), "none", or "auto" (marked if there are any). A
-    # number means: this many random target rows with known labels (calibrate only).
+    max_weight: float = DEFAULT_MAX_WEIGHT  # U, maximum importance weight
+    # "marked" (labels from covcal label), "none", "auto" (marked if there are any), or a number of
+    # random target rows with known labels (calibrate only)
     labels: str | int = AUTO_LABELS
-    # class frequencies on the target: source, uniform, bbse, or a JSON file with a share per class
+    # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # The shares that `target_prior` stands for, if they are known already; then no file is read.
+    # The shares of `target_prior`, if known.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # chooses rows at random if there are more rows than a fit uses
+    seed: int = 0  # seed for choosing rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -109,7 +108,7 @@ class EstimateSettings:
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels from covcal label are used if there are any; false with a prior."""
+        """Whether labels from covcal label may be used."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -120,9 +119,9 @@ class EstimateSettings:
 class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""
 
-    method: str = AUTO  # "auto", or the name of a method
-    loss: Loss = "brier"  # the loss that fitted temperatures minimise
-    allow_limit: bool = False  # accept a T at the limit of its range
+    method: str = AUTO  # "auto" or a method
+    loss: Loss = "brier"  # loss of the fit
+    allow_limit: bool = False  # accept T at a limit
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,19 +151,19 @@ MAX_ROWS_PER_DOMAIN = 50_000
 class LogisticDiscriminator:
     """P(source | phi) = sigmoid(coefficients . (phi - mean) / scale + intercept)."""
 
-    mean: Float64s  # (d,), like scale and coefficients
+    mean: Float64s  # (d,)
     scale: Float64s
     coefficients: Float64s
     intercept: float
 
     def logits(self, features: Float32s) -> Float64s:
-        """Return the logit of "came from the source" for features (m, d), shape (m,)."""
+        """Return the logits of the source domain, (m,), for features (m, d)."""
         standardised: Float64s = (features - self.mean) / self.scale
         logits: Float64s = standardised @ self.coefficients + self.intercept
         return logits
 
     def domain_logits(self, domain: Domain, rows: Rows) -> Float64s:
-        """Return the discriminator's logits for `rows` of a domain, read block by block."""
+        """Return the discriminator's logits for rows of a domain."""
         return np.concatenate(
             [self.logits(domain.features(block)) for block in domain.blocks(rows)]
         )
@@ -173,13 +172,13 @@ class LogisticDiscriminator:
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
     """Fit the discriminator to the training rows of both domains.
 
-    If a domain has more than 50 000 rows, `seed` chooses 50 000 of them.
+    `seed` chooses 50 000 rows if a domain has more.
     """
     rows = []
     for domain in (source, target):
         domain.require_any("train")
         rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
-    # Features are standardised, so the ridge penalty is the same for all features.
+    # The ridge penalty needs standardised features.
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (
@@ -197,17 +196,16 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
 
 def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
-    """Yield features (m, d), whether a row is from the source, and each row's weight."""
+    """Yield features (m, d), the domain (1 for source) and the weight of each row."""
     for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
         for block in domain.blocks(chosen):
             yield domain.features(block), is_source, 0.5 / len(chosen)
 
 
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
-    """Return mean and standard deviation of the features. Each domain weighs one half.
+    """Return mean and standard deviation of the features, with equal weight for both domains.
 
-    The first row is subtracted before squaring. Otherwise, if all values are large, digits would be
-    lost.
+    The first row is subtracted first, because squares of large values lose digits.
     """
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
@@ -221,27 +219,25 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     return origin + first, np.where(constant, 1.0, deviation)
 
 
-# The largest number of target validation rows for which discriminators are computed. With more
-# rows, no printed digit would change.
+# Maximum number of target validation rows for discriminators.
 MAX_DISCRIMINATED = 500_000
-_MIN_ROWS = 2  # an estimate needs at least this many rows of each domain
+_MIN_ROWS = 2  # minimum number of rows of each domain for an estimate
 _NO_TARGET = "target rows: extract them together with the source"
 
 
 @dataclass(frozen=True)
 class MethodFit:
-    """The result of a method for a file: a scaling, with checks, notes and warnings."""
+    """The result of a method."""
 
     scaling: Scaling
-    # `loss`: the mean loss of the labelled source validation rows at T, with the weights of the
-    # fit. `loss_at_one`: the same mean at T = 1. Offsets are left out, because they are made for
-    # the class frequencies of the target.
+    # Mean loss on labelled source validation rows at T and at T = 1, with the weights of the fit
+    # and without offsets.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
-    matched: float | None = None  # the accuracy that the mean target confidence was matched to
+    matched: float | None = None  # the matched accuracy
     guards: tuple[Guard, ...] = ()
-    weights: ImportanceWeights | None = None  # the importance weights that the fit used
+    weights: ImportanceWeights | None = None  # weights of the fit
     bound: BoundTerms | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -254,13 +250,13 @@ class Validation:
     source: SourceDomain
     rows: Rows
     labels: Labels
-    unlabelled: int  # number of source validation rows without a label
+    unlabelled: int  # number of other source validation rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def row_losses(self, scaling: Scaling, loss: Loss) -> Float64s:
-        """Return the loss of each row with these scaled logits, shape (n,)."""
+        """Return the loss of each row, shape (n,)."""
         scaled = ScaledLogits(scaling)
         losses = []
         for rows, labels in self._blocks():
@@ -269,14 +265,14 @@ class Validation:
         return np.concatenate(losses)
 
     def errors(self, forecaster: ForecasterName) -> int:
-        """Return the number of rows that the forecaster predicts wrongly."""
+        """Return the number of wrong predictions."""
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()
         )
 
     def notes(self, classes: list[str]) -> list[str]:
-        """Return notes on rows without a label, and on classes without a row."""
+        """Return notes on missing labels and missing classes."""
         notes = []
         if self.unlabelled:
             notes.append(f"{self.unlabelled} source validation rows have no label and are left out")
@@ -295,7 +291,7 @@ class Validation:
 
 
 def _validation_of(file: FeatureFile) -> Validation:
-    """Return labelled source validation rows; raise `TooFewRowsError` if there are none."""
+    """Return labelled source validation rows, or raise `TooFewRowsError`."""
     source = file.require_source()
     rows = source.require_rows("validation")
     labels = source.labels(rows)
@@ -309,25 +305,25 @@ def _validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """An open file with settings. Values that several methods use are computed once."""
+    """An open file with settings and cached values."""
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # two caches; the keys are the names of forecasters
+        # caches by forecaster
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
 
     @property
     def fullest(self) -> ForecasterName:
-        """The aligned forecaster if the file has one, else the classifier."""
+        """The aligned forecaster if present, else the classifier."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
-        """Return what the file lacks for a method, and the remedy; None if it lacks nothing."""
+        """Return what the file lacks for a method, or None."""
         if method.needs_adapt and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
@@ -341,7 +337,7 @@ class Problem:
 
     @property
     def missing_for_estimate(self) -> str | None:
-        """What the file lacks for an estimate of the target accuracy; None if it lacks nothing."""
+        """What the file lacks for an estimate, or None."""
         target = self.file.target
         if target is None:
             return _NO_TARGET
@@ -358,13 +354,13 @@ class Problem:
 
     @property
     def missing_for_weights(self) -> str | None:
-        """What the file lacks for importance weights; None if it lacks nothing."""
+        """What the file lacks for importance weights, or None."""
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
         if target.count("validation") == 0:
             return f"target validation rows ({target.counts()})"
-        if self.file.is_adapted:  # an adapted file already has the logits of its discriminators
+        if self.file.is_adapted:  # adapted files have discriminator logits
             return None
         if source.n_features is None or target.n_features is None:
             return (
@@ -377,7 +373,7 @@ class Problem:
         return None
 
     def fit(self, forecaster: ForecasterName, weights: Float64s | None = None) -> TemperatureFit:
-        """Fit T to the labelled source validation rows, with weights if given."""
+        """Fit T to labelled source validation rows."""
         if weights is None and forecaster in self._plain:
             return self._plain[forecaster]
         source, rows = self.validation.source, self.validation.rows
@@ -397,17 +393,16 @@ class Problem:
         return fit
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the floor: the smallest T that a method may choose by an estimated accuracy.
+        """Return the floor: the smallest T for matching an estimated accuracy.
 
-        The floor is 1. But if the T of `temp` is below 1, and the source has enough errors, the
-        floor is the T of `temp`.
+        The floor is 1, or the T of `temp` if it is lower and the source has enough errors.
         """
         if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
             return 1.0
         return min(1.0, self.fit(forecaster).temperature)
 
     def loss_of(self, scaling: Scaling) -> float:
-        """Return the mean loss of labelled source validation rows, leaving out offsets."""
+        """Return the mean loss on labelled source validation rows, without offsets."""
         without = replace(scaling, offsets=None)
         return float(self.validation.row_losses(without, self.loss).mean())
 
@@ -416,14 +411,12 @@ class Problem:
         return importance_weights(on_source, on_target, max_weight=self.settings.max_weight)
 
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
-        """Return the discriminators' logits for source rows, (M, n), and target rows, (M, n_t).
+        """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        For the aligned forecaster, these are the discriminators on psi(phi). For the classifier, it
-        is one discriminator on phi: a network of the adapted file, or a logistic regression that is
-        fitted here.
+        The aligned forecaster has M discriminators on psi(phi). The classifier has one on phi: a
+        network of the adapted file, or a logistic regression.
 
-        The seed chooses at most `MAX_DISCRIMINATED` target rows. T_g, the AUC and the error of g
-        are computed from these rows.
+        At most `MAX_DISCRIMINATED` target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows
@@ -444,24 +437,24 @@ class Problem:
         return self.inputs_with(None)
 
     def inputs_with(self, weights: Float64s | None) -> EstimatorInputs:
-        """Return the estimators' inputs, with importance weights of source rows if given."""
+        """Return the inputs of the estimators, perhaps with importance weights."""
         temperature, seed = self.fit("original").temperature, self.settings.seed
         return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
     @property
     def aligned(self) -> AlignedForecasters:
-        """The aligned forecaster on the estimators' rows; raises `CovcalError` without adapt."""
+        """The aligned forecaster's outputs. Raises `CovcalError` without adapt."""
         if self.inputs.aligned is None:
             raise CovcalError(f"{self.file.path} is not an adapted file: run covcal adapt first")
         return self.inputs.aligned
 
     def target_logits(self, forecaster: ForecasterName) -> Floats:
-        """Return a forecaster's logits for the estimators' target rows, shape (n_t, K)."""
+        """Return a forecaster's logits of target rows, shape (n_t, K)."""
         original = forecaster == "original"
         return self.inputs.target_logits if original else self.aligned.target_logits
 
     def target_confidence(self, scaling: Scaling) -> float:
-        """Return the mean calibrated confidence on the estimators' target rows."""
+        """Return the mean calibrated confidence on target rows."""
         labels, total, start = self.inputs.target_predictions, 0.0, 0
         blocks = [blocks_of(self.target_logits(name))() for name in scaling.temperatures]
         for logits in zip(*blocks, strict=True):
@@ -473,7 +466,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """The class frequencies on the target, (K,); None if they are the source's."""
+        """Class frequencies on the target, (K,); None for the source's."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:
@@ -487,7 +480,7 @@ class Problem:
 
     @cached_property
     def prior_offsets(self) -> Float64s:
-        """For each class, the log of its target frequency divided by its source frequency, (K,)."""
+        """Log of target over source frequency of each class, (K,)."""
         if self.prior is None:
             raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
         return prior_offsets(self.prior, self.validation.labels)
@@ -499,7 +492,7 @@ class Problem:
 
     @property
     def cot(self) -> Estimate:
-        """The target accuracy estimated by optimal transport (COT)."""
+        """The estimate by optimal transport (COT)."""
         return self.estimates["cot"]
 
     @property
@@ -520,7 +513,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T with row weights. `guards` and `warnings` are about these weights."""
+    """Fit T with row weights. `guards` and `warnings` concern these weights."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)
@@ -539,7 +532,7 @@ def minimised(
 
 
 def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Return warnings if T had to be 1, if T is at a limit, or if no T fits some rows."""
+    """Return warnings about a fitted temperature."""
     warnings = []
     if fit.ruled_out:
         warnings.append(
@@ -565,5 +558,5 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
 
 
 def input_of(file: FeatureFile) -> Input:
-    """Return the file as an `Input`, for the list of inputs of a result."""
+    """Return the file as an `Input` of a result."""
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
