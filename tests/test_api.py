@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.sparse import coo_matrix, csr_matrix
 from scipy.special import softmax
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -546,7 +548,7 @@ class Frame:
     """A data frame as far as the calibrator reads it: columns, and an array."""
 
     def __init__(self, values: NDArray[Any], columns: list[str]) -> None:
-        self.values, self.columns = values, columns
+        self.values, self.columns, self.shape = values, columns, values.shape
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self.values, dtype=dtype)
@@ -673,6 +675,48 @@ class TestScikitLearn:
             probabilities = wrapped.predict_proba(target)
             assert probabilities.sum(axis=1) == pytest.approx(np.ones(len(target)))
             assert wrapped.score(X[:100], y[:100]) > 0.9
+
+    def test_a_wrapped_classifier_gets_sparse_rows(self) -> None:
+        X, y = load_digits(return_X_y=True)
+        rows = X[:600] / 16
+        wrapped = covcal.calibrated(LogisticRegression(max_iter=2000), method="temp")
+        assert repr(wrapped).startswith("CalibratedClassifier(LogisticRegression(max_iter=2000), ")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = wrapped.fit(rows, y[:600]).predict_proba(rows)
+            for matrix in (csr_matrix(rows), coo_matrix(rows)):
+                found = wrapped.fit(matrix, y[:600], matrix).predict_proba(matrix)
+                assert found == pytest.approx(expected, abs=1e-3)
+
+    def test_a_wrapped_classifier_gets_frames_as_frames(self) -> None:
+        """So that it knows the names of columns. Frames of polars have no iloc."""
+
+        class Rows(Frame):
+            def get_columns(self) -> None:
+                """Frames of polars have this method."""
+
+            def __getitem__(self, rows: NDArray[np.int64]) -> "Rows":
+                return Rows(self.values[rows], self.columns)
+
+        class Model(DummyClassifier):  # type: ignore[misc]
+            def fit(self, X: Rows, y: NDArray[Any]) -> "Model":
+                self.columns = X.columns
+                super().fit(X.values, y)
+                return self
+
+        source, labels, _ = arrays(k=3)
+        wrapped = covcal.calibrated(Model(strategy="prior"), method="none")
+        with pytest.warns(UserWarning, match="no better than always"):
+            wrapped.fit(Rows(source, ["a", "b", "c"]), labels)
+        assert wrapped.estimator_.columns == ["a", "b", "c"]
+
+    @pytest.mark.parametrize("shape", [(59,), (61,), (60, 1)])
+    def test_rows_and_labels_of_a_wrapped_classifier_are_as_many(
+        self, shape: tuple[int, ...]
+    ) -> None:
+        wrapped = covcal.calibrated(LogisticRegression())
+        with pytest.raises(covcal.CovcalError, match=r"y must have shape \(60,\)"):
+            wrapped.fit(np.zeros((60, 2)), np.zeros(shape))
 
 
 OPTION_OR_COMMAND = re.compile(r"--|covcal (pick|label|extract|adapt|calibrate|estimate|evaluate)")

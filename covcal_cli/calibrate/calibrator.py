@@ -479,8 +479,8 @@ class CalibratedClassifier:
         not used for training. Otherwise, a copy is trained on two thirds of the rows, and
         calibrated on one third.
         """
-        labels = array_of(y, "y")
-        labels = labels_of(labels, "y", labels.size)
+        X = X.tocsr() if hasattr(X, "tocsr") else X
+        labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X))
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
         if hasattr(self.estimator, "classes_"):
             self.estimator_: Any = self.estimator
@@ -498,6 +498,10 @@ class CalibratedClassifier:
             classes=self.classes_,
         )
         return self
+
+    def __repr__(self) -> str:
+        """Return both parts."""
+        return f"CalibratedClassifier({self.estimator!r}, {self.calibrator!r})"
 
     def predict_proba(self, X: Any) -> Float64s:
         """Return calibrated probabilities, shape (n, K)."""
@@ -579,5 +583,8 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:
-    """Return rows of an array or a data frame."""
-    return X.iloc[rows] if hasattr(X, "iloc") else np.asarray(X)[rows]
+    """Return some rows of an array, a data frame or a sparse matrix, in the same type."""
+    if hasattr(X, "iloc"):
+        return X.iloc[rows]
+    # polars and SciPy
+    return X[rows] if hasattr(X, "get_columns") or hasattr(X, "tocsr") else array_of(X, "X")[rows]
