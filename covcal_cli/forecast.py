@@ -1,14 +1,11 @@
-"""Apply calibrations to files, and refuse files that a calibration does not fit.
+"""Apply calibrations to files, and refuse files that do not fit.
 
-A calibration scales the logits of a "forecaster". A forecaster is the classifier itself, or the
-network that covcal adapt trained ("aligned"). An adapted file contains the aligned logits of its
-own rows. For later rows, `networks_for` returns the networks that compute aligned logits from the
-features phi(x), with NumPy. `read_named` reads several calibrations, and `scaled_logits` applies
-them to one file. `source_accuracy` is the classifier's accuracy on labelled source rows that it was
-not trained on.
+A calibration scales the logits of a "forecaster": the classifier, or the network of covcal adapt
+("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
+`networks_for` returns networks that compute them from features.
 
-A calibration fits a file if both have the same model, classes and feature columns, and if both read
-the model in the same way: the same output tensors, and images preprocessed in the same way.
+A calibration fits a file if model, classes, feature columns, output tensors and preprocessing are
+the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +39,7 @@ from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
 
 NONE = "none"  # the name of the uncalibrated classifier
-UNSCALED = Scaling("original", 1.0)  # T = 1: the classifier's logits are unchanged
+UNSCALED = Scaling("original", 1.0)  # no scaling
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class AlignedNetworks:
     """The networks of an adapted file."""
 
     path: Path  # the adapted file
-    sha256: str  # hash of the arrays; a calibration stores it as ``networks_sha256``
+    sha256: str  # hash of the arrays, as in cal.json
     arrays: Networks
 
     @property
@@ -64,7 +61,7 @@ class AlignedNetworks:
         return len(self.arrays["psi/weight_0"])
 
     def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
-        """Return the logits of every member for rows of features, shape (M, m, K)."""
+        """Return the logits of every member, shape (M, m, K)."""
         self.require_features(domain)
         return aligned_logits(self.arrays, domain.features(rows))
 
@@ -104,15 +101,11 @@ def forecaster_logits(
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 
-    An adapted file contains the logits of the aligned forecaster. For another file, `networks`
-    compute these logits from its features.
+    `networks` compute aligned logits that the file does not contain.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
     return log_mean_softmax(networks.aligned_logits(domain, rows)).T
-
-
-# The networks that a calibration needs for a file.
 
 
 def networks_for(
@@ -123,13 +116,13 @@ def networks_for(
     *,
     allow_other_preprocessing: bool = False,
 ) -> AlignedNetworks | None:
-    """Return the networks that compute the aligned logits of `file`, or None if none are needed.
+    """Return the networks that a calibration needs for a file, or None.
 
-    A calibration that scales the classifier's own logits needs no networks. An adapted file
-    contains its aligned logits, so it needs no networks either. The networks come from the adapted
-    file `networks`, or from the file that cal.json (`document`) names. Networks that do not belong
-    to the calibration are refused. A file that the calibration does not fit is refused too
-    (`require_fitting`).
+    Networks are needed only for aligned logits of a file without aligned logits. They come from the
+    adapted file `networks`, or from the file that cal.json (`document`) names.
+
+    Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
+    fit the file.
     """
     require_fitting(
         calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
@@ -148,7 +141,7 @@ def networks_for(
 def fitted_networks(
     calibration: Calibration, document: Path, networks: Path | None = None
 ) -> AlignedNetworks:
-    """Return the networks of the adapted file that a calibration was fitted on."""
+    """Return the networks that a calibration was fitted with."""
     path = networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
@@ -169,31 +162,28 @@ def fitted_networks(
     return networks_read
 
 
-# The names of several calibrations, and the logits that each calibration scales.
-
-
 @dataclass(frozen=True)
 class ScaledLogits:
-    """The logits of a file scaled by a calibration, and the networks for aligned logits."""
+    """Scaled logits of a calibration, with networks for aligned logits."""
 
     scaling: Scaling
     networks: AlignedNetworks | None = None
 
     @property
     def reads(self) -> set[str]:
-        """The datasets that are read from a file."""
+        """The datasets that are read."""
         aligned = "aligned_logits" if self.networks is None else "features"
         return {"logits" if name == "original" else aligned for name in self.scaling.temperatures}
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled forecasters, by keys; equal keys stand for equal logits."""
+        """The scaled forecasters, by keys. Equal keys mean equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
 
     def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
-        """Return logits z, (K, m), of rows, and T; softmax(z / T) gives the probabilities."""
+        """Return logits z, (K, m), and T, for softmax(z / T)."""
         return self.scaling.prepared(self._blocks(domain, rows))
 
     def forecast(self, domain: Domain, rows: Rows) -> Softmax:
@@ -220,7 +210,7 @@ class ScaledLogits:
         return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
-        """Return the logits of every scaled forecaster. `logits` are the classifier's, if known."""
+        """Return the logits of every scaled forecaster."""
         return [
             class_major(
                 logits
@@ -232,10 +222,9 @@ class ScaledLogits:
 
 
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Split arguments ``FILE`` or ``NAME=FILE`` into files of calibrations and their names.
+    """Split arguments ``FILE`` or ``NAME=FILE`` into files and names.
 
-    A calibration without a name gets an empty name. If an argument is the name of an existing file,
-    it is not split.
+    A missing name is empty. The name of an existing file is not split.
     """
     files, names = [], []
     for argument in arguments:
@@ -251,10 +240,9 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations, and return them by name.
 
-    `names` are the names that the user gave, in the order of `documents`. A calibration with an
-    empty name gets the name of its method. If two calibrations have the same method, or the files
-    have several labels, a calibration gets the name of its file. A calibration by the method
-    ``none`` is always called ``none``.
+    `names` are the user's names, in the order of `documents`. An empty name becomes the method's
+    name, or the file's name if the method is ambiguous. The method ``none`` is always called
+    ``none``.
 
     Raises
     ------
@@ -271,7 +259,7 @@ def read_named(
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
-        # With several labels, a calibration file may have another method for each label.
+        # Each label may have another method.
         is_unclear = methods.count(method) > 1 or current_label() is not None
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
@@ -291,10 +279,10 @@ def scaled_logits(
     *,
     allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return the scaled logits of every calibration. Each calibration must fit the file.
+    """Return the scaled logits of every calibration, by name.
 
-    `documents` are the files of the calibrations, in the same order. `networks` is the adapted file
-    with the networks, if it has moved.
+    `documents` are the files of the calibrations, in the same order. `networks` is the adapted
+    file, if it has moved. Raises `CovcalError` if a calibration does not fit.
     """
     scaled = {}
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -315,11 +303,11 @@ def scaled_logits(
 
 UNSEEN = ("validation", "test")
 MIN_SOURCE_ERRORS = 20
-SOURCE_ERRORS = "source errors"  # the name of the check that `enough_errors` returns
+SOURCE_ERRORS = "source errors"  # name of the check
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on labelled source rows outside the train split; None without labels."""
+    """Return the accuracy on source rows outside the train split, or None."""
     source = file.source
     if source is None:
         return None
@@ -337,7 +325,7 @@ def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
 
 
 def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Path) -> None:
-    """Refuse an accuracy that is lower than expected by more than sampling noise explains.
+    """Refuse an accuracy that is significantly lower than expected.
 
     `path` is the features file, for messages.
 
@@ -374,11 +362,11 @@ def require_fitting(
     Raises
     ------
     CovcalError
-        If the model, classes, feature columns or tensors of the file differ, or its images were
-        preprocessed in another way. `allow_other_preprocessing` accepts other preprocessing.
+        If model, classes, columns or tensors differ. Different preprocessing is refused too, unless
+        `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Classes are compared first, because class names say more than the hashes of two models.
+    # Compare class names first: they say more than hashes.
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -406,9 +394,8 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # If both files come from the same model, the order of the outputs is the same, so class
-        # names may differ. For a table, the model is unknown. So other names mean other classes,
-        # unless the names are only numbers.
+        # The same model has the same order of outputs, so its class names may differ. A table has
+        # no model, so other names mean other classes (unless names are numbers).
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -417,12 +404,12 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the class names are the numbers from 0, as for a model without class names."""
+    """Return whether the class names are numbers from 0."""
     return list(names) == [str(number) for number in range(len(names))]
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table with other columns or another order, because the model reads by position."""
+    """Refuse a table with other columns or another order of columns."""
     columns, expected = file.feature_columns, calibration.feature_columns
     if not columns or not expected or columns == expected:
         return
@@ -445,17 +432,16 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
-    """Refuse a file whose logits or features come from other tensors of the model.
+    """Refuse a file from other tensors of the model.
 
-    If a file has no features (``--phi none``), only the kind of the output must be the same. The
-    names of tensors may differ.
+    Without features (``--phi none``), only the kind of output must be the same.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
-        if calibration.scaling.reads_aligned:  # aligned logits are computed from the features
+        if calibration.scaling.reads_aligned:  # needs features
             names.append("features_tensor")
     for name in names:
         if name in actual and name in expected and actual[name] != expected[name]:
@@ -482,13 +468,13 @@ def _require_same_preprocessing(
 
 
 def setting_that_differs(actual: Any, expected: Any) -> str:
-    """Return the first preprocessing setting that differs, with its value in each file."""
+    """Return the first different preprocessing setting, with both values."""
     if not (isinstance(actual, Mapping) and isinstance(expected, Mapping)):
         has, had = (
             "none" if reading is None else "that of images" for reading in (actual, expected)
         )
         return f"{has}, not {had}"
-    unsaid = "not given"  # a setting that is missing differs from a setting that is null
+    unsaid = "not given"  # a missing setting differs from null
     pairs = (
         (name, actual.get(name, unsaid), expected.get(name, unsaid))
         for name in sorted({*actual, *expected})
@@ -500,7 +486,7 @@ def setting_that_differs(actual: Any, expected: Any) -> str:
 
 
 def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
-    """Check that labelled rows contain at least 20 errors of the classifier."""
+    """Check that labelled rows contain at least 20 errors."""
     name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
     text = f"{errors} errors among {rows} {of} (at least {least} needed)"
     text += "" if errors >= least else f"; give more {of}"

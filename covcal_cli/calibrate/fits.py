@@ -119,8 +119,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "that of temp"
         )
     text = (
-        f"RLLS estimates that {shift.moved:.1%} of the target's rows would need another class to "
-        "match the source's class frequencies"
+        f"RLLS estimates that the class frequencies changed by {shift.moved:.1%} (total variation "
+        "distance)"
     )
     if shift.sigmas > MIN_SIGMA:
         return text
@@ -174,7 +174,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
-            f"{health.clipped_share:.1%} of the importance weights are cut at the limit U, "
+            f"{health.clipped_share:.1%} of the importance weights have the maximum U, "
             "because parts of the target have almost no source rows"
         )
     return warnings

@@ -1,14 +1,12 @@
-"""``covcal decide``: choose target rows to accept, and sets of classes for all rows.
+"""``covcal decide``: choose target rows to accept, and sets of classes.
 
-Rows are ranked by their calibrated confidence. Without labels, `decide` accepts as many rows as
-possible. The expected error of the accepted rows must be within the limit, even after adding about
-half of the distance to the high end of the error's range. With labels of rows that ``covcal pick
---for`` drew, `decide` tests thresholds one after the other. The bound of a test is exact, and the
-order of the tests does not depend on labels (`maths.acceptance`).
+Rows are ranked by their calibrated confidence. Without labels, as many rows are accepted as the
+expected error allows. The expected error is raised by about half of the distance to the high end of
+its range. With labels of ``covcal pick --for``, thresholds are tested one after the other. The
+tests are exact, and their order does not depend on labels (`maths.acceptance`).
 
-A promise cannot use labels to which the calibration was fitted. The fit raised the confidence of
-the rows where these labels say that the classifier is right. Rows of the test split are not read,
-and a promise does not cover them.
+Labels to which the calibration was fitted cannot prove anything, because the fit raised the
+confidence of rows with right labels. The test split is not read.
 """
 
 import math
@@ -64,44 +62,41 @@ from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-# the curve is computed from at most this many rows, and this many probabilities
+# maximum numbers of rows and of probabilities for the curve
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
-# the numbers of labels that may be suggested
+# numbers of labels to suggest
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
-# labels are suggested only if at least this share of rows can probably be accepted
+# minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# The suggested number of labels must lead to a promise with at least the probability `LIKELY`. If
-# no number of labels reaches `LIKELY`, the probability `_EVEN` is enough.
+# Probability that the suggested labels are enough. If no number reaches `LIKELY`, `_EVEN` will do.
 LIKELY, _EVEN = 0.8, 0.5
-# The probability that labels are enough for a promise is a mean over five assumed errors: the
-# expected error, each end of its range, and the middle between the expected error and each end.
-# (The plan of tests leaves out both ends; here, the mean would be too high without them.)
+# Assumed errors for this probability, from the low to the high end of the error's range.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
-_NEAR = 1e-5  # rounding error of a threshold in 32 bits
+_NEAR = 1e-5  # rounding error of a float32 threshold
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecideSettings:
     """The settings of ``covcal decide``."""
 
-    error: float | None = None  # the largest share of wrong rows among the accepted rows
-    coverage: float | None = None  # the share of all rows whose set must contain the right class
+    error: float | None = None  # maximum error of the accepted rows
+    coverage: float | None = None  # share of rows whose set must contain the right class
     certainty: float = 0.9
-    certain_sets: bool = False  # whether `certainty` is about the coverage of sets too
-    # whether the promise is about the rows of this file only, not about later rows
+    certain_sets: bool = False  # whether `certainty` applies to sets too
+    # whether the guarantee covers only the rows of this file
     these_rows: bool = False
-    # "marked" (labels from covcal label), "none", or "auto" (marked labels if they can be used)
+    # "marked" (labels from covcal label), "none", or "auto" (marked if usable)
     labels: str = "auto"
-    # a column, or "predicted": the expected error is also shown for each of its values
+    # show the expected error for each value of this column, or for each "predicted" class
     by: str | None = None
-    costs: Path | None = None  # costs.json, which is used instead of an error
+    costs: Path | None = None  # costs.json, instead of an error
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
             raise CovcalError(
-                "--cost replaces --error, without a promise: leave out --error and --labels marked"
+                "--cost cannot be used with --error or with --labels marked: leave them out"
             )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
@@ -121,7 +116,7 @@ def decide(
     networks: str | Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> Decision:
-    """Decide which target rows to accept. Labels can turn the estimate into a promise.
+    """Decide which target rows to accept.
 
     Parameters
     ----------
@@ -131,8 +126,7 @@ def decide(
         The cal.json.
     settings : DecideSettings
     estimate : Estimate, optional
-        The target accuracy, estimated without labels. Without it, the calibrated confidence is
-        assumed to be right.
+        The estimated target accuracy. By default, the calibrated confidence is assumed to be right.
     networks : str or Path, optional
         The adapted file with the networks, if it has moved.
     progress : callable, optional
@@ -140,8 +134,8 @@ def decide(
     Raises
     ------
     CovcalError
-        If the calibration does not fit the file, there are no rows, or the labels that the user
-        asks for cannot be used for a promise.
+        If the calibration does not fit the file, there are no rows, or the requested labels cannot
+        be used.
     """
     path, document = Path(path), Path(document)
     calibration = read_calibration(document)
@@ -161,7 +155,7 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
-        # The probabilities of all classes are computed only for a random sample of rows.
+        # Use a random sample for the probabilities of all classes.
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
         drawn = target.drawn(most, settings.seed, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
@@ -193,10 +187,10 @@ def decide(
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
-                    "some labelled rows were not picked for a decision with --set and without "
-                    "--error, so the sets are only an estimate. To get sets with a promise, "
-                    "extract the data again to another file. On that file, run covcal decide with "
-                    "--set and without --error, and then covcal pick --for the new decision"
+                    "some labelled rows were not picked for a decision with --set alone, so the "
+                    "sets are only an estimate. To get sets with a promise, extract the data to "
+                    "another file. Decide on it with --set alone, and run covcal pick --for that "
+                    "decision"
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
@@ -253,7 +247,7 @@ def decide(
 def _scores(
     target: Domain, rows: Rows, scaled: ScaledLogits, progress: ProgressCallback
 ) -> Float64s:
-    """Return the calibrated confidence of each of N rows, shape (N,)."""
+    """Return the calibrated confidence of N rows, shape (N,)."""
     scores, start = np.empty(len(rows)), 0
     for _, confidence in scaled.confidences(target, rows):
         scores[start : start + len(confidence)] = confidence
@@ -271,13 +265,13 @@ class _Labelled:
         self.draw, self.target, self._ranking = draw, target, ranking
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # for each batch that was drawn for a decision, the threshold of its region
+        # thresholds of the regions, by batch for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 
     @cached_property
     def wrong(self) -> Booleans:
-        """For each drawn row: true if the classifier is wrong or the label is missing."""
+        """Whether the classifier is wrong or the label is missing, for each drawn row."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
@@ -288,7 +282,7 @@ class _Labelled:
         )
 
     def unusable(self, calibration: Calibration, document: Path) -> str | None:
-        """Return why the labels cannot be used for a promise, or None."""
+        """Return why the labels cannot be used, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
                 why = (
@@ -310,19 +304,17 @@ class _Labelled:
         return None
 
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test thresholds after each batch; return the threshold that accepts most rows.
+        """Test thresholds after each batch. Return the best threshold.
 
-        Each batch has its own part of the allowed error probability. So a promise stays valid when
-        more batches follow.
+        Each batch has its own part of the error probability, so more batches may follow.
         """
         looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
 
     def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test the thresholds with the first `look` batches that were drawn for a decision.
+        """Test the thresholds with the first `look` batches for a decision.
 
-        Return the lowest threshold that passes (infinity if none passes), and how the labels were
-        used in its test.
+        Return the lowest threshold that passes (or infinity), and its use of labels.
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
@@ -351,7 +343,7 @@ class _Labelled:
         return lowest, use
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return how many rows above a threshold were not drawn before batch `number`."""
+        """Return the number of rows above a threshold before batch `number`."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -361,18 +353,17 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return the `Sampling` with which a batch drew rows above a threshold."""
+        """Return the `Sampling` of a batch above a threshold."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # This case: the region is all rows (-1), or some rows above the threshold are outside the
-        # region.
+        # The region is all rows (-1), or some rows are outside the region.
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
 
     def require_design(self) -> None:
-        """Refuse rows whose stated probability of being drawn is not what their region gives."""
+        """Refuse rows that were picked for another calibration."""
         for number, region in self.used.items():
             p, q = self._inclusions(number)
             rows = self.draw.batch == number
@@ -388,7 +379,7 @@ class _Labelled:
 def _sets(
     sample: Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
 ) -> SetRule:
-    """Return the rule that makes sets of classes. `labelled` are rows drawn at random."""
+    """Return the rule for sets of classes. `labelled` are random rows."""
     coverage, certainty, n_labels = settings.coverage or 0.0, None, 0
     if labelled is None:
         cut = sample.cut(coverage)
@@ -411,7 +402,7 @@ def _sets(
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
-    """Return the expected error if the `share` of rows with the highest scores is accepted."""
+    """Return the expected error if a `share` of rows is accepted."""
     values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 
@@ -419,10 +410,9 @@ def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
 def _offer(
     ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
 ) -> tuple[int, float, float]:
-    """Return the suggested number of labels, the share of rows to promise for, and a chance.
+    """Return a suggested number of labels, the share of accepted rows, and a probability.
 
-    The chance is the probability that this number of labels is enough. All three are 0 if no number
-    of labels is likely to be enough.
+    This is the probability that the labels are enough. All numbers are 0 without a suggestion.
     """
     beliefs, offers = beliefs_of(curve, _CONSIDERED), []
     for labels in _OFFERS:

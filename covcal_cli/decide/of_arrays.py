@@ -20,7 +20,7 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, the plan assumes three accuracies: the mean confidence times these numbers.
+# Assumed accuracies without an estimate, as multiples of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
@@ -30,23 +30,22 @@ class Decision:
     Parameters
     ----------
     error : float, optional
-        The largest share of the accepted rows that may be wrong.
+        Maximum error of the accepted rows.
     coverage : float, optional
-        The share of rows whose set contains the right class.
+        Share of rows whose set contains the right class.
     certainty : float
-        The probability that a promise is kept, if labelled rows were drawn again and again.
+        Confidence level of the guarantee on `error`.
     temperature : float
-        T of the calibrated probabilities softmax(z / T), for example `Calibrator.temperature_`.
+        T in softmax(z / T), for example `Calibrator.temperature_`.
 
     Attributes
     ----------
     threshold_ : float
-        Rows with a higher confidence are accepted; 1 if no row is accepted.
+        Rows with a higher confidence are accepted. It is 1 if no row is accepted.
     is_promise_ : bool
         Whether labels prove that at most `error` of the accepted rows are wrong.
     cut_ : float
-        The set of a row contains the most probable class, and each class with at least this
-        probability.
+        Minimum probability of a class in a set. The most probable class is always in the set.
     """
 
     @checked
@@ -65,7 +64,7 @@ class Decision:
         self.temperature = temperature
 
     def __repr__(self) -> str:
-        """Return the settings, and after `fit` the confidence above which rows are accepted."""
+        """Return the settings and the threshold."""
         settings = f"error={self.error}, coverage={self.coverage}, certainty={self.certainty}"
         threshold = getattr(self, "threshold_", None)
         if threshold is None:
@@ -83,24 +82,21 @@ class Decision:
         *,
         estimate: Estimate | None = None,
     ) -> Self:
-        """Choose `threshold_` and `cut_` from target logits, and from the labels of random rows.
+        """Choose `threshold_` and `cut_` from target logits, and labels if given.
 
-        Without labels, both numbers are estimates. With labels, `threshold_` is a promise. The
-        promise is valid for every classifier, temperature and estimate, if the labelled rows were
-        drawn at random.
+        Without labels, both are estimates. With labels of random rows, `threshold_` is guaranteed
+        for every classifier, temperature and estimate.
 
         Parameters
         ----------
         logits : array of shape (n, K), or (n,) with the logits of the second of two classes
         rows : array of shape (m,), optional
-            The numbers of the labelled rows. The labelled rows must be drawn at random from all n
-            rows, each row at most once.
+            Indexes of the labelled rows, drawn at random without replacement.
         labels : array of shape (m,), optional
-            The class numbers of these rows, from 0 in the order of the logits; not class names.
+            Class numbers of these rows, from 0.
         estimate : Estimate, optional
-            The accuracy on the target, for example `Calibrator.estimate_`. Without labels, the
-            threshold is chosen by this estimate and its low end. Without an estimate, the
-            probabilities are assumed to be right.
+            The target accuracy, for example `Calibrator.estimate_`. By default, the probabilities
+            are assumed to be right.
         """
         if self.error is None and self.coverage is None:
             raise CovcalError(
@@ -144,16 +140,15 @@ class Decision:
         return rule.members(self._new_probabilities(logits))
 
     def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        """Return beliefs for several assumed accuracies, for use if there is no estimate."""
+        """Return beliefs for several assumed accuracies."""
         accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
         samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold at which the labels prove the limit `error`; 1 if none does.
+        """Return the lowest threshold at which the labels prove the limit, or 1.
 
-        The labelled rows above a threshold are a random sample of all rows above it. So the number
-        of wrong labelled rows has a binomial distribution.
+        Labelled rows are a random sample, so the number of wrong rows is binomial.
         """
         error, level = self.error or 0.0, 1 - self.certainty
 
@@ -176,7 +171,7 @@ class Decision:
             )
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
-        """Return the probabilities of rows, which must have as many classes as in `fit`."""
+        """Return probabilities. Refuse other classes than in `fit`."""
         values = logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(
@@ -192,7 +187,7 @@ class Decision:
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
-    """Return the numbers of the labelled rows and their labels, after checking them."""
+    """Check and return the labelled rows and their labels."""
     names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
         raise CovcalError(

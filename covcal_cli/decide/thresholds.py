@@ -1,25 +1,23 @@
-"""Compute which rows to accept, and which classes a set contains, from confidences in memory.
+"""Choose rows to accept, and sets of classes, from confidences.
 
-A curve gives, for every share of rows, the expected error of the rows with the highest confidence.
-If wrong classes and reviews have costs, the share of rows that is cheapest to accept is computed.
+A curve gives the expected error of the most confident rows, for every share of rows. With costs,
+the cheapest share is accepted.
 
-costs.json is an object with two keys: `review`, the cost of a row that a person reviews (`estimate`
-does not need this key), and `wrong`, the cost of an accepted row with a wrong class. The optional
-key `pairs` is a list of objects with `true`, `predicted` and `cost`. For such a pair of classes,
-`cost` replaces `wrong`.
+costs.json has two keys: `review` is the cost of a reviewed row (not needed by `estimate`), and
+`wrong` is the cost of an accepted wrong row. The optional key `pairs` is a list of objects with
+`true`, `predicted` and `cost`, for costs of single pairs of classes.
 
-A set of classes should contain the right class with a given probability, the coverage C. A set
-contains the most probable class, and every class whose calibrated probability is at least a number,
-the cut. This method is LAC (Sadinle, Lei & Wasserman 2019), except that no set is empty.
+A set should contain the right class with probability C (the coverage). It contains the most
+probable class, and all classes whose calibrated probability is at least a threshold, called the
+cut. This is LAC (Sadinle, Lei & Wasserman 2019) without empty sets.
 
-- Without labels, the cut is chosen so that the probabilities of the classes in a set sum to C on
-  average. For this, the temperature is raised until the mean confidence is a - .4 (a - low), where
-  a is the estimated accuracy and low is the low end of its range.
+- Without labels, the probabilities in a set must sum to C on average. The temperature is first
+  raised until the mean confidence is a - .4 (a - low), where a is the estimated accuracy and low is
+  the low end of its range.
 - With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
-  these rows: the rows where the right class is least probable. This is split conformal prediction
-  (Papadopoulos et al. 2002). If the number is not whole, it is rounded up or down at random, so
-  that its mean is the exact number. The coverage is then C on average over repeated draws. If the
-  user gives a certainty, an exact test says how many right classes may be excluded.
+  these rows, rounded at random. This is split conformal prediction (Papadopoulos et al. 2002). The
+  coverage is C on average over repeated draws. With a certainty, an exact test gives the number of
+  rows.
 """
 
 import json
@@ -40,18 +38,17 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Sets use the accuracy a - .4 (a - low): a is the estimate, low is the low end of its range.
-# Accepted rows use the error e + .55 (high - e): e is expected, high is the high end of its range.
-# Both numbers were chosen on the half named `choose` of the benchmark.
+# Sets use the accuracy a - .4 (a - low). Accepted rows use the error e + .55 (high - e). Both
+# constants were chosen on the benchmark's half *choose*.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
-_POINTS = 100  # number of points of the curve
-_SHARES = 200  # number of shares of accepted rows whose costs are compared
-Accuracy = tuple[float, float, float]  # low end of the range, estimate, high end
-Cost = Annotated[float, Within(0, 1e100)]  # the square of a larger cost may be infinite
+_POINTS = 100  # points of the curve
+_SHARES = 200  # shares of accepted rows to compare by cost
+Accuracy = tuple[float, float, float]  # low end, estimate, high end
+Cost = Annotated[float, Within(0, 1e100)]  # larger costs may overflow
 
 
 class Sample:
-    """Target rows, or a sample of them, with their calibrated probabilities.
+    """A sample of target rows with calibrated probabilities.
 
     Parameters
     ----------
@@ -59,10 +56,10 @@ class Sample:
     temperature : float
         T of the calibration.
     accuracy : tuple of float, optional
-        The low end, the estimate and the high end of the accuracy. Without it, the calibrated
-        probabilities are assumed to be right.
+        Low end, estimate and high end of the accuracy. By default, the probabilities are assumed to
+        be right.
     labels : array of shape (n,), optional
-        The classes that the classifier predicts. Default: the classes with the largest logit.
+        Predicted classes. Default: the classes with the largest logit.
     """
 
     def __init__(
@@ -73,18 +70,18 @@ class Sample:
         labels: Labels | None = None,
     ) -> None:
         self._logits, self._labels, self._accuracy = logits, labels, accuracy
-        # three values of T: of the calibration, and for a mean confidence at each end of the range
+        # T of the calibration, and for both ends of the accuracy
         self._temperatures = [temperature] * 3
         if accuracy is not None:
             self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
 
     def _matched(self, accuracy: float) -> float:
-        """Return the T at which the mean confidence is this accuracy."""
+        """Return the T that matches the accuracy."""
         return match_accuracy(self._logits, accuracy, self._labels).temperature
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """The confidence, (n,), by the calibration and at the low and high end of the accuracy."""
+        """The confidence, (n,), at each of the three temperatures."""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
@@ -93,7 +90,7 @@ class Sample:
         return softmax(self._logits, self._temperatures[0]).T
 
     def curve(self) -> tuple[CurvePoint, ...]:
-        """Return, for every share of rows, the expected error of the most confident rows."""
+        """Return the expected error of the most confident rows, for shares of rows."""
         order = np.argsort(-self.confidence[0], kind="stable")
         n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
         sizes = np.ceil(shares * n).astype(np.int64)
@@ -103,9 +100,9 @@ class Sample:
     def groups(
         self, names: Sequence[str], numbers: Integers, accepted: Booleans
     ) -> tuple[GroupPoint, ...]:
-        """Return the accepted share of every group, and the expected error of its accepted rows.
+        """Return the accepted share and the expected error of every group.
 
-        `numbers`, (n,), are the groups of the rows; `accepted`, (n,), says which rows are accepted.
+        `numbers`, (n,), are the rows' groups. `accepted`, (n,), marks accepted rows.
         """
         groups = []
         for number, name in enumerate(names):
@@ -118,7 +115,7 @@ class Sample:
         return tuple(groups)
 
     def cut(self, coverage: float) -> float:
-        """Return the cut (the least probability of a class in a set), chosen without labels."""
+        """Return the cut, chosen without labels."""
         probabilities = mass = self.probabilities
         if self._accuracy is not None:
             low, accuracy, _ = self._accuracy
@@ -136,9 +133,9 @@ class Sample:
         return float(values[order[min(place, len(order) - 1)]])
 
     def cheapest(self, wrong: Float64s, review: float, predicted: Labels) -> CostPoint:
-        """Return the share of rows that is cheapest to accept, and the mean cost of a row.
+        """Return the cheapest share of rows to accept, and the mean cost of a row.
 
-        `wrong`, (K, K), has the costs by true and predicted class; `predicted` has shape (n,).
+        `wrong`, (K, K), are costs by true and predicted class. `predicted` has shape (n,).
         """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
@@ -155,13 +152,13 @@ class Sample:
 
 
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
-    """Return a point of the curve; if the range does not contain the error, it is widened."""
+    """Return a point of the curve. Its range contains the error."""
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
-    """Return the largest share of rows whose expected error plus a margin is within the limit."""
+    """Return the largest share whose expected error plus a margin is within the limit."""
     shares = (
         point.share
         for point in curve
@@ -171,19 +168,19 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return the number of labelled rows whose sets may leave out the right class.
+    """Return the number of labelled rows whose sets may exclude the right class.
 
-    The result is -1 if every set needs all classes. The random rounding uses the numbers of the
-    labelled rows as its seed.
+    The number is rounded at random, with the labelled rows as seed. It is -1 if every set needs all
+    classes.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
 def cut_by_labels(scores: Float64s, excluded: int) -> float:
-    """Return the cut at which this number of rows lose their right class.
+    """Return the cut that excludes this number of right classes.
 
-    `scores`, (n,), are the probabilities of the right classes.
+    `scores`, (n,), are probabilities of the right classes.
     """
     if excluded < 0:
         return 0.0
@@ -196,9 +193,9 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the probability of each row's label; 0 without a label.
+    """Return the probability of each row's label, or 0 without a label.
 
-    If the label is the most probable class, the result is 1, because every set contains this class.
+    The most probable class gets 1, because every set contains it.
     """
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
@@ -207,7 +204,7 @@ def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
 
 @dataclass(frozen=True)
 class _PairCost:
-    """The cost of a wrong class, for one pair of classes."""
+    """The cost of one pair of classes."""
 
     true: str
     predicted: str
@@ -228,8 +225,8 @@ def read_costs(
 ) -> tuple[Float64s, float]:
     """Read costs.json for the classes of a file.
 
-    Return the costs by true and predicted class, (K, K), and the cost of a review. Right classes
-    cost 0. Without `needs_review`, the file may lack the cost of a review, which is then 0.
+    Return costs by true and predicted class, (K, K), and the cost of a review. Right classes cost
+    0. Without `needs_review`, a missing review cost is 0.
 
     Raises
     ------

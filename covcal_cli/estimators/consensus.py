@@ -11,21 +11,16 @@ The rule has five steps. Its constants were chosen on the benchmark's half *choo
    - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC. If predicted
      classes give a lower accuracy, only this estimator is used. ATC needs 5 source errors.
    - If the user gives the class frequencies: COT. If a check of COT fails: agreement, or else DoC.
-2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. All
-estimators miss some errors, hence the factor.
-   1.2 is needed because all estimators miss the same part of the errors.
+2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
+   is above 1, because all estimators miss the same errors.
 3. Half the width of the range is the sum of: 4 points (7 for two classes); a tenth of the distance
-between the lowest and the highest estimator; 0.15 times the total variation distance of predicted
-classes; the sampling error. If only DoC is used, the range also includes the other estimates.
-   distance between the lowest and the highest estimator; 0.15 times the share of predicted labels
-   that would have to change to be as frequent as on the source; and the sampling error. If only DoC
-   is used, the interval also contains the estimates of the other estimators.
+   between the lowest and the highest estimator; 0.15 times the total variation distance of
+   predicted classes; the sampling error. If only DoC is used, the range also includes the other
+   estimates.
 4. `temp` keeps its T if its mean target confidence is within 3 points or the sampling error of A.
-It also keeps T if the range is at least 50 points wide.
-   error of A, or if the interval is at least 50 points wide.
+   It also keeps T if the range is at least 50 points wide.
 5. Checks fail if the estimators are 20 points or more apart, or if the sampling error is over 12
-points. For two classes, a check fails if nothing else confirms a change.
-   or if, for two classes, no other number confirms a change.
+   points. For two classes, a check fails if nothing else confirms a change.
 """
 
 import math
