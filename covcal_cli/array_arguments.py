@@ -25,6 +25,12 @@ def array_of(values: Any, name: str) -> AnyArray:
         array: AnyArray = np.asarray(values)
     except (TypeError, ValueError) as error:  # for example, rows of different lengths
         raise ArgumentError(f"{name} must be an array ({error})") from error
+    if array.dtype == object and array.ndim == 0:
+        remedy = {"toarray": ": give .toarray()", "collect": ": give .collect()"}
+        advice = next((text for key, text in remedy.items() if hasattr(values, key)), "")
+        raise ArgumentError(f"{name} must be an array, not {type(values).__name__}{advice}")
+    if np.ma.is_masked(values):
+        raise ArgumentError(f"{name} has masked values: leave their rows out")
     return array
 
 
@@ -67,7 +73,10 @@ def logits_of(values: Any, name: str) -> Float64s:
     if single:
         rows = rows[:, None]
     if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
-        raise ArgumentError(f"{name} must have shape (n, K) with K of at least 2, not {rows.shape}")
+        raise ArgumentError(
+            f"{name} must have shape (n, K), or (n,) for two classes, with n of at least 1 and K "
+            f"of at least 2, not {rows.shape}"
+        )
     both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
@@ -120,35 +129,49 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
     return np.array(columns)
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or pandas's NA or NaT."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # NA of pandas has no truth value
+        return True
+
+
 def labels_of(values: Any, name: str, n: int) -> AnyArray:
     """Return the labels of n rows, which are class names or class numbers."""
     labels = array_of(values, name)
     if labels.shape != (n,):
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}")
+    is_list = isinstance(values, list)  # NumPy turns None and NaN among texts into texts
+    if is_list or labels.dtype.kind in "fO":
+        for row, label in enumerate(values if is_list else labels.tolist()):
+            if is_missing(label) or label in (np.inf, -np.inf):
+                raise ArgumentError(
+                    f"{name}: row {row} is {label}: give its class, or leave the row out"
+                )
     kinds = {type(label) for label in labels.tolist()}
     if len(kinds) > 1 or not all(issubclass(kind, _LABEL_TYPES) for kind in kinds):
         listed = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ArgumentError(f"{name} must be class numbers or class names, not a mix ({listed})")
-    if labels.dtype.kind == "f":
-        damaged = np.flatnonzero(~np.isfinite(labels))
-        if len(damaged):
-            raise ArgumentError(
-                f"{name}: row {damaged[0]} is {labels[damaged[0]]}: give its class, or leave the "
-                "row out"
-            )
-        if (labels == np.rint(labels)).all():
-            labels = labels.astype(np.int64)
+    if labels.dtype.kind == "f" and (labels == np.rint(labels)).all():
+        labels = labels.astype(np.int64)
     return labels
 
 
-def class_numbers(labels: AnyArray, classes: AnyArray, name: str) -> Labels:
-    """Return the index of each label among K different classes, shape (n,)."""
+def class_numbers(
+    labels: AnyArray, classes: AnyArray, name: str, *, has_classes: bool = True
+) -> Labels:
+    """Return the index of each label among K different classes, shape (n,).
+
+    `has_classes` is false if the user could have given the classes, but did not.
+    """
+    instead = "" if has_classes else ", or give classes in the order of the columns"
     order, k = np.argsort(classes), len(classes)
     listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")
     if len(labels) and _are_numbers(labels) != _are_numbers(classes):
         ours, theirs = ("numbers", "texts") if _are_numbers(labels) else ("texts", "numbers")
         raise ArgumentError(
-            f"{name} are {ours}, but the classes are {theirs} ({listed}): give {theirs}"
+            f"{name} are {ours}, but the classes are {theirs} ({listed}): give {theirs}{instead}"
         )
     places = np.searchsorted(classes[order], labels).clip(0, k - 1)
     numbers: Labels = order[places].astype(np.int64)
@@ -156,7 +179,7 @@ def class_numbers(labels: AnyArray, classes: AnyArray, name: str) -> Labels:
     if len(strange):
         raise ArgumentError(
             f"{name}: row {strange[0]} is {labels[strange[0]]!s}, which is not one of the "
-            f"classes {listed}: correct it"
+            f"classes {listed}: correct it{instead}"
         )
     return numbers
 

@@ -390,8 +390,23 @@ class TestCalibrator:
                 {"source_labels": np.full(600, 3)},
                 "row 0 is 3, which is not one of the classes 0",
             ),
-            ({"source_labels": np.full(600, "a")}, "there are 3 logits per row but 1 classes"),
-            ({"classes": ["a", "b"]}, "there are 3 logits per row but 2 classes"),
+            (
+                {"source_labels": np.full(600, "a")},
+                "3 logits per row but 1 different classes",
+            ),
+            ({"classes": ["a", "b"]}, "there are 3 logits per row but 2 different classes"),
+            ({"classes": ["a", "b", "a"]}, "there are 3 logits per row but 2 different classes"),
+            (
+                {"source_labels": np.arange(600) % 3 + 1},
+                "row 2 is 3.*, or give classes",
+            ),
+            ({"source_logits": np.zeros((600, 1))}, r"or \(n,\) for two classes, .*not \(600, 1\)"),
+            ({"source_logits": csr_matrix(np.eye(600))}, r"not csr_matrix: give \.toarray\(\)"),
+            ({"source_logits": None}, "source_logits must be an array, not NoneType"),
+            (
+                {"target_logits": np.ma.masked_greater(np.eye(9, 3), 0)},
+                "target_logits has masked values",
+            ),
         ],
     )
     def test_arrays_that_do_not_fit_are_refused(self, change: dict[str, Any], message: str) -> None:
@@ -773,7 +788,9 @@ class TestArguments:
         ("labels", "message"),
         [
             (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
-            (np.array([None, "a"] * 300, dtype=object), r"not a mix \(NoneType, str"),
+            (np.array([None, "a"] * 300, dtype=object), "row 0 is None: give its class"),
+            (["a", "b", np.nan] * 200, "row 2 is nan: give its class"),
+            (np.array([1, "a"] * 300, dtype=object), r"not a mix \(int, str"),
             (np.array(["a", "b", "\udcff"] * 200), "not Unicode text"),
         ],
     )
@@ -846,6 +863,7 @@ class TestMetrics:
                 np.full(4, 2),
                 "row 0 is 2, which is not one of the classes 0, 1",
             ),
+            (np.full((4, 2), 0.5), np.full(4, "yes"), "give numbers, or give classes"),
             (np.full((4, 2), 0.5), np.zeros(3, int), r"labels must have shape \(4,\)"),
             (np.array([0.5, 70.0]), np.zeros(2, int), "between 0 and 1: row 1 has 70"),
         ],

@@ -142,8 +142,8 @@ class Calibrator:
         target_logits : array, shape (m, K) or (m,), optional
             Logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits. Default: the columns of a data frame,
-            or the sorted labels.
+            Names of the classes in the order of the logits. Default: the columns of a data frame
+            if the labels are among them, or 0 to K-1 if labels are numbers, or the sorted labels.
 
         Raises
         ------
@@ -385,7 +385,7 @@ def _require_columns(expected: list[Any] | None, values: Any, where: str) -> Non
             lines.append(f"{text}: {', '.join(map(str, names[:5]))}")
     if len(lines) == 1:
         lines.append("Feature names must be in the same order as they were in fit.")
-    raise ValueError("\n".join(lines))
+    raise ArgumentError(" ".join(lines))
 
 
 def _labels(
@@ -412,10 +412,11 @@ def _labels(
         )
     if names.shape != (k,) or len(np.unique(names)) < k:
         raise ArgumentError(
-            f"there are {k} logits per row but {len(np.unique(names))} classes: give classes in "
-            "the order of the logits"
+            f"there are {k} logits per row but {len(np.unique(names))} different classes: give "
+            "classes in the order of the logits"
         )
-    return class_numbers(labels, names, "source_labels"), names
+    has_classes = classes is not None
+    return class_numbers(labels, names, "source_labels", has_classes=has_classes), names
 
 
 def _texts(names: AnyArray) -> list[str]:

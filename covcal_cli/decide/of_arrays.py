@@ -165,10 +165,10 @@ class Decision:
         return threshold
 
     def _require_fitted(self, name: str, argument: str, value: float | None) -> None:
-        if value is None or not hasattr(self, name):
-            raise CovcalError(
-                f"the Decision has no {argument}: create Decision({argument}=...), and fit it first"
-            )
+        if value is None:
+            raise CovcalError(f"the Decision has no {argument}: create Decision({argument}=...)")
+        if not hasattr(self, name):
+            raise CovcalError("the Decision is not fitted yet: call fit first")
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
         """Return probabilities. Refuse other classes than in `fit`."""
@@ -198,8 +198,13 @@ def _labelled(
         whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))
     )
-    if drawn.shape != drawn_labels.shape or len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows and labels must have the same length, and no row may occur twice")
+    if drawn.shape != drawn_labels.shape:
+        raise CovcalError(
+            f"there are {len(drawn)} rows and {len(drawn_labels)} labels: give the number of each "
+            "labelled row, and its label"
+        )
+    if len(np.unique(drawn)) < len(drawn):
+        raise CovcalError("rows has a number twice: no row may occur twice")
     for values, most, what in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")

@@ -266,4 +266,4 @@ def _checked(
         names = classes_among(columns_of(probabilities), of_rows)
     if names is None:
         names = np.arange(rows.shape[1])
-    return rows, class_numbers(of_rows, names, "labels")
+    return rows, class_numbers(of_rows, names, "labels", has_classes=classes is not None)

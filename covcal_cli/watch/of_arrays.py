@@ -17,6 +17,7 @@ from covcal_cli.array_arguments import (
     array_of,
     class_numbers,
     columns_of,
+    is_missing,
     labels_of,
     logits_of,
     numbers_of,
@@ -275,7 +276,7 @@ class Watch:
         values = _objects(labels, "labels")
         if values.shape != (n,):
             raise ArgumentError(f"labels must have shape ({n},), not {values.shape}")
-        is_known = np.array([not _is_missing(label) for label in values.tolist()])
+        is_known = np.array([not is_missing(label) for label in values.tolist()])
         numbers = np.full(n, UNKNOWN_LABEL, dtype=np.int64)
         if not is_known.any():
             return numbers
@@ -338,21 +339,13 @@ def _objects(values: Any, name: str) -> AnyArray:
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
     """Return objects as numbers if all are numbers, else as texts. Missing values are NaN or ""."""
-    present = [not _is_missing(value) for value in values.tolist()]
+    present = [not is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)
         numbers[present] = numbers_of(values[present], "columns")
         return numbers
     texts = [f"{value}" if known else "" for value, known in zip(values, present, strict=True)]
     return utf8([text.encode("utf-8", "replace").decode() for text in texts])
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, or pandas's NA or NaT."""
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # NA of pandas has no truth value
-        return True
 
 
 def _standard_of_file(document: Path) -> Standard:

@@ -56,11 +56,15 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=5)
     with pytest.raises(covcal.CovcalError, match="no row may occur twice"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
+    with pytest.raises(covcal.CovcalError, match="1 rows and 0 labels"):
+        covcal.Decision(error=0.1).fit(logits, [1])
+    with pytest.raises(covcal.CovcalError, match="has no coverage"):
+        covcal.Decision(error=0.1).fit(logits).sets(logits)
     with pytest.raises(covcal.CovcalError, match="class numbers"):
         covcal.Decision(error=0.1).fit(logits, [1], [4])
     with pytest.raises(covcal.CovcalError, match=r"not class names: give \[classes\.index"):
         covcal.Decision(error=0.1).fit(logits, [1, 2], ["cat", "dog"])
-    with pytest.raises(covcal.CovcalError, match="fit it first"):
+    with pytest.raises(covcal.CovcalError, match="not fitted yet"):
         covcal.Decision(error=0.1).accept(logits)
     with pytest.raises(covcal.CovcalError, match="needs a limit"):
         covcal.Decision().fit(logits)
