@@ -9,9 +9,9 @@ A candidate is a set of rows with the highest scores, and a number k. It is acce
 its labelled rows are wrong. Labels are drawn from a region. The region and the first candidate are
 chosen so that the most rows are accepted, on average over the beliefs.
 
-A later batch draws from the remaining rows. If earlier batches could draw d rows of a set with K
-wrong rows, at least K - d wrong rows remain. This bound does not depend on what was drawn before.
-So the bounds of several batches are combined by convolution.
+A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows of a set,
+K - w wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound
+of several batches together is a sum over w.
 """
 
 import math
@@ -71,11 +71,15 @@ def most_wrong(
     # More wrong rows than expected at `error` prove nothing.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
-    bounds = []
-    for batch in batches:
-        bounds.append(_bounds(np.maximum(wrong - lost, 0), batch, most))
-        lost += batch.most
-    fits = reduce(_joined, bounds) @ chances <= level
+    left = np.maximum(wrong - lost, 0)
+    step = int(wrong[1] - wrong[0]) if len(wrong) > 1 else 1
+    if len(batches) > 1:
+        # Later batches may draw from up to `most` fewer wrong rows. Rounding adds a step per batch.
+        fewer = np.arange(-(-most // step) + len(batches), 0, -1)
+        left = np.concatenate([wrong[0] - lost - fewer * step, left])
+    bounds = [_bounds(np.maximum(left, 0), batch, most) for batch in batches]
+    joined = reduce(lambda later, first: _joined(first, later, step), reversed(bounds))
+    fits = joined[:, -len(wrong) :] @ chances <= level
     return int(fits.sum()) - 1 if fits.all() else int(fits.argmin()) - 1
 
 
@@ -115,16 +119,26 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
     return np.array(rows)
 
 
-def _joined(first: Float64s, second: Float64s) -> Float64s:
-    """Return bounds for the wrong rows of two batches together.
+def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
+    """Return bounds for the wrong rows of a batch and of all later batches together.
 
-    P(W1 + W2 <= k) is a sum over W1. Summation by parts turns it into tail probabilities of W1, for
-    which there are bounds. `second` is valid for every first batch.
+    Each argument has a row per k, and a column per number of wrong rows, in steps of `step`. The
+    bounds in `later` are valid whatever the first batch drew.
+
+    If the first batch drew w wrong rows, P(W1 + W2 <= k) has the bound g(w): k - w more wrong rows
+    may be drawn, and w fewer are left. The sum over w is rearranged (summation by parts) into tail
+    probabilities of W1, for which there are bounds. For this, g must fall with w.
     """
-    steps = np.diff(second, axis=0, prepend=0)
-    return np.array(
-        [np.minimum((steps[k::-1] * first[: k + 1]).sum(axis=0), 1.0) for k in range(len(first))]
-    )
+    most, columns = len(first), np.arange(first.shape[1])
+    fewer = -(-np.arange(most) // step)
+    left = np.maximum(columns - fewer[:, np.newaxis], 0)
+    bounds = []
+    for k in range(most):
+        of_second = later[np.arange(k, -1, -1)[:, np.newaxis], left[: k + 1]]
+        falling = np.maximum.accumulate(of_second[::-1])[::-1]
+        drops = falling - np.pad(falling[1:], ((0, 1), (0, 0)))
+        bounds.append(np.minimum((first[: k + 1] * drops).sum(axis=0), 1.0))
+    return np.array(bounds)
 
 
 # relative probability of drawing a row outside the region

@@ -108,6 +108,21 @@ def test_a_second_batch_draws_from_the_rows_that_the_first_left() -> None:
     assert broken / DRAWS <= MOST_BROKEN
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels"), [(700, [47, 200]), (20_000, [200, 500]), (3000, [50, 100, 200])]
+)
+def test_several_random_batches_prove_nearly_as_much_as_one(rows: int, labels: list[int]) -> None:
+    """Several plain random draws are one draw: its number of wrong rows is hypergeometric."""
+    error, level = 0.05, 0.001
+    left = rows - np.cumsum([0, *labels[:-1]])
+    batches = [sampling(n / of, int(of)) for n, of in zip(labels, left, strict=True)]
+    allowed = most_wrong(rows, batches, error, level, these_rows=True)
+    wrong, n = int(error * rows) + 1, sum(labels)
+    ways = [comb(wrong, k) * comb(rows - wrong, n - k) for k in range(allowed + 4)]
+    risk = [sum(ways[: k + 1]) / comb(rows, n) for k in range(allowed + 4)]
+    assert risk[allowed] <= level < risk[allowed + 3]
+
+
 def test_the_bound_is_close_to_the_binomial_test_in_a_large_set() -> None:
     """Clopper and Pearson accept 0 of 22, 1 of 38, 2 of 52 and 5 of 91 at 10 %."""
     for labels, wrong in ((22, 0), (38, 1), (52, 2), (91, 5)):
