@@ -40,9 +40,10 @@ from covcal_cli.estimators.inputs import (
     read_inputs,
 )
 from covcal_cli.estimators.label_shift import target_prior
-from covcal_cli.forecast import ScaledLogits, enough_errors
+from covcal_cli.forecast import UNSCALED, ScaledLogits, enough_errors
 from covcal_cli.formats.features import EVENTS, Domain, FeatureFile, SourceDomain
 from covcal_cli.maths.softmax import ForecasterName, Scaling, blocks_of, class_major, prior_offsets
+from covcal_cli.maths.source_accuracy import FEW_ROWS
 from covcal_cli.maths.temperature import (
     MIN_ERRORS,
     MIN_ERRORS_OF_FLOOR,
@@ -221,6 +222,8 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 # Maximum number of target validation rows for discriminators.
 MAX_DISCRIMINATED = 500_000
+# Minimum distance of the source's confidence below its accuracy for a warning.
+_FAR_BELOW = 0.15
 _MIN_ROWS = 2  # minimum number of rows of each domain for an estimate
 _NO_TARGET = "target rows: extract them together with the source"
 
@@ -269,6 +272,19 @@ class Validation:
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()
+        )
+
+    @property
+    def doubt(self) -> str | None:
+        """A warning if the confidence is far below the accuracy, as on training rows, or None."""
+        accuracy = 1 - self.errors("original") / len(self)
+        confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
+        if len(self) < FEW_ROWS or accuracy - confidence < _FAR_BELOW:
+            return None
+        return (
+            f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
+            f"{accuracy:.1%}. If the classifier was trained on these rows, extract other source "
+            "rows"
         )
 
     def notes(self, classes: list[str]) -> list[str]:

@@ -58,6 +58,9 @@ _DEFAULTS = ExtractSettings()
 # On 41 shifts of the benchmark, the mean confidence was never higher on the target.
 # With exchanged domains, it was always higher, and on 23 of these shifts by at least `_SURER`.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
+# The fewest target rows that are reported as source rows, and the smallest share of them. The share
+# must also exceed `_PER_REPEAT` times the share of rows that are repeated within a domain.
+_FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
 _COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
 
@@ -391,6 +394,13 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
             f"{paths['target']} has the same rows as {paths['source']} (equal ids, features and "
             f"logits), so {NO_SHIFT}"
         )
+    shared = _shared_rows(*logits, len(source["ids"]))
+    if shared is not None:
+        return (
+            f"{shared:.0%} of the rows of {paths['target']} have the same outputs as rows of "
+            f"{paths['source']}, but the target should hold new data. Unless this is only a test, "
+            "leave these rows out"
+        )
     ours, theirs = map(_confidences, logits)
     if min(len(ours), len(theirs)) < FEW_ROWS:
         return None
@@ -403,6 +413,23 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
         f"{theirs.mean():.1%}) than on the source {paths['source']} ({ours.mean():.1%}). A shift "
         "usually lowers confidence: check that SOURCE comes before TARGET"
     )
+
+
+def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
+    """Return the share of target rows that are source rows too; None if chance may explain it.
+
+    `source` and `target` are some of the rows, and `n_source` counts all source rows. Outputs of
+    few digits, or of trees, are often equal by chance: then they are repeated in one domain too.
+    """
+    keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
+    distinct = [set(rows) for rows in keys]
+    matched = sum(row in distinct[0] for row in keys[1])
+    if matched < _FEWEST_SHARED:
+        return None
+    scale = n_source / len(source)
+    chance = max(1 - len(values) / len(rows) for values, rows in zip(distinct, keys, strict=True))
+    share = scale * matched / len(target)
+    return min(share, 1.0) if share > _LEAST_SHARED + _PER_REPEAT * scale * chance else None
 
 
 def _confidences(logits: Float32s) -> Float64s:

@@ -18,6 +18,7 @@ from scipy.special import expit, logsumexp
 from scipy.special import log_softmax as scipy_log_softmax
 
 from covcal_cli.calibrate.calibrate import calibrate, calibrate_file, warnings_on_reading
+from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.fits import warnings_on_weights
 from covcal_cli.calibrate.methods import AUTO, METHODS
 from covcal_cli.calibrate.problem import CalibrateSettings, Problem, fit_discriminator
@@ -307,6 +308,30 @@ def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
         found = calibrate(path, CalibrateSettings(method=method))
         assert found.forecaster_temperature == 1.0
         assert any("makes no error on its 500" in text for text in found.warnings)
+
+
+def test_a_confidence_as_on_training_rows_is_warned_about(tmp_path: Path) -> None:
+    """Errors do not show training rows, but confidence far below the accuracy does."""
+    doubt = "If the classifier was trained on these rows, extract other source rows"
+    path = write_features(tmp_path / "a.h5", source=few_errors(5))
+    for text in (*calibrate(path).warnings[:1], *estimate(path).notes[:1]):
+        assert text.startswith("on the source, the mean confidence is ")
+        assert text.endswith(doubt)
+    plain = calibrate(write_features(tmp_path / "b.h5"))
+    assert not any(doubt in text for text in plain.warnings)
+
+
+def test_an_estimate_above_the_source_accuracy_is_doubted(tmp_path: Path) -> None:
+    """Noise in some features can raise confidence, and no estimator sees that accuracy falls."""
+    target = made_domain("target")
+    logits = made_domain("source")["logits"][: len(target["logits"])]
+    for factor, is_doubted in ((1.0, False), (1.6, True)):
+        target["logits"] = np.float32(factor) * logits
+        path = write_features(tmp_path / f"{factor}.h5", target=target)
+        checks = [guard.name for guard in estimate(path).checks]
+        assert ("rise of the accuracy" in checks) == is_doubted
+        warnings = calibrate(path).warnings
+        assert any("points above the source accuracy" in text for text in warnings) == is_doubted
 
 
 def at_a_limit(path: Path, limit: str) -> Path:

@@ -92,11 +92,23 @@ def test_a_corrupted_copy_is_no_copy(tmp_path: Path) -> None:
     assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
 
 
-def test_rows_of_other_names_are_no_copy(tmp_path: Path) -> None:
-    names = {kind: np.array([f"{kind}{row}" for row in range(N)]) for kind in "st"}
-    for kind, ids in names.items():
-        save(tmp_path / f"{kind}.npz", 4, 0, id=ids)
-    assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
+@pytest.mark.parametrize(("shared", "said"), [(N, "100%"), (200, "67%"), (40, "13%"), (9, "")])
+def test_source_rows_in_the_target_are_noticed(shared: int, said: str, tmp_path: Path) -> None:
+    """By their outputs, whatever their ids and their order."""
+    x, _ = rows(4, 0)
+    mixed = np.concatenate([x[::-1][:shared], rows(4, 1)[0][shared:]])
+    save(tmp_path / "s.npz", 4, 0)
+    np.savez(tmp_path / "t.npz", x=mixed, id=[f"t{row}" for row in range(N)])
+    err = extract(tmp_path, "s.npz", "t.npz").err
+    expected = f"{said} of the rows of t.npz have the same outputs as rows of s.npz"
+    assert (expected in err) if said else ("same outputs" not in err)
+
+
+def test_outputs_that_are_often_equal_are_no_shared_rows(tmp_path: Path) -> None:
+    """Outputs of few digits are equal by chance."""
+    for name, seed in (("s.npz", 0), ("t.npz", 1)):
+        save(tmp_path / name, 4, seed, x=rows(4, seed)[0].round())
+    assert "same outputs" not in extract(tmp_path, "s.npz", "t.npz").err
 
 
 def test_a_swapped_pair_is_doubted(tmp_path: Path) -> None:
