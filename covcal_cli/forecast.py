@@ -38,15 +38,15 @@ from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
 from covcal_cli.multilabel import current_label
 from covcal_cli.records import Guard
 
-NONE = "none"  # the name of the uncalibrated classifier
-UNSCALED = Scaling("original", 1.0)  # no scaling
+NONE = "none"
+UNSCALED = Scaling("original", 1.0)
 
 
 @dataclass(frozen=True)
 class AlignedNetworks:
     """The networks of an adapted file."""
 
-    path: Path  # the adapted file
+    path: Path
     sha256: str  # hash of the arrays, as in cal.json
     arrays: Networks
 
@@ -210,7 +210,6 @@ class ScaledLogits:
         return total / domain.count(*splits)
 
     def _blocks(self, domain: Domain, rows: Rows, logits: Floats | None = None) -> list[Float64s]:
-        """Return the logits of every scaled forecaster."""
         return [
             class_major(
                 logits
@@ -259,7 +258,6 @@ def read_named(
     for path, given, method, calibration in zip(
         documents, names or [""] * len(documents), methods, calibrations, strict=True
     ):
-        # Each label may have another method.
         is_unclear = methods.count(method) > 1 or current_label() is not None
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
@@ -303,7 +301,7 @@ def scaled_logits(
 
 UNSEEN = ("validation", "test")
 MIN_SOURCE_ERRORS = 20
-SOURCE_ERRORS = "source errors"  # name of the check
+SOURCE_ERRORS = "source errors"
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
@@ -404,7 +402,6 @@ def _require_same_classes(
 
 
 def _are_numbers(names: Sequence[str]) -> bool:
-    """Return whether the class names are numbers from 0."""
     return list(names) == [str(number) for number in range(len(names))]
 
 
@@ -441,7 +438,7 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
     names = ["tail"]
     if all(features):
         names.append("logits_tensor")
-        if calibration.scaling.reads_aligned:  # needs features
+        if calibration.scaling.reads_aligned:
             names.append("features_tensor")
     for name in names:
         if name in actual and name in expected and actual[name] != expected[name]:
@@ -474,7 +471,7 @@ def setting_that_differs(actual: Any, expected: Any) -> str:
             "none" if reading is None else "that of images" for reading in (actual, expected)
         )
         return f"{has}, not {had}"
-    unsaid = "not given"  # a missing setting differs from null
+    unsaid = "not given"
     pairs = (
         (name, actual.get(name, unsaid), expected.get(name, unsaid))
         for name in sorted({*actual, *expected})

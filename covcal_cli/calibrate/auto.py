@@ -30,7 +30,7 @@ _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
-_SHOWN = 5e-5  # smallest difference in the printed digits
+_SHOWN = 5e-5
 # COT takes time in proportion to K^3. With more classes, COT is computed only if needed.
 _MOST_CLASSES_OF_COT = 100
 
@@ -128,7 +128,6 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
 
 
 def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
-    """Return in a few words why auto chose or did not choose a method."""
     if problem.prior is None:
         if chosen:
             return {

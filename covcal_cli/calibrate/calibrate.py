@@ -43,7 +43,7 @@ from covcal_cli.maths.temperature import Limit
 from covcal_cli.maths.weights import ImportanceWeights
 from covcal_cli.records import Guard, sentences_of_failed
 
-_LARGE = 10.0  # with a larger T, the outputs may not be logits
+_LARGE = 10.0
 _REMEDIES: dict[Limit, str] = {
     "lower": "give more labelled rows, or choose another method",
     "upper": "check the labels and the order of the classes",
@@ -115,17 +115,14 @@ def _asked_for(problem: Problem, asked: str) -> Calibration:
 
 
 def _fit(problem: Problem, method: Method) -> MethodFit:
-    """Fit a method. The file must have what the method needs."""
     fit: Callable[[Problem, Forecasters], MethodFit] = getattr(fits, method.fit)
     return fit(problem, method.forecaster or problem.fullest)
 
 
 def _chosen(problem: Problem) -> Calibration:
-    """Fit the method that auto chooses, and the methods for comparison."""
     name, reason = choose(problem)
     fitted = {other: _fit(problem, METHODS[other]) for other in candidates_for(problem, name)}
     fit, compared = fitted[name], candidates(problem, fitted, name)
-    # cal.json also has checks of the estimate and the weights
     weights = None
     guards: list[Guard] = []
     notes: list[str] = []
@@ -137,7 +134,6 @@ def _chosen(problem: Problem) -> Calibration:
             mean = next(candidate.target_confidence for candidate in compared if candidate.chosen)
             checked.append(under_confidence(problem.accuracy.accuracy, mean or 0.0))
             guards.append(checked[-1])
-            # the warning of the failed check replaces this note
             if not checked[-1].passed:
                 notes_of_fit = tuple(text for text in fit.notes if ESTIMATE_ALONE not in text)
                 fit = replace(fit, notes=notes_of_fit)
@@ -189,7 +185,6 @@ def _calibration(
         name=name,
         reason=reason,
         rows=len(validation),
-        # in a blend, the classifier's errors count
         errors=problem.errors(forecasters[0]),
         loss=problem.loss,
     )
@@ -262,7 +257,6 @@ def _document(
     errors: int,
     loss: str,
 ) -> Calibration:
-    """Return a `Calibration` with the common fields."""
     scaling, accuracy = fit.scaling, source_accuracy(file)
     return Calibration(
         method=asked,
@@ -302,7 +296,6 @@ def _document(
 
 
 def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
-    """Return the mean confidence on target validation rows before and after calibration."""
     target, split = file.target, "validation"
     if target is None or target.count(split) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
@@ -314,7 +307,6 @@ def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]
 
 
 def _prior(problem: Problem, asked: str) -> TargetPrior:
-    """Return the class frequencies and their name."""
     name, shares = problem.settings.target_prior, None
     if problem.settings.prior_shares is not None:
         return TargetPrior(name, problem.settings.prior_shares)
@@ -322,13 +314,12 @@ def _prior(problem: Problem, asked: str) -> TargetPrior:
         return SOURCE_PRIOR
     if asked in TAKE_PRIOR and problem.missing_for_estimate is None:
         shares = problem.prior
-    elif name != BBSE_PRIOR:  # BBSE estimates the frequencies
+    elif name != BBSE_PRIOR:
         shares = given_prior(name, problem.file.classes)
     return TargetPrior(name, None if shares is None else tuple(shares.tolist()))
 
 
 def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) -> Calibration:
-    """Refuse a T at a limit, unless this is allowed."""
     limit: Limit | None = calibration.fit["at_limit"]
     if limit is not None and not allow_limit:
         raise CovcalError(

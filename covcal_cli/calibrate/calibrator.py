@@ -46,8 +46,7 @@ from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
-_WHERE = Path("the arrays")  # the file name in messages
-# shares may be rounded
+_WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
 # Replacements for command-line options in messages.
 _IN_PYTHON = (
@@ -249,7 +248,6 @@ class Calibrator:
     def _fitted(
         self, source: Float64s, labels: Labels, target: Float64s, names: AnyArray
     ) -> tuple[Calibration, Estimate | None]:
-        """Return the calibration, and the estimated accuracy."""
         prior, shares = _prior(self.target_prior, names)
         settings = CalibrateSettings(
             method=self.method,
@@ -268,7 +266,6 @@ class Calibrator:
         with ArrayFile(domains, _texts(names)) as file:
             problem = Problem(file, settings, self.loss)
             calibration = calibrate_file(problem, settings)
-            # estimates need the T_s of the Brier score
             if self.loss != "brier":
                 problem = Problem(file, settings)
             lacking = problem.missing_for_estimate
@@ -334,7 +331,7 @@ class ArrayFile(FeatureFile):
             }
             for key, values in ({**arrays, **content}).items():
                 handle[f"{name}/{key}"] = values
-            if name == "target":  # labels do not change the identity of target rows
+            if name == "target":
                 content["labels"] = unknown
             for values in content.values():
                 self._digest.update(values.tobytes())
@@ -352,14 +349,12 @@ class ArrayFile(FeatureFile):
 
 
 def _in_python(text: str) -> str:
-    """Replace command-line options in a message by Python arguments."""
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
     return text
 
 
 def _not_fitted(text: str) -> Exception:
-    """Return a NotFittedError, scikit-learn's if it is loaded."""
     if "sklearn" in sys.modules:
         from sklearn.exceptions import NotFittedError
 
@@ -394,7 +389,6 @@ def _labels(
     classes: ArrayLike | None,
     columns: list[Any] | None,
 ) -> tuple[Labels, AnyArray]:
-    """Return class numbers of the rows, and the classes."""
     n, k = shape
     labels = labels_of(values, "source_labels", n)
     class_array = None if classes is None else array_of(classes, "classes")
@@ -420,7 +414,6 @@ def _labels(
 
 
 def _texts(names: AnyArray) -> list[str]:
-    """Return the class names as Unicode texts."""
     texts = [str(name) for name in names]
     for text in texts:
         if not text.isprintable() and any(0xD800 <= ord(letter) < 0xE000 for letter in text):
@@ -431,7 +424,6 @@ def _texts(names: AnyArray) -> list[str]:
 def _prior(
     value: str | Mapping[Any, float] | ArrayLike, names: AnyArray
 ) -> tuple[str, tuple[float, ...] | None]:
-    """Return the name of the class frequencies, and the shares if given."""
     if isinstance(value, str | Path):
         return str(value), None
     if isinstance(value, Mapping):
@@ -455,7 +447,7 @@ def _parameters() -> tuple[str, ...]:
     return tuple(inspect.signature(Calibrator).parameters)
 
 
-_TRAINED = 2 / 3  # share of the rows to train on
+_TRAINED = 2 / 3
 
 
 class CalibratedClassifier:
@@ -533,7 +525,7 @@ class CalibratedClassifier:
     def set_params(self, **values: Any) -> Self:
         """Change parameters, such as ``calibrator__method``."""
         parts = ("estimator", "calibrator")
-        for name, value in sorted(values.items()):  # `estimator` before `estimator__C`
+        for name, value in sorted(values.items()):
             part, _, inner = name.partition("__")
             if part not in parts or (inner and not hasattr(getattr(self, part), "set_params")):
                 raise ArgumentError(
@@ -569,7 +561,6 @@ class CalibratedClassifier:
         return Calibrator().__sklearn_tags__()
 
     def _logits(self, X: Any) -> Float64s:
-        """Return the decision function or log probabilities."""
         if hasattr(self.estimator_, "predict_proba"):
             return log_probabilities(np.asarray(self.estimator_.predict_proba(X)))
         return np.asarray(self.estimator_.decision_function(X), dtype=np.float64)
@@ -587,5 +578,4 @@ def _rows(X: Any, rows: AnyArray) -> Any:
     """Return some rows of an array, a data frame or a sparse matrix, in the same type."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
-    # polars and SciPy
     return X[rows] if hasattr(X, "get_columns") or hasattr(X, "tocsr") else array_of(X, "X")[rows]

@@ -48,34 +48,27 @@ class Estimation(Document):
     schema: ClassVar[str] = "covcal.estimate/1"
 
     estimates: tuple[Estimate, ...]  # the combined estimate is the first
-    metrics: tuple[MetricEstimate, ...] = ()  # requested metrics
-    guards: tuple[Guard, ...]  # common checks
+    metrics: tuple[MetricEstimate, ...] = ()
+    guards: tuple[Guard, ...]
     temperature: Positive  # T_s, the temperature of temperature scaling on the source
-    # numbers of rows
     source_rows: Count = field(metadata=at("rows.source"))
     target_rows: Count = field(metadata=at("rows.target"))
-    # accuracy on labelled rows outside the train split
     source_accuracy: SourceAccuracy | None = None
     # "source", "uniform", "bbse" or a path
     prior_name: str = field(metadata=at("target_prior.name"))
-    # Class frequencies on the target; None for the source's.
     prior: tuple[Share, ...] | None = field(metadata=at("target_prior.shares"))
     used_target_labels: bool = False
-    # rows whose labels were used
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     seed: int
     max_weight: Annotated[float, Within(1)]  # U, maximum importance weight
     classes: tuple[str, ...]
-    model: Mapping[str, str]  # name and sha256 of the classifier
+    model: Mapping[str, str]
     inputs: tuple[Input, ...]
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate, and of source errors if no labels were used.
-
-        A calibration that matches this estimate has the same checks.
-        """
+        """The checks of the first estimate, and of source errors if no labels were used."""
         first, *others = self.estimates
         if self.used_target_labels:
             return first.guards
@@ -135,7 +128,6 @@ def estimate_file(
     if (doubt := problem.validation.doubt) is not None:
         notes.insert(0, doubt)
     guards = [prior_drift(*inputs.predicted_shares())]
-    # Two estimates need importance weights or aligned forecasters.
     lacking = problem.missing_for_weights
     if lacking is None:
         weights = problem.weights(problem.fullest)
@@ -197,12 +189,10 @@ class ExpectedCalibration:
     name: str
     temperature: float
     rows: int
-    mean_confidence_before: float  # mean confidence before calibration
+    mean_confidence_before: float
     mean_confidence: float
-    estimated_accuracy: float  # the combined estimate
-    # distance between estimated accuracy and mean confidence
+    estimated_accuracy: float
     distance: float
-    # T_a, for a blend
     aligned_temperature: float | None = None
     # the ECE from labels, and its interval
     ece: float | None = None
@@ -216,8 +206,8 @@ class Expectation:
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
-    inputs: tuple[Input, ...] = ()  # calibration files
-    notes: tuple[str, ...] = ()  # notes on class frequencies
+    inputs: tuple[Input, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def expect(

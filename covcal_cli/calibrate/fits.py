@@ -59,7 +59,7 @@ from covcal_cli.maths.softmax import ForecasterName, Forecasters, Scaling, scale
 from covcal_cli.maths.weights import ImportanceWeights, bound_terms
 from covcal_cli.records import Guard, sentences_of_failed
 
-_NOT_MOVED = 1e-6  # a smaller change counts as no change
+_NOT_MOVED = 1e-6
 _MIN_ESS_FIT = 100.0  # minimum effective sample size of a weighted fit
 _MAX_MEAN_WEIGHT_GAP = 0.2
 _MAX_CLIPPED_SHARE = 0.01
@@ -112,7 +112,6 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _frequencies_in_words(shift: LabelShift) -> str:
-    """Return a note on the estimated change of class frequencies."""
     if shift.moved < _NOT_MOVED:
         return (
             "RLLS finds no difference in class frequencies, because there are too few rows: T is "
@@ -136,7 +135,6 @@ def _weighted(
     row_weights: Float64s,
     weights: ImportanceWeights,
 ) -> MethodFit:
-    """Fit T with row weights, and check the importance weights."""
     guards = guards_on_weights(weights)
     fit = minimised(problem, forecaster, row_weights, guards, warnings_on_weights(weights))
     return replace(fit, weights=weights, notes=tuple(notes_on_weights(weights)))
@@ -280,7 +278,6 @@ def _fitted(
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)
-    # The estimate may have the same check of source errors.
     forecasters = scaled_by(scaling.forecaster)
     of_rows = enough_errors(problem.errors(forecasters[0]), len(problem.validation))
     if of_rows.name not in {guard.name for guard in guards}:
@@ -329,7 +326,6 @@ def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> Meth
 def _prior_guards(
     problem: Problem, forecaster: ForecasterName, temperature: float
 ) -> tuple[Guard, ...]:
-    """Check the class frequencies of the source and of the corrected probabilities."""
     offsets = problem.prior_offsets
     moved = with_offsets(problem.target_logits(forecaster), temperature, offsets)
     counts = np.bincount(problem.validation.labels, minlength=len(offsets)) + 0.5

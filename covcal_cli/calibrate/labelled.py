@@ -57,7 +57,6 @@ class LabelledFit:
         target = file.require_target()
         self.logits = target.logits(draw.rows)
         self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
-        # The estimate without labels, or None.
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
@@ -177,7 +176,6 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        """Return the fit without the rows `out`, and its accuracy."""
         return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
 
 

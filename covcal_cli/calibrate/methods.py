@@ -23,14 +23,13 @@ class Method:
     name: str
     # The scaled logits. None means aligned logits if the file has them, else the classifier's.
     forecaster: "Forecasters | None"
-    fit: str  # name of the function in `fits`
+    fit: str
     help: str
     needs: frozenset[Need] = frozenset()
-    takes_prior: bool = False  # whether the method uses class frequencies
+    takes_prior: bool = False
     # whether auto lists the method in cal.json for comparison
     candidate: bool = False
     main: bool = False  # whether `calibrate --help` lists the method first
-    # whether the method needs the probabilities of all classes
     reads_all_classes: bool = False
 
     @property
@@ -57,9 +56,9 @@ class Method:
 AUTO = "auto"
 AUTO_HELP = "use labels or a target prior if given, else an estimate"
 AUTO_LABELS, MARKED_LABELS, NO_LABELS = "auto", "marked", "none"
-LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS  # values of --labels
-SOURCE_PRIOR = "source"  # class frequencies of the source
-BBSE_PRIOR = "bbse"  # class frequencies estimated by BBSE
+LABELS = AUTO_LABELS, MARKED_LABELS, NO_LABELS
+SOURCE_PRIOR = "source"
+BBSE_PRIOR = "bbse"
 _WEIGHT_CHECKS = ("effective sample share", "effective sample size", "discriminator error")
 _WEIGHTS = frozenset[Need]({"importance weights"})
 _ESTIMATE = frozenset[Need]({"estimate"})

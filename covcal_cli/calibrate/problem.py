@@ -67,7 +67,6 @@ NO_PRIOR = (
     "share per class. To estimate the shares, give bbse"
 )
 
-# Warnings if T is at a limit.
 LIMITS: dict[Limit, str] = {
     "lower": "T is at its lower limit, because more confidence always fits the rows better",
     "upper": (
@@ -89,7 +88,7 @@ class EstimateSettings:
     target_prior: str = SOURCE_PRIOR
     # The shares of `target_prior`, if known.
     prior_shares: tuple[float, ...] | None = None
-    seed: int = 0  # seed for choosing rows
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_weight <= 1e100:
@@ -121,7 +120,7 @@ class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""
 
     method: str = AUTO  # "auto" or a method
-    loss: Loss = "brier"  # loss of the fit
+    loss: Loss = "brier"
     allow_limit: bool = False  # accept T at a limit
 
     def __post_init__(self) -> None:
@@ -179,7 +178,6 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     for domain in (source, target):
         domain.require_any("train")
         rows.append((domain, domain.drawn(MAX_ROWS_PER_DOMAIN, seed, "train")))
-    # The ridge penalty needs standardised features.
     mean, scale = _moments(rows)
     weights = fit_logistic(
         lambda: (
@@ -220,11 +218,10 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     return origin + first, np.where(constant, 1.0, deviation)
 
 
-# Maximum number of target validation rows for discriminators.
 MAX_DISCRIMINATED = 500_000
 # Minimum distance of the source's confidence below its accuracy for a warning.
 _FAR_BELOW = 0.15
-_MIN_ROWS = 2  # minimum number of rows of each domain for an estimate
+_MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 
 
@@ -238,9 +235,9 @@ class MethodFit:
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
-    matched: float | None = None  # the matched accuracy
+    matched: float | None = None
     guards: tuple[Guard, ...] = ()
-    weights: ImportanceWeights | None = None  # weights of the fit
+    weights: ImportanceWeights | None = None
     bound: BoundTerms | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -253,7 +250,7 @@ class Validation:
     source: SourceDomain
     rows: Rows
     labels: Labels
-    unlabelled: int  # number of other source validation rows
+    unlabelled: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -307,7 +304,6 @@ class Validation:
 
 
 def _validation_of(file: FeatureFile) -> Validation:
-    """Return labelled source validation rows, or raise `TooFewRowsError`."""
     source = file.require_source()
     rows = source.require_rows("validation")
     labels = source.labels(rows)
@@ -328,7 +324,6 @@ class Problem:
         if settings.target_prior != SOURCE_PRIOR:
             file.require_all_classes("--target-prior")
         self.validation = _validation_of(file)
-        # caches by forecaster
         self.errors = cache(self.validation.errors)
         self.weights = cache(self._weights)
         self._plain: dict[ForecasterName, TemperatureFit] = {}
@@ -376,7 +371,7 @@ class Problem:
             return _NO_TARGET
         if target.count("validation") == 0:
             return f"target validation rows ({target.counts()})"
-        if self.file.is_adapted:  # adapted files have discriminator logits
+        if self.file.is_adapted:
             return None
         if source.n_features is None or target.n_features is None:
             return (
@@ -548,7 +543,6 @@ def minimised(
 
 
 def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
-    """Return warnings about a fitted temperature."""
     warnings = []
     if fit.ruled_out:
         warnings.append(

@@ -62,10 +62,8 @@ from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 LABELS = ("auto", "marked", "none")
-# maximum numbers of rows and of probabilities for the curve
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
-# numbers of labels to suggest
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
@@ -73,7 +71,7 @@ _LEAST_SHARE = 0.005
 LIKELY, _EVEN = 0.8, 0.5
 # Assumed errors for this probability, from the low to the high end of the error's range.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
-_NEAR = 1e-5  # rounding error of a float32 threshold
+_NEAR = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +153,6 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = _scores(target, rows, scaled, progress or silent)
-        # Use a random sample for the probabilities of all classes.
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
         drawn = target.drawn(most, settings.seed, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
@@ -247,7 +244,6 @@ def decide(
 def _scores(
     target: Domain, rows: Rows, scaled: ScaledLogits, progress: ProgressCallback
 ) -> Float64s:
-    """Return the calibrated confidence of N rows, shape (N,)."""
     scores, start = np.empty(len(rows)), 0
     for _, confidence in scaled.confidences(target, rows):
         scores[start : start + len(confidence)] = confidence
@@ -257,8 +253,6 @@ def _scores(
 
 
 class _Labelled:
-    """The rows that covcal pick drew for a decision, with their labels."""
-
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, ranking: Ranking
     ) -> None:
@@ -343,7 +337,6 @@ class _Labelled:
         return lowest, use
 
     def _left(self, number: int, threshold: float) -> int:
-        """Return the number of rows above a threshold before batch `number`."""
         before = (self.draw.batch < number) & (self.scores > threshold)
         return self._ranking.above(threshold) - int(before.sum())
 
@@ -402,7 +395,6 @@ def _sets(
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
-    """Return the expected error if a `share` of rows is accepted."""
     values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
 
@@ -410,10 +402,7 @@ def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
 def _offer(
     ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
 ) -> tuple[int, float, float]:
-    """Return a suggested number of labels, the share of accepted rows, and a probability.
-
-    This is the probability that the labels are enough. All numbers are 0 without a suggestion.
-    """
+    """Return a suggested number of labels, the share of accepted rows, and a probability."""
     beliefs, offers = beliefs_of(curve, _CONSIDERED), []
     for labels in _OFFERS:
         region = best_region(ranking, labels, error, level) if labels <= len(ranking) else None

@@ -20,7 +20,6 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
-# Assumed accuracies without an estimate, as multiples of the mean confidence.
 _POSSIBLE = (1.0, 0.8, 0.6)
 
 
@@ -140,7 +139,6 @@ class Decision:
         return rule.members(self._new_probabilities(logits))
 
     def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        """Return beliefs for several assumed accuracies."""
         accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
         samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
@@ -187,7 +185,6 @@ class Decision:
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
-    """Check and return the labelled rows and their labels."""
     names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
         raise CovcalError(

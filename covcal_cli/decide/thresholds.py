@@ -41,10 +41,10 @@ from covcal_cli.records import Within, json_of, record_of
 # Sets use the accuracy a - .4 (a - low). Accepted rows use the error e + .55 (high - e). Both
 # constants were chosen on the benchmark's half *choose*.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
-_POINTS = 100  # points of the curve
-_SHARES = 200  # shares of accepted rows to compare by cost
+_POINTS = 100
+_SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
-Cost = Annotated[float, Within(0, 1e100)]  # larger costs may overflow
+Cost = Annotated[float, Within(0, 1e100)]
 
 
 class Sample:
@@ -70,13 +70,11 @@ class Sample:
         labels: Labels | None = None,
     ) -> None:
         self._logits, self._labels, self._accuracy = logits, labels, accuracy
-        # T of the calibration, and for both ends of the accuracy
         self._temperatures = [temperature] * 3
         if accuracy is not None:
             self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
 
     def _matched(self, accuracy: float) -> float:
-        """Return the T that matches the accuracy."""
         return match_accuracy(self._logits, accuracy, self._labels).temperature
 
     @cached_property
@@ -152,7 +150,6 @@ class Sample:
 
 
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
-    """Return a point of the curve. Its range contains the error."""
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
 
@@ -204,8 +201,6 @@ def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
 
 @dataclass(frozen=True)
 class _PairCost:
-    """The cost of one pair of classes."""
-
     true: str
     predicted: str
     cost: Cost
@@ -213,8 +208,6 @@ class _PairCost:
 
 @dataclass(frozen=True)
 class _CostFile:
-    """The content of costs.json."""
-
     wrong: Cost
     review: Cost | None = None
     pairs: tuple[_PairCost, ...] = ()

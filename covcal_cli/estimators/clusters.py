@@ -24,8 +24,8 @@ from covcal_cli.records import Guard
 
 CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares"
 _BOTH = CLUSTERING, FIXED_CLUSTERING
-MOST_ROWS = 5000  # maximum number of rows of a domain
-_STEPS = 10  # maximum number of steps
+MOST_ROWS = 5000
+_STEPS = 10
 # Smaller changes of a centre are rounding errors.
 _ROUNDING = 1e-7
 # Two centres coincide if their squared distance is smaller. Then they share a cluster.
@@ -50,7 +50,7 @@ _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those o
 class Centres:
     """The mean direction of the rows of each class."""
 
-    classes: Labels  # (m,), ascending
+    classes: Labels
     directions: Float32s  # (m, K), each of length 1
 
     @cached_property
@@ -137,11 +137,11 @@ def strays(
 class Places:
     """The mean and the spread of all logits, by predicted class."""
 
-    classes: Labels  # (m,), classes with enough rows, ascending
-    counts: Labels  # (m,), number of rows of each class
+    classes: Labels
+    counts: Labels
     means: Float64s  # (m, K)
     spreads: Float64s  # (m, K)
-    rows: int  # number of all rows, also of other classes
+    rows: int
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
@@ -208,7 +208,6 @@ def _clustered(
     directions = centres.directions.copy()
     # The length of each cluster's sum of points, and the distance of its direction from the centre.
     lengths, apart = np.zeros((2, len(directions)))
-    # The powers of this step, and of the step in which each centre was computed.
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
     changes = np.empty_like(cosines)
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
@@ -228,7 +227,7 @@ def _clustered(
         moved_to = _unit(sums)
         apart[columns] = np.linalg.norm(moved_to - directions[columns], axis=1)
         moved = changed & (apart > _ROUNDING)
-        if not moved.any():  # converged
+        if not moved.any():
             break
         columns = _places(moved)
         directions[columns], apart[columns] = moved_to[moved[changed]], 0.0
@@ -238,7 +237,6 @@ def _clustered(
 
 
 def _places(chosen: Booleans) -> Labels | slice:
-    """Return the indices of chosen columns, or a slice (no copy) for all columns."""
     return slice(None) if chosen.all() else np.flatnonzero(chosen)
 
 
@@ -249,7 +247,6 @@ def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
-        # rows of each cluster
         members = factors * (powers.T @ (1 / (powers @ factors)))
         offsets += np.log(len(powers) * shares / members)
         factors = np.exp(np.minimum(offsets, _MOST_OFFSET)).astype(np.float32)
@@ -257,6 +254,5 @@ def _factors(powers: Float32s, shares: Float64s) -> Float32s:
 
 
 def _unit(vectors: Float32s) -> Float32s:
-    """Scale vectors to length 1. Zero vectors are not changed."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.where(lengths > 0, lengths, 1.0), dtype=np.float32)

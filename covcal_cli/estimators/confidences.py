@@ -1,7 +1,4 @@
-"""Estimate the target accuracy from confidences and predictions.
-
-These are ATC, DoC, agreement, predicted classes and mean confidence.
-"""
+"""Estimate the target accuracy from confidences and predictions."""
 
 import math
 
@@ -45,10 +42,7 @@ def doc(inputs: EstimatorInputs) -> Estimate:
 
 
 def mean_confidence(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by the mean target confidence at T_s.
-
-    The estimate is right if T_s calibrates the classifier on the target too.
-    """
+    """Estimate the target accuracy by the mean target confidence at T_s."""
     values = inputs.target_confidence
     return from_variance(
         "confidence", float(values.mean()), variance_of_mean(values), CONFIDENCE_ASSUMPTION
@@ -74,7 +68,6 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
 
 
 def _shared(members: Labels, labels: Labels) -> Float64s:
-    """Return the share of members that predict each row's label, shape (n,)."""
     return np.asarray((members == labels).mean(axis=0), dtype=np.float64)
 
 
@@ -115,7 +108,6 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     target = np.sort(top_log_odds(inputs.target_logits, inputs.temperature))
     errors, n_v = float(inputs.source_errors), inputs.n_source
     accuracy = _share_above(source, target, errors)
-    # t depends on the number of wrong rows above t and of right rows below t.
     below = _fraction_below(source, scores, errors)
     spread = Z * n_v * np.sqrt(variance_of_mean(1 - inputs.source_correct - below))
     reach = [

@@ -68,7 +68,7 @@ from covcal_cli.records import Guard
 
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
-DISAGREE = "estimators disagree"  # the name of a check
+DISAGREE = "estimators disagree"
 # `temp` keeps its T if its mean target confidence is this close to the estimated accuracy.
 SAME = 0.03
 # A warning follows if the mean target confidence is further below the estimated accuracy.
@@ -83,7 +83,6 @@ REACH, REACH_OF_ONE_CONFIDENCE = (
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
-# Reasons for using only DoC, by failed check.
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
     SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
@@ -263,14 +262,12 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
 
 
 def _extrapolated(inputs: EstimatorInputs, estimates: Sequence[Estimate]) -> float:
-    """Return A of step 2."""
     source_accuracy = float(inputs.source_correct.mean())
     fall = source_accuracy - _median(estimates)
     return float(np.clip(source_accuracy - FACTOR * fall, 0.0, 1.0))
 
 
 def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
-    """Return the 95 % sampling error of an estimated accuracy."""
     error = (inputs.source_errors + 0.5) / (inputs.n_source + 1)
     variance = error * (1 - error) / inputs.n_source
     variance += accuracy * (1 - accuracy) / inputs.n_target
@@ -368,7 +365,6 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     if weights is None:
         raise ValueError("importance weighting needs importance weights")
     product = weights * correct
-    # Equal weights have no noise.
     b = slope(product, weights, constant=float(correct.mean()))
     accuracy = float(product.mean()) - b * (float(weights.mean()) - 1)
     variance = variance_of_mean(product - b * weights)

@@ -54,12 +54,11 @@ ASSUMPTION = (
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
 _MANY_PRICES = 100
-# maximum mass that q may misplace, absolute or relative to eps
 _MISPLACED = 1e-5
 _MISPLACED_PER_SMOOTHING = 0.1
 _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
-_LEAST_GAIN = 1e-3  # minimum share of the predicted gain
+_LEAST_GAIN = 1e-3
 _PILOT_ROWS = 4000
 _PILOT_SMOOTHING = 0.01  # with larger eps, the problem is first solved on a few rows
 _BLOCK_VALUES = 1 << 16
@@ -81,7 +80,7 @@ class _State:
     """The smooth problem at given prices: A classes and B rows, or A rows and B classes."""
 
     prices: Float64s  # v, (A,)
-    value: float  # the smooth D(v)
+    value: float
     slope: Float64s
     shares: Float32s  # q, (A, B)
 
@@ -92,7 +91,7 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     `costs`, (K, n), are between 0 and 1. `masses`, (K,), and `row_masses`, (n,), are the shares of
     classes and rows; each sums to 1. By default, rows have equal shares.
     """
-    used = np.flatnonzero(masses > 0)  # classes without mass get no rows
+    used = np.flatnonzero(masses > 0)
     some, pi = costs[used], masses[used]
     n = costs.shape[1]
     rows = np.full(n, 1 / n) if row_masses is None else row_masses
@@ -104,7 +103,6 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
     lower = float(pi @ prices + rows @ net)
-    # only differences of prices matter
     level = float(pi @ prices)
     everywhere = np.zeros(len(masses))
     everywhere[used] = prices - level
@@ -127,12 +125,11 @@ def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Floa
     of_pilot = partners[::step] / partners[::step].sum()
     prices, upper = np.zeros(len(masses)), 1.0
     for eps in _SMOOTHINGS:
-        if step > 1 and eps > _PILOT_SMOOTHING:  # solve on a few rows first
+        if step > 1 and eps > _PILOT_SMOOTHING:
             prices = _maximised(pilot, masses, of_pilot, prices, eps).prices
             continue
         state = _maximised(costs, masses, partners, prices, eps)
         prices = state.prices
-        # lower and upper bounds of the exact cost
         lower = float(masses @ prices + partners @ _net(costs, prices))
         cost = float(np.einsum("ab,ab->b", state.shares, costs) @ partners)
         upper = cost + 0.5 * float(np.abs(state.slope).sum())
@@ -144,14 +141,10 @@ def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Floa
 def _maximised(
     costs: Float32s, masses: Float64s, partners: Float64s, prices: Float64s, eps: float
 ) -> _State:
-    """Maximise the smooth semi-dual from `prices` by damped Newton steps.
-
-    The damping depends on the gain of a step, relative to the predicted gain (Marquardt).
-    """
+    """Maximise the smooth semi-dual from `prices` by damped Newton steps."""
     state = _at(costs, masses, partners, prices, eps)
     root = np.sqrt(partners).astype(np.float32)
     damping = 1e-3
-    # the slope is the mass that q misplaces
     enough = max(_MISPLACED, _MISPLACED_PER_SMOOTHING * eps)
     for _ in range(_MAX_STEPS):
         if np.abs(state.slope).sum() <= enough:
@@ -159,7 +152,6 @@ def _maximised(
         # -eps times the Hessian: diag(mean q) - mean q q^T
         q = state.shares * root
         hessian = -(q @ q.T).astype(np.float64)
-        # the mean of q over the partners
         hessian[np.diag_indices_from(hessian)] += masses - state.slope
         # The matrix is singular without damping, because a constant added to all prices changes
         # nothing.
@@ -175,7 +167,6 @@ def _maximised(
             damping *= 5
         if gained <= _LEAST_GAIN:  # only rounding errors remain
             break
-        # less damping after a good step
         if gained > 0.7:
             damping = max(damping / 5, 1e-9)
         elif gained < 0.3:
@@ -187,7 +178,6 @@ def _maximised(
 def _at(
     costs: Float32s, masses: Float64s, partners: Float64s, prices: Float64s, eps: float
 ) -> _State:
-    """Return the smooth problem at `prices`."""
     shares = np.empty_like(costs)
     soft_minima, placed = 0.0, np.zeros(len(prices))
     width = max(1, _BLOCK_VALUES // len(prices))
@@ -219,10 +209,9 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     on_source = _transport(inputs.source_logits, inputs.temperature, masses, weights)
     on_target = _transport(inputs.target_logits, inputs.temperature, masses, None)
     shift = on_target.cost - on_source.cost
-    # Contributions of each row to the rise of the cost and to the source error.
     wrong = 1.0 - inputs.source_correct
     transported, borrowed = on_source.net_costs, np.zeros(n_v)
-    if prior is None:  # pi comes from source rows
+    if prior is None:
         transported = transported + on_source.prices[labels]
         borrowed = on_target.prices[labels]
     of_target = variance_of_mean(on_target.net_costs)
@@ -233,7 +222,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
     guards = [detectable_shift(shift, math.sqrt(of_shift)), precise(Z * math.sqrt(of_error))]
-    if prior is None:  # not needed with known frequencies
+    if prior is None:
         guards.append(confidence_change(inputs))
     return from_variance("cot", 1 - error, of_error, ASSUMPTION, tuple(guards))
 

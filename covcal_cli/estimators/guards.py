@@ -29,9 +29,6 @@ MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
 
 
-# Checks of a shift, and of an estimate.
-
-
 def detectable_shift(shift: float, standard_error: float) -> Guard:
     """Check whether the error rises by more than two standard errors."""
     sigmas = _sigmas(shift, standard_error)
@@ -129,9 +126,6 @@ def precise(half_width: float) -> Guard:
     text = f"sampling moves the estimate by {points} points either way (at most {most:.1f})"
     text += "" if passed else "; give more source validation and target rows"
     return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
-
-
-# Checks of the rows, of the classes, and of the estimated accuracy.
 
 
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
@@ -269,9 +263,6 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
     )
 
 
-# Checks of a temperature, and of the rows that it was fitted to.
-
-
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
     """Check whether T gives the wanted mean confidence."""
     gap = abs(wanted - used)
@@ -285,7 +276,6 @@ def _percent(share: float, threshold: float) -> str:
 
 
 def _told_apart(value: float, threshold: float, digits: int) -> str:
-    """Format a number. Decimals are added until it differs from the threshold."""
     while digits < _MOST_DIGITS and value != threshold:
         text = f"{value:.{digits}f}"
         if float(text) != float(f"{threshold:.{digits}f}"):
@@ -296,4 +286,4 @@ def _told_apart(value: float, threshold: float, digits: int) -> str:
 
 def _sigmas(difference: float, standard_error: float) -> float:
     ratio = difference / max(standard_error, float(np.finfo(float).tiny))
-    return float(np.clip(ratio, -1e6, 1e6))  # JSON has no infinity
+    return float(np.clip(ratio, -1e6, 1e6))

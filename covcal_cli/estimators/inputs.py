@@ -18,12 +18,10 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
 from covcal_cli.records import Guard, Share
 
-# Maximum numbers of rows and of logits of a domain.
 MAX_ROWS = 50_000
 MAX_VALUES = 2_500_000
-# the meaning of an interval
 SAMPLING = "95 % sampling error only"
-ESTIMATED = ("train", "validation")  # splits that estimates read
+ESTIMATED = ("train", "validation")
 Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _Result = TypeVar("_Result")
 
@@ -32,7 +30,7 @@ _Result = TypeVar("_Result")
 class AlignedForecasters:
     """Outputs of the aligned forecaster on the rows of the inputs."""
 
-    source_logits: Floats  # log mean_m softmax(z_m),
+    source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members
     target_logits: Floats  # (n_t, K)
     source_labels: Labels  # (M, n_v), predicted labels of the members
     target_labels: Labels  # (M, n_t)
@@ -64,7 +62,6 @@ class EstimatorInputs:
         rows = self.source_logits, self.source_labels, self.temperature
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
-            # the cache belongs to other source rows
             object.__setattr__(self, "of_source", {"of": rows})
         n, K = self.source_logits.shape
         if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
@@ -223,9 +220,9 @@ class Estimate:
 
     name: str
     accuracy: Share
-    low: float  # lower end of the range
+    low: float
     high: float
-    assumption: str  # condition under which the estimate is right
+    assumption: str
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING
 
@@ -280,7 +277,7 @@ def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float
     n = len(values)
     if weights is None:
         weights = np.full(n, 1 / n)
-    of_row = weights**2  # sums to 1 / n if all are equal
+    of_row = weights**2
     centred = values - float(weights @ values)
     return float(max(of_row @ centred**2 * n / max(1, n - 1), (0.5 * of_row.sum()) ** 2))
 

@@ -35,7 +35,7 @@ from covcal_cli.records import Guard, json_of
 
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
-_ALPHA = 0.01  # factor of rho
+_ALPHA = 0.01
 _LEAST_RIDGE = 1e-12  # ridge, as a share of the trace of C^T C
 _BISECTIONS = 60
 _PATIENCE = 3
@@ -64,7 +64,6 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
         solved = np.linalg.lstsq(joint, means, rcond=None)[0]
     else:
         solved = 1 + rlls_theta(joint, gap, rlls_penalty(inputs))
-    # normalise to a distribution
     solved = np.maximum(solved, 0.0)
     total = float(pi[present] @ solved)
     ratios = np.zeros(inputs.n_classes)
@@ -88,7 +87,6 @@ def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
 
 
 def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
-    """Return the distance between mean predictions, in standard errors."""
     noise = sum(
         float(probabilities(logits, inputs.temperature).var(axis=1).sum()) / len(logits)
         for logits in (inputs.source_logits, inputs.target_logits)
@@ -197,7 +195,6 @@ def _read(path: Path, classes: Sequence[str]) -> Float64s:
             )
         if isinstance(share, bool) or not isinstance(share, int | float):
             raise CovcalError(f"{path}: the share of {name} is {share!r}: give a number")
-        # JSON numbers may be too large for a float
         if not 0 <= share <= sys.float_info.max:
             raise CovcalError(f"{path}: the share of {name} is {str(share)[:20]}: give 0 or more")
     values = np.array([float(shares[name]) for name in classes])

@@ -33,9 +33,9 @@ class Match:
     """A temperature and its mean confidence."""
 
     temperature: float
-    confidence: float  # mean confidence at `temperature`
-    crossings: int  # number of T with the wanted confidence
-    guard: Guard  # whether some T gives the wanted confidence
+    confidence: float
+    crossings: int
+    guard: Guard
 
 
 def match_accuracy(
@@ -88,7 +88,6 @@ def match_accuracy(
         )
         return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))
-    # the last root has the largest T
     last = int(falls[-1])
     log_t = _root(excess, float(grid[last]), float(grid[last + 1]))
     guard = not_clamped(accuracy, wanted, why)
@@ -101,13 +100,11 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     for _ in range(_MAX_STEPS):
         if high - low < _TOLERANCE or at_low == 0:
             break
-        # Ridders: an exponential factor straightens the function before a secant step.
         middle = (low + high) / 2
         at_middle = function(middle)
         step = at_middle / math.sqrt(at_middle**2 - at_low * at_high)
         point = middle + (high - low) / 2 * step
         at_point = function(point)
-        # shrink the interval around the root
         for where, value in sorted([(middle, at_middle), (point, at_point)]):
             if value >= 0:
                 low, at_low = where, value

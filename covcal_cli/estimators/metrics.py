@@ -42,16 +42,15 @@ from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 from covcal_cli.records import NonNegative, at
 
-# metrics of all classes together
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
-COST = "cost"  # mean cost of a row
-MACRO = "macro"  # the mean over classes
-_LISTED = 10  # maximum number of classes in a message
+COST = "cost"
+MACRO = "macro"
+_LISTED = 10
 # minimum number of expected rows for a metric
 LEAST_ROWS = 5.0
 ODDS = float(np.e)
-_MOST_CLASSES = 1000  # with more classes, no offsets are fitted
+_MOST_CLASSES = 1000
 _MOST_STEPS, _TOLERANCE, _LEAST_SLOPE = 50, 1e-6, 0.1
 METRIC_RANGE = (
     "Without labels, ranges of metrics are rules of thumb; they contained 91 to 94 % of the "
@@ -76,7 +75,7 @@ class MetricEstimate:
     high: NonNegative | None
     # expected rows of the class, or rows predicted as the class, whichever are fewer
     rows: NonNegative
-    interval: str  # the meaning of the range
+    interval: str
     group: str | None = None  # None for all rows
 
 
@@ -85,7 +84,7 @@ class Groups:
     """A division of rows into groups."""
 
     names: Sequence[str]
-    numbers: Integers  # group index of each row
+    numbers: Integers
 
 
 def parse_metrics(text: str) -> tuple[Wanted, ...]:
@@ -164,7 +163,6 @@ class Spread(Protocol):
         """Return the mean over this class and other classes."""
 
 
-# Number of rows and `Spread` (None if there are too few rows), by metric.
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
 Spreads = Callable[[int, Collection[str]], SpreadsByName]
 
@@ -175,8 +173,8 @@ class ExpectedSpread:
 
     value: float
     ends: tuple[float, ...]  # values at both ends of the accuracy's range
-    below: float  # sum of squared errors that lower the metric
-    above: float  # sum of squared errors that raise the metric
+    below: float
+    above: float
 
     @property
     def interval(self) -> Interval:
@@ -295,7 +293,7 @@ def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
         curvature[0, 0] = (centred * scaled).sum() + 1
         curvature[0, 1:] = curvature[1:, 0] = centred.sum(axis=1)
         curvature[1:, 1:] = np.diag(shares + 1) - chances @ chances.T
-        first = 0 if allowed else 1  # the slope stays 1 with too few errors
+        first = 0 if allowed else 1
         step = np.linalg.solve(curvature[first:, first:], gradient[first:])
         size = float(np.abs(step).max())
         step /= max(1.0, size)
@@ -314,10 +312,6 @@ def _spreads(
     members: Sequence[Float64s],
     odds: float = ODDS,
 ) -> dict[str, tuple[float, ExpectedSpread | None]]:
-    """Return the metrics of a class.
-
-    `members` are the probabilities of the class for A and both ends of its range.
-    """
     mass = np.ones(len(ranks))
     middle, *ends = (ClassRows(is_predicted, ranks, chance, mass) for chance in members)
     moved = [
@@ -328,7 +322,6 @@ def _spreads(
 
 
 def _moved(chances: Float64s, factor: float) -> Float64s:
-    """Return the probabilities after multiplying their odds by a factor."""
     return np.asarray(chances * factor / (1 - chances + chances * factor))
 
 
@@ -372,7 +365,6 @@ def _cost(
         values.append((1 - share) * of_wrong)
         if number:
             continue
-        # Change the odds of one class at a time. Two classes have inverse odds.
         below = above = 0.0
         for label in range(1 if len(costs) == 2 else len(costs)):
             shifts = [0.0]
@@ -415,9 +407,7 @@ def selected(
 
     Two classes have a mean only on request.
 
-    - `rows`: number of rows of `accuracy`.
     - `spreads`: returns the metrics of a class by name.
-    - `kind`: the meaning of the ranges.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """

@@ -14,10 +14,9 @@ from covcal_cli.arrays import AnyArray, Booleans, Float64s, Floats, Integers, La
 from covcal_cli.errors import ArgumentError
 from covcal_cli.records import Count, NonNegative, Share, at
 
-# Losses of the confidence as a forecast of whether the predicted label is right.
 CORRECTNESS = ("correctness_brier", "correctness_nll")
 MAX_BINS = 10_000
-SMALL_GROUP = 100  # with fewer rows, the ECE is mostly noise
+SMALL_GROUP = 100
 _ROUNDING = 1e-6
 _FEW_ULPS = 2.0**-50
 
@@ -48,7 +47,7 @@ class ConfidenceBlock:
     confidence: Float64s  # within [0, 1]
     correct: Booleans
     index: Integers  # the bin of each row
-    losses: Mapping[str, Float64s] = field(default_factory=dict)  # the loss of each row, by metric
+    losses: Mapping[str, Float64s] = field(default_factory=dict)
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
@@ -60,7 +59,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     # Rounding may move a confidence into the bin above. Compare with the edge to correct this.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
-    lower[0] = -1.0  # the first bin includes 0
+    lower[0] = -1.0
     index -= lower.take(index) >= values
     return ConfidenceBlock(values, correct, index)
 
@@ -68,7 +67,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
 def _within_bounds(values: Float64s) -> Float64s:
     if len(values) == 0:
         return values
-    lowest, highest = values.min(), values.max()  # NaN if any value is NaN
+    lowest, highest = values.min(), values.max()
     if not (lowest >= -_ROUNDING and highest <= 1 + _ROUNDING):
         raise ValueError("a confidence is NaN or outside [0, 1]")
     return values if lowest >= 0 and highest <= 1 else np.clip(values, 0.0, 1.0)
@@ -78,8 +77,8 @@ def _within_bounds(values: Float64s) -> Float64s:
 class Bins:
     """The counts of rows in bins; each array has shape (bins,)."""
 
-    counts: Integers  # number of rows
-    hits: Integers  # number of right rows
+    counts: Integers
+    hits: Integers
     confidence_sums: Float64s
 
     @property
@@ -123,7 +122,6 @@ class Bins:
         return float(np.nanmax(np.abs(self.confidence - self.accuracy)))
 
     def _gaps(self) -> Float64s:
-        """Return n_b/n (conf_b - acc_b) for every bin b."""
         return (self.confidence_sums - self.hits) / require_rows(self.n)
 
 
@@ -157,9 +155,6 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
     return quotient
 
 
-# Groups of rows: by class, by predicted label, by the values of a column, or all rows.
-
-
 @dataclass(frozen=True)
 class GroupMetrics:
     """The metrics of one group of rows, as fractions. All are None for an empty group."""
@@ -171,7 +166,7 @@ class GroupMetrics:
     ece: Share | None
     over_ece: Share | None
     small: bool  # whether the ECE is mostly noise, because there are few rows
-    correctness_brier: Share | None = None  # None if not requested
+    correctness_brier: Share | None = None
     correctness_nll: NonNegative | None = None
     correctness_auroc: Share | None = None  # None if all rows are right or all are wrong
     # The interval of each metric; empty without resampling.
@@ -185,14 +180,13 @@ class GroupBins:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
         self.hits = np.zeros((n_groups, bins), dtype=np.int64)
         self.confidence_sums = np.zeros((n_groups, bins))
-        self.losses: dict[str, Float64s] = {}  # the sum of losses in each group, by metric
+        self.losses: dict[str, Float64s] = {}
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
         """Count a block of rows. `groups` are the rows' groups; None if there is only one group."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
-        # Sums of zeros and ones are exact.
         hits = np.bincount(cells, rows.correct, minlength=size).reshape(shape)
         self.hits += hits.astype(np.int64)
         self.confidence_sums += np.bincount(cells, rows.confidence, minlength=size).reshape(shape)
@@ -278,7 +272,7 @@ class ClasswiseBins:
         probabilities.
         """
         m = len(labels)
-        classes = min(self._classes, max(1, _PART // max(1, m)))  # classes per step
+        classes = min(self._classes, max(1, _PART // max(1, m)))
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
@@ -359,7 +353,6 @@ def debiased_ece(bins: Bins) -> float:
 
 
 def _mean_of_magnitude(mean: float, deviation: float) -> float:
-    """Return E|X| for a normal X."""
     if deviation == 0:
         return abs(mean)
     z = mean / deviation

@@ -27,10 +27,6 @@ If neither test rejects, the lower end is 0:
 - The difference of mean confidence and accuracy. The ECE is at least as large (Jensen). So the
   lower end is also at least the lower end of the difference's interval.
 
-An observed ECE above its interval is mostly noise.
-
-The intervals of the ECE and its parts are widened until no part seems larger than the ECE.
-
 Close to level 1, few resamples are outside an interval. Then the interval of a lower level is
 widened by the ratio of normal quantiles.
 
@@ -63,14 +59,14 @@ Interval = tuple[float, float]
 # Selects the gaps to add up: all, over-confident or under-confident gaps.
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # a significant gap exceeds this many standard errors
-_GRID = 48  # number of true ECEs that are tested
+_GRID = 48
 _BEYOND = 5.0  # tested ECEs are within this many standard errors
 _LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
-_MAX_NOISE = 1 << 21  # maximum size of the arrays of noise
-MAX_DRAWS = 1 << 20  # maximum size of other arrays of resamples
+_MAX_NOISE = 1 << 21
+MAX_DRAWS = 1 << 20
 # Resamples per group, at least, and resamples of all groups together, at most.
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
-GROUP_METRICS = ("accuracy", "ece", "over_ece")  # metrics of groups that have intervals
+GROUP_METRICS = ("accuracy", "ece", "over_ece")
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
@@ -90,7 +86,6 @@ def intervals(
     if names is None:
         names = metrics.names
     elif not PARTS.keys().isdisjoint(names):
-        # The intervals of the ECE and its parts depend on each other.
         names = {*names, *(name for name in PARTS if name in metrics.names)}
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
@@ -138,7 +133,6 @@ def _of_kind(kind: str, names: Collection[str]) -> list[str]:
 
 
 def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
-    """Widen intervals until no part of the ECE seems larger than the ECE."""
     if "ece" not in parts:
         return parts
     least = parts["ece"][0]
@@ -183,7 +177,7 @@ def mean_interval(
     """Return the percentile interval of the mean of `values` with `counts`."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
-    size = max(1, MAX_DRAWS // len(counts))  # resamples per step
+    size = max(1, MAX_DRAWS // len(counts))
     means = [
         rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
         for start in range(0, resamples, size)
@@ -194,10 +188,7 @@ def mean_interval(
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Join cells that differ by less than a 32nd of the standard deviation.
-
-    The variance falls by less than a thousandth.
-    """
+    """Join cells that differ by less than a 32nd of the standard deviation."""
     n = counts.sum()
     mean = counts @ values / n
     spread = math.sqrt(counts @ (values - mean) ** 2 / n)
@@ -212,7 +203,7 @@ def ece_interval(
     bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
 ) -> Interval:
     """Return the interval of the ECE or one of its parts (see the head of this module)."""
-    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))  # limits the memory
+    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))
     wanted, level = level, resampled_level(level, resamples)
     n, filled = int(bins.counts.sum()), bins.counts > 0
     sizes = bins.counts[filled]
@@ -243,11 +234,10 @@ def ece_interval(
     reach = cut + _BEYOND * error
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
-    # The interval contains every true ECE that is not rejected.
     bounds: list[float] = []
     for direction in _directions(gaps, significant, fixed, part):
         unit = direction / float(part(direction) @ shares)  # gaps for a true ECE of 1
-        size = max(1, MAX_DRAWS // noise.size)  # hypotheses per step
+        size = max(1, MAX_DRAWS // noise.size)
         consistent = np.concatenate(
             [
                 _shares_as_far(
@@ -273,10 +263,7 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance explains the observed value, at half of the error probability.
-
-    If there are too few draws for the wanted level, a normal distribution is fitted.
-    """
+    """Return whether chance explains the observed value, at half of the error probability."""
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
     return observed <= float(drawn.mean() + quantile(wanted) * drawn.std())
@@ -307,7 +294,6 @@ def _mean_gap(
 
 
 def _kept(gaps: Float64s, part: Part) -> Float64s:
-    """Return the gaps in this part of the ECE, and 0 for other gaps."""
     return np.where(part(gaps) > 0, gaps, 0.0)
 
 
@@ -337,7 +323,6 @@ def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
 
 
 def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
-    """Interpolate the first and the last point of `grid` where `shares` cross `least`."""
     inside = np.flatnonzero(shares > least)
     if len(inside) == 0:
         return []
@@ -354,8 +339,8 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
 LOSSES = ("brier", "nll", *CORRECTNESS)  # proper scores, averaged over rows
 # Cells of confidence have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
-_MAX_CELLS = 1_000_000  # maximum number of cells for the difference of ECEs
-_MAX_CLASS_CELLS = 1 << 17  # maximum number of cells for the difference of class gaps
+_MAX_CELLS = 1_000_000
+_MAX_CLASS_CELLS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -366,7 +351,7 @@ class Difference:
     against: str
     metric: str
     value: float
-    low: float  # lower end of the interval
+    low: float
     high: float
 
     @property
@@ -392,7 +377,7 @@ class PairedRows:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
-        self._confidence = np.zeros((2, classes, cells))  # sums of the confidence
+        self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
         # One axis per calibration: cells of confidence, each for wrong and right rows.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
@@ -464,7 +449,6 @@ class PairedRows:
         return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
-        """Yield each metric of gaps with its counts and the gaps of both calibrations."""
         classes, size = self._counts.shape
         if size == 0:
             return
@@ -481,11 +465,10 @@ class PairedRows:
 class _Side:
     """The gaps of one calibration in every cell; each array has shape (cells,)."""
 
-    place: Integers  # the bin or class of the cell
-    gaps: Float64s  # mean confidence minus accuracy
+    place: Integers
+    gaps: Float64s
 
     def total(self, drawn: Integers) -> Float64s:
-        """Return n times the metric for each resample. `drawn` has shape (resamples, cells)."""
         order = np.argsort(self.place, kind="stable")
         starts = np.flatnonzero(np.diff(self.place[order], prepend=-1))
         sums: Float64s = np.add.reduceat((drawn * self.gaps)[:, order], starts, axis=1)
@@ -496,7 +479,6 @@ class _Side:
 def _filled(
     counts: Integers, confidence: Float64s, places: tuple[Integers, Integers]
 ) -> tuple[Integers, list[_Side]]:
-    """Return the counts of non-empty cells, and the gaps of both calibrations."""
     cells = np.flatnonzero(counts)
     rows = counts[cells]
     right = cells // 2 % 2, cells % 2
@@ -514,7 +496,6 @@ def _of_gaps(
     rng: np.random.Generator,
     level: float,
 ) -> tuple[float, Interval]:
-    """Return the difference of two sums of gaps, with its interval."""
     first, second = sides
     n = int(counts.sum())
 
@@ -522,7 +503,7 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    size = max(1, MAX_DRAWS // len(counts))  # resamples per step
+    size = max(1, MAX_DRAWS // len(counts))
     drawn = np.concatenate(
         [
             difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))

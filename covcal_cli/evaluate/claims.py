@@ -66,9 +66,9 @@ def ece_sentence(interval: Interval) -> str:
 class ClassGaps:
     """The predicted classes: miscalibrated, calibrated or undecided."""
 
-    off: tuple[GroupMetrics, ...]  # gap is above the margin; worst class first
-    within: tuple[GroupMetrics, ...]  # gap is within the margin
-    undecided: tuple[GroupMetrics, ...]  # too few rows to decide
+    off: tuple[GroupMetrics, ...]
+    within: tuple[GroupMetrics, ...]
+    undecided: tuple[GroupMetrics, ...]
     margin: float = MARGIN
 
     @classmethod
@@ -134,7 +134,6 @@ class ClassGaps:
 
     @property
     def _directions(self) -> str:
-        """How many classes are too high and how many are too low, in words."""
         too_high = sum(direction_of(group) == "too high" for group in self.off)
         words = {"too high": too_high, "too low": len(self.off) - too_high}
         return ", ".join(f"{n} {word}" for word, n in words.items() if n)
@@ -157,7 +156,6 @@ def percent(value: float | None) -> str:
 
 
 def _ends(low: float, high: float) -> str:
-    """Return a range in percentage points, as text."""
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
 

@@ -36,9 +36,7 @@ from covcal_cli.maths.softmax import class_major, softmax
 
 FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
-# Hatches show the direction without colour. Dots would make SVG files large.
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
-# Metadata that change from run to run, by format.
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
 _MAX_ROWS_OF_TEXT = 15
 
@@ -159,7 +157,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     (over-confident) or ``<`` (under-confident) to the higher. There are at most 15 lines.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
-    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)  # bins per line
+    step = -(-len(counts) // _MAX_ROWS_OF_TEXT)
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
@@ -237,7 +235,6 @@ def reliability_diagram(
 def _checked(
     probabilities: ArrayLike, labels: ArrayLike, classes: ArrayLike | None
 ) -> tuple[Float64s, Labels]:
-    """Return probabilities (n, K) and class numbers (n,)."""
     rows = numbers_of(probabilities, "probabilities")
     if rows.ndim == 1:
         if len(rows) and not (rows.min() >= 0 and rows.max() <= 1):

@@ -60,7 +60,7 @@ from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
-_CACHED_VALUES = 1 << 17  # number of float64 logits that fit in the processor's cache
+_CACHED_VALUES = 1 << 17
 
 
 @checked_settings
@@ -69,14 +69,14 @@ class EvaluateSettings:
     """The options of ``covcal evaluate`` that choose rows and metrics."""
 
     split: str = "test"  # a split of the target, or "all"
-    bins: int = 15  # number of bins
+    bins: int = 15
     # Labels to measure: of the classifier ("original"), or of each calibration ("own").
     predictions: Predictions = "original"
     by: str | None = None  # report groups by this column, by "class" or by "predicted"
     resamples: int = 0  # bootstrap resamples; 0 for no intervals
     level: float = LEVEL  # confidence level of the intervals
-    seed: int = 0  # seed of the resamples
-    metrics: tuple[str, ...] = tuple(METRICS)  # metrics to compute
+    seed: int = 0
+    metrics: tuple[str, ...] = tuple(METRICS)
     grouped_by: tuple[str, ...] = ()  # groups that gates need
     allow_other_preprocessing: bool = False  # accept other preprocessing of images
 
@@ -173,7 +173,6 @@ def evaluate(
         if decided is not None:
             for entry in measured:
                 require_unseen(decided, entry.path, entry, settings.split)
-        # Choose and group the rows.
         targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if any(MARKED in part.handle for part in opened):
@@ -182,7 +181,6 @@ def evaluate(
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
-        # Read each file once, for all calibrations.
         collector = _Collector(
             versions,
             settings,
@@ -261,7 +259,6 @@ def evaluate(
 
 
 def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
-    """Raise a CovcalError if two files have different classifiers or the same rows."""
     first, *others = files
     digests = {first.sha256(): first.path}
     for file in others:
@@ -292,7 +289,6 @@ def _versions(
     earlier: Mapping[str, Scaling],
     settings: EvaluateSettings,
 ) -> dict[Version, ScaledLogits]:
-    """Return the calibrations to measure, and their earlier versions."""
     fitted = scaled_logits(
         file,
         calibrations,
@@ -318,8 +314,7 @@ _FOR_CALIBRATION = (
 
 
 def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool) -> str:
-    """Return advice on a command that needs no labels."""
-    if not has_source:  # `estimate` needs the source
+    if not has_source:
         return "extract the target together with the source, and run covcal estimate"
     options = "".join(f" -c {document}" for document in documents or ("cal.json",))
     return f"without labels, run covcal estimate {as_word(path)}{options}"
@@ -428,10 +423,6 @@ class _Collector:
 
 
 def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
-    """Yield the pairs of calibrations to compare.
-
-    Each calibration is compared with ``none``, the first calibration and its earlier version.
-    """
     every = list(versions)
     now = [version for version in every if not version.earlier]
     for place, version in enumerate(now):
@@ -478,13 +469,11 @@ def _read(
         if not has_label.all():
             unlabelled += int((~has_label).sum())
             block, labels = block[has_label], labels[has_label]
-        # Calibrations of one forecaster share its logits.
         logits: dict[str, Floats] = {}
         for scaled in versions.values():
             for key, forecaster in scaled.keys.items():
                 if key not in logits:
                     logits[key] = forecaster_logits(target, block, forecaster, scaled.networks)
-        # Process parts that fit in the processor's cache.
         for start in range(0, len(block), size):
             part = slice(start, start + size)
             parts = {key: class_major(values[part]) for key, values in logits.items()}
@@ -549,10 +538,7 @@ def _notes_on_split(split: str) -> list[str]:
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration whose fitted rows are not in the files.
-
-    If the files have these rows under other ids, the rows are measured by mistake.
-    """
+    """Return a note for each calibration whose fitted rows are not in the files."""
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
         if calibration.labelled_rows is None:
@@ -595,9 +581,7 @@ def _notes_on_left_out(
 
 @dataclass(frozen=True)
 class _Grouping:
-    """A way to divide rows into groups."""
-
-    names: Sequence[str]  # names by group number
+    names: Sequence[str]
     # Maps row numbers, true labels and predicted labels to group numbers; all have shape (m,).
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
@@ -617,7 +601,6 @@ def _groupings(
 
 
 def _grouping(by: str, classes: Sequence[str], groups: ColumnGroups | None) -> _Grouping:
-    """Return one grouping: by a column, by true class or by predicted class."""
     if groups is not None:
         return _Grouping(groups.names, lambda block, _labels, _predicted: groups.numbers(block))
     if by == BY_CLASS:
@@ -631,7 +614,6 @@ def _with_intervals(
     settings: EvaluateSettings,
     metrics: Sequence[str] = GROUP_METRICS,
 ) -> tuple[GroupMetrics, ...]:
-    """Return the metrics of every group, with intervals if there are resamples."""
     groups = counts.result(names)
     if not settings.resamples:
         return groups
@@ -655,7 +637,6 @@ def _with_intervals(
 
 
 def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    """Add the AUROC to the metrics of every group, where it exists."""
     rankings = [areas(rows).auroc if len(rows) else None for rows in ranks.ranked()]
     return tuple(
         group if ranking is None else replace(group, correctness_auroc=ranking.value)

@@ -43,7 +43,7 @@ class Gates:
 
     limits: Sequence[Limit] = ()
     allowed: Sequence[Limit] = ()  # largest allowed changes for the worse
-    baseline: Path | None = None  # an earlier metrics.json
+    baseline: Path | None = None
     confident: bool = True
     shared_by: int = 1  # number of labels that share one error probability
 
@@ -72,7 +72,7 @@ class Gates:
 class GateResult:
     """The result of one gate."""
 
-    subject: str  # calibration, estimate or period
+    subject: str
     gate: str  # the condition, such as ``ece <= 0.05``
     sentence: str  # the outcome with numbers
     outcome: Outcome  # "not proved": too few rows; "skipped": no value
@@ -127,9 +127,7 @@ def assess(
     - `path`: a features or adapted file. Default: the features file of the first calibration.
     - `documents`: calibrations. Default: the calibration of the decision, or cal.json.
     - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`.
-    - `names`: names of the calibrations.
     - `check`: called with all input files before the work starts.
-    - `tell`: called with each note.
 
     Raises
     ------
@@ -148,7 +146,7 @@ def assess(
         [*calibrations.values()],
         documents,
         purpose="evaluate",
-        picked=False,  # a calibration in the folder is used only if the user names it
+        picked=False,
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
@@ -237,7 +235,6 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
 
 
 def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
-    """Return the result of a limit on groups of rows."""
     first = verdicts[0]
     gate = f"{_gate(first)} by {printable(first.by or '')}"
     failed = [verdict for verdict in verdicts if verdict.exceeded]
@@ -264,7 +261,6 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 
 
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
-    """Return the result of a gate on a change since the baseline."""
     gate = f"{change.metric} worse by <= {change.limit:g}"
     as_text = functools.partial(_shown, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"
@@ -308,7 +304,6 @@ def _gate(verdict: Verdict) -> str:
 
 
 def _numbers(verdict: Verdict, level: float | None) -> str:
-    """Return a value and its interval as text."""
     as_text = functools.partial(_shown, verdict.metric, unlike=verdict.limit)
     numbers = f"{_label(verdict.metric)} {as_text(verdict.value)}"
     if verdict.low is None or verdict.high is None or level is None:
@@ -370,21 +365,16 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
         return None
-    # Factor (1.96 + 0.84) / 1.96, for level 95 % and power 80 %.
     times = (reach * (1 + NormalDist().inv_cdf(POWER) / quantile(0.95)) / distance) ** 2
     return None if times > _MOST else _rounded(n * max(1.0, times))
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return the smallest excess over a limit that a gate detects in 4 of 5 cases.
-
-    `interval` has the level of the gate.
-    """
+    """Return the smallest excess over a limit that a gate detects in 4 of 5 cases."""
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))
 
 
 def _rounded(rows: float) -> int:
-    """Round up to two significant digits."""
     unit = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
     return math.ceil(rows / unit) * unit

@@ -3,8 +3,8 @@
 A gate fails only if the whole interval of a metric is beyond its limit. If the interval contains
 the limit, the result is "not proved".
 
-All m gates of a command share one error probability (Bonferroni). So each interval has the level 1
-- (1 - level) / m.
+All gates of a command share one error probability (Bonferroni). With m gates, each interval has
+the level 1 - (1 - level) / m.
 
 `Baseline` is an earlier metrics.json. If the rows are still the same, the change of a metric is a
 paired difference, which has less noise. To test this, the earlier temperature is applied to the
@@ -177,7 +177,6 @@ def apply_limits(
 def _verdict_on_all(
     evaluation: Evaluation, limit: Limit, name: str, level: float | None
 ) -> Verdict:
-    """Apply a limit to all rows together."""
     metrics = evaluation.metrics[name]
     value = metrics.value(limit.metric)
     if value is None or not math.isfinite(value):
@@ -197,7 +196,6 @@ def _verdict_on_all(
 
 
 def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | None) -> Verdict:
-    """Apply a limit to the decision."""
     metrics = evaluation.decision
     if metrics is None:
         raise CovcalError(f"{limit.metric} needs a decision: pass --decide decide.json")
@@ -209,7 +207,6 @@ def _verdict_on_decision(evaluation: Evaluation, limit: Limit, level: float | No
 def _verdicts_by_group(
     evaluation: Evaluation, limit: Limit, name: str, level: float | None
 ) -> Iterator[Verdict]:
-    """Apply a limit to every group, largest group first."""
     groups = _filled(evaluation, limit.by or "", name)
     resamples = group_resamples(evaluation.resamples, len(groups))
     for group, bins in sorted(groups.items(), key=lambda item: -item[1].n):
@@ -429,7 +426,6 @@ def _independent(now: Interval, value: float, then: Interval, before: float) -> 
 
 
 def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
-    """Return a finite value, or raise a CovcalError."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(

@@ -19,8 +19,8 @@ from covcal_cli.evaluate.result import Verdict, metrics_document
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.records import of_labels
 
-_LISTED = 10  # maximum number of labels in a note
-MACRO = "macro"  # the mean over labels, in a limit
+_LISTED = 10
+MACRO = "macro"
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class LabelAssessments:
     """The evaluations of all labels on the same rows."""
 
     labels: Mapping[str, Assessment]
-    limits: Sequence[Limit]  # limits for each label
-    macro_limits: Sequence[Limit]  # limits for the mean over labels
-    notes: Sequence[str] = ()  # notes for the user
+    limits: Sequence[Limit]
+    macro_limits: Sequence[Limit]
+    notes: Sequence[str] = ()
 
     @property
     def calibrations(self) -> list[str]:

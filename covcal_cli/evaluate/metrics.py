@@ -40,7 +40,7 @@ from covcal_cli.evaluate.ranked import (
 from covcal_cli.maths.softmax import MOST_NLL, Softmax, exp
 from covcal_cli.records import Within
 
-_MAX_CELLS = 1_000_000  # maximum number of counts for one metric
+_MAX_CELLS = 1_000_000
 _NEARLY_ONE = 0.9999
 _ROUNDING = 1e-6  # accepted relative rounding error
 _LEAST_HIT = 1e-3  # accepted rounding error of a number of rows
@@ -60,7 +60,7 @@ class Metric:
     """The properties of one metric."""
 
     name: str  # the name in `Metrics`, metrics.json and options
-    screen: Display | None  # the column on the screen of ``covcal evaluate``, or None
+    screen: Display | None
     report: Display | None  # the line on the report page, or None
     better: Literal["lower", "higher", "neither"] = "lower"
     # Kind of interval: of a share, a mean over rows, an AUROC, or a sum of gaps.
@@ -68,7 +68,7 @@ class Metric:
     # The bins whose gaps are summed.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
     main: bool = False  # shown by default
-    lowest: float = 0.0  # lowest possible value
+    lowest: float = 0.0
     highest: float = 1.0
 
 
@@ -155,13 +155,12 @@ _TABLE = (
         interval="ranks",
     ),
 )
-# All metrics, in the order of metrics.json.
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 MAIN = tuple(name for name, metric in METRICS.items() if metric.main)
-_CLASSWISE = ("calibration", "sharpness", "classwise_ece")  # computed by `ClasswiseBins`
+_CLASSWISE = ("calibration", "sharpness", "classwise_ece")
 # Metrics that need the probabilities of all classes.
 OF_ALL_CLASSES = ("nll", "brier", "agreement", *_CLASSWISE)
-_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")  # computed from ranked rows
+_RANKED = ("adaptive_ece", "smooth_ece", "aurc", "correctness_auroc")
 
 
 def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, ...]:
@@ -240,20 +239,20 @@ class Metrics:
     """
 
     names: tuple[str, ...]  # requested metrics, in the order of `METRICS`
-    nll: float  # log loss of the probabilities of all classes
+    nll: float
     brier: float  # Brier score of the probabilities of all classes, from 0 to 2
     calibration: float | None  # E||p - c||^2 in `ClasswiseBins.decomposition`
     sharpness: float | None  # E||c||^2 in `ClasswiseBins.decomposition`
     agreement: float  # share of rows whose predicted label is the most probable
-    classwise_ece: float | None  # ECE of the probabilities of all classes
+    classwise_ece: float | None
     # Here r is 1 if the label is right, else 0, and c is the confidence.
     correctness_brier: float | None  # mean of (c - r)^2
     correctness_nll: float | None  # log loss of c as a forecast of r
     bins: ReliabilityBins
-    rows: RowCollector | None  # None if not needed
-    by_class: GroupBins | None  # rows by predicted label and bin
-    losses: Mapping[str, ValueCells]  # losses of the rows, by metric
-    has_all_classes: bool = True  # whether the file has the probabilities of all classes
+    rows: RowCollector | None
+    by_class: GroupBins | None
+    losses: Mapping[str, ValueCells]
+    has_all_classes: bool = True
 
     @property
     def n(self) -> int:
@@ -363,13 +362,10 @@ class Metrics:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """A block of m rows with their labels, from 0 to K-1; every array has shape (m,).
+    """A block of m rows with their labels, from 0 to K-1; every array has shape (m,)."""
 
-    Several calibrations share one block.
-    """
-
-    predictions: Labels  # predicted labels
-    labels: Labels  # true labels
+    predictions: Labels
+    labels: Labels
     logits: Float64s | None = None  # (K, m), the classifier's logits
 
     @cached_property
@@ -460,7 +456,7 @@ class MetricsAccumulator:
             self._rows.add(rows.confidence, rows.correct)
         of_correctness = self._losses_of_correctness(forecast, labelled, logs, rows)
         rows = replace(rows, losses=of_correctness)
-        if self._losses:  # intervals of means need the losses of each row
+        if self._losses:
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,
@@ -479,10 +475,6 @@ class MetricsAccumulator:
     def _losses_of_correctness(
         self, forecast: Softmax, labelled: LabelledRows, logs: Float64s, rows: ConfidenceBlock
     ) -> dict[str, Float64s]:
-        """Return the losses of the confidence as a forecast of correctness.
-
-        `logs` are log confidences.
-        """
         losses: dict[str, Float64s] = {}
         if "correctness_brier" in self._of_correctness:
             losses["correctness_brier"] = (rows.confidence - rows.correct) ** 2

@@ -41,7 +41,7 @@ class RankedRows:
         `starts` are the first rows of the parts, ascending from 0.
         """
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
-        for start in range(0, len(self.keys), _CHUNK):  # limits the memory
+        for start in range(0, len(self.keys), _CHUNK):
             keys = self.keys[start : start + _CHUNK]
             first = int(np.searchsorted(starts, start, side="right")) - 1
             runs = slice(first, int(np.searchsorted(starts, start + len(keys))))
@@ -137,7 +137,7 @@ class Auroc:
     """The AUROC of the confidence, with right rows as positives."""
 
     value: float
-    right: int  # number of right rows
+    right: int
     wrong: int
     rows: RankedRows = field(repr=False)
 
@@ -179,7 +179,7 @@ def areas(rows: RankedRows) -> Areas:
     n = require_rows(len(rows))
     right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
     wrong = n - right
-    area = pairs = 0.0  # pairs: twice the number of correctly ranked pairs
+    area = pairs = 0.0
     for run in _runs(rows):
         area += run.risk()
         pairs += float(run.errors @ run.right_around)
@@ -190,14 +190,11 @@ def areas(rows: RankedRows) -> Areas:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of rows that have equal confidence, the most confident run first.
-
-    Counts are floats, which are faster to multiply and divide.
-    """
+    """Runs of rows that have equal confidence, the most confident run first."""
 
     ends: Float64s  # (runs + 1,), number of rows up to the end of each run
     errors_at_ends: Float64s  # (runs + 1,), number of wrong rows up to the end of each run
-    last: Integers  # (runs,), the last row of each run
+    last: Integers
 
     @cached_property
     def sizes(self) -> Float64s:
@@ -222,7 +219,6 @@ class _Runs:
 
     def risk(self) -> float:
         """Return the sum of error rates among the first k rows, over all ranks k."""
-        # The sums of 1/k over the ranks k.
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
@@ -252,10 +248,10 @@ def _chunks(keys: Keys) -> Iterator[Keys]:
 
 
 _MAX_ATOMS = 1 << 16  # with more rows, similar rows are joined
-_FINE = 128_000  # number of cells for joining rows
-_HALVINGS = 10  # steps of the bisection for the bandwidth
+_FINE = 128_000
+_HALVINGS = 10
 _LEAST_BANDWIDTH = 0.001
-_EVALUATIONS = 200  # minimum number of points for the integral
+_EVALUATIONS = 200
 _DENSITY_OFFSET = 1e-4  # prevents division by 0
 
 
@@ -291,10 +287,9 @@ def smooth_ece(rows: RankedRows) -> float:
 class Mass:
     """Groups of joined rows; each array has shape (m,)."""
 
-    positions: Float64s  # mean confidence of a group
+    positions: Float64s
     residuals: Float64s  # sum of (confidence - correct) in a group
-    rows: Float64s  # number of rows in a group
-    # Residuals and rows on grids, by number of nodes.
+    rows: Float64s
     on_grids: dict[int, tuple[Float64s, Float64s]] = field(default_factory=dict)
 
 
@@ -302,7 +297,6 @@ def smooth_ece_at(bandwidth: float, mass: Mass) -> float:
     """Return the smooth ECE at a given bandwidth, above 0."""
     nodes = max(2000, round(20 / bandwidth)) // 2 + 1
     points = np.linspace(0, 1, max(round(10 / bandwidth), _EVALUATIONS))
-    # Convolve on a fine grid, then interpolate.
     grid = np.linspace(0, 1, nodes)
     if nodes not in mass.on_grids:
         mass.on_grids[nodes] = _on_grid(mass, nodes)
@@ -322,7 +316,6 @@ def _mass_of(rows: RankedRows) -> Mass:
         confidence, correct = confidence_of(rows.keys), correct_of(rows.keys)
         return Mass(confidence, confidence - correct, np.ones(len(rows)))
     starts = rows.starts_of(np.arange(_FINE) / _FINE)
-    # Leave out cells without rows.
     starts = starts[np.diff(starts, append=len(rows)) > 0]
     counts = np.diff(starts, append=len(rows)).astype(np.float64)
     sums, hits = rows.sums_from(starts)
@@ -345,11 +338,9 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 
 
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
-    """Convolve mirrored values with a kernel."""
     nodes = len(values)
-    mirrored = np.concatenate([values, values[-2:0:-1]])  # one period of the mirrored values
+    mirrored = np.concatenate([values, values[-2:0:-1]])
     mirrored[[0, nodes - 1]] *= 2  # values at the ends count twice
-    # Move the centre of the kernel to 0.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

@@ -30,7 +30,6 @@ _TABLE = (
     Metric("coverage", Display("coverage of sets"), None, "higher", interval="share"),
 )
 DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
-# Every metric that may have a gate.
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 
@@ -39,10 +38,10 @@ class DecisionMetrics:
     """Counts of accepted rows, errors and set sizes for a decision."""
 
     decision: Decision
-    calibration: str  # the decision's calibration
-    n: int = 0  # number of rows
-    accepted: int = 0  # number of accepted rows
-    wrong: int = 0  # number of accepted rows that are wrong
+    calibration: str
+    n: int = 0
+    accepted: int = 0
+    wrong: int = 0
     covered: int = 0  # number of sets that contain the right class
     members: int = 0  # number of classes in all sets
 
@@ -124,12 +123,12 @@ class Verdict:
     limit: float
     calibration: str
     value: float
-    exceeded: bool  # whether the limit is exceeded
+    exceeded: bool
     low: float | None = None  # lower end of the interval
     high: float | None = None
     by: str | None = None  # "class", "predicted" or a column, for groups
-    group: str | None = None  # the name of the group
-    n: int | None = None  # number of rows
+    group: str | None = None
+    n: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -148,11 +147,11 @@ class Change:
     metric: str
     limit: float  # largest allowed change for the worse
     calibration: str
-    before: float  # the value in the baseline
-    value: float  # the value now
+    before: float
+    value: float
     worse_by: float  # the change for the worse; negative if the metric got better
-    exceeded: bool  # whether the change exceeds the limit
-    baseline: str  # the calibration's name in the baseline
+    exceeded: bool
+    baseline: str
     low: float | None = None  # lower end of the interval of `worse_by`
     high: float | None = None
     same_rows: bool = False  # whether the baseline was measured on the same rows
@@ -190,11 +189,11 @@ class Evaluation:
     """The metrics of ``none`` and of every calibration on the same rows, by name."""
 
     split: str
-    predictions: Predictions  # whose labels are measured
+    predictions: Predictions
     unlabelled: int  # number of rows without a label
     left_out: int  # number of rows to which a calibration was fitted
     metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the given order
-    scalings: dict[str, Scaling]  # the scaling of each calibration
+    scalings: dict[str, Scaling]
     inputs: tuple[Input, ...]
     # Metrics of each predicted class, by calibration; empty with too many classes.
     classes: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
@@ -202,17 +201,16 @@ class Evaluation:
     groups: dict[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     # Rows in bins, by grouping, calibration and group.
     counts: Mapping[str, Mapping[str, Mapping[str, Bins]]] = field(default_factory=dict)
-    resamples: int = 0  # bootstrap resamples; 0 for no intervals
-    level: float = LEVEL  # confidence level of the intervals
-    seed: int = 0  # seed of the resamples
-    # Intervals by calibration and metric.
+    resamples: int = 0
+    level: float = LEVEL
+    seed: int = 0
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     # Differences from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
-    since: dict[str, Since] = field(default_factory=dict)  # changes since the baseline
-    decision: DecisionMetrics | None = None  # the counts of a decision
-    model: str = ""  # the classifier's name
-    notes: tuple[str, ...] = ()  # notes about the rows, for the user
+    since: dict[str, Since] = field(default_factory=dict)
+    decision: DecisionMetrics | None = None
+    model: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
@@ -234,8 +232,8 @@ class MetricsRecord(Document):
 
     schema: ClassVar[str] = "covcal.metrics/1"
 
-    metrics: Mapping[str, Mapping[str, float | None]]  # metrics by calibration and name
-    n: Count  # number of measured rows
+    metrics: Mapping[str, Mapping[str, float | None]]
+    n: Count
     split: str
     predictions: str
     edges: tuple[float, ...] = field(metadata=at("bins.edges"))
@@ -323,7 +321,6 @@ def metrics_document(
 
 
 def _worst(classes: Sequence[GroupMetrics]) -> GroupMetrics:
-    """Return the class with the largest part of the class gap."""
 
     def share(group: GroupMetrics) -> float:
         return group.n * abs((group.mean_confidence or 0.0) - (group.accuracy or 0.0))

@@ -26,7 +26,6 @@ from covcal_cli.arrays import Float64s, Integers
 
 # Numbers of wrong rows further from the mean have a probability below 1e-18.
 _DEVIATIONS = 9
-# Maximum number of values of K. A value stands for all K up to the next value.
 _POINTS = 128
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
@@ -68,7 +67,6 @@ def most_wrong(
     if not rows or not batches:
         return -1
     wrong, chances = _wrong_rows(rows, error, these_rows=these_rows)
-    # More wrong rows than expected at `error` prove nothing.
     expected = sum(batch.inclusion for batch in batches) * float(wrong[-1])
     most = min(sum(batch.most for batch in batches), math.ceil(expected), math.ceil(error * rows))
     left = np.maximum(wrong - lost, 0)
@@ -84,17 +82,13 @@ def most_wrong(
 
 
 def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s, Float64s]:
-    """Return the possible numbers K of wrong rows, and the probability of each K.
-
-    The true error is `error`, or for `these_rows` the next possible error above it.
-    """
+    """Return the possible numbers K of wrong rows, and the probability of each K."""
     if these_rows:
         return np.array([math.floor(error * rows + _ROUNDING) + 1.0]), np.ones(1)
     mean, deviation = rows * error, math.sqrt(rows * error * (1 - error))
     low = max(0, math.floor(mean - _DEVIATIONS * deviation))
     high = min(rows, math.ceil(mean + _DEVIATIONS * deviation))
     values = np.arange(low, high + 1, dtype=np.float64)
-    # Sum the steps log P(K + 1) - log P(K).
     steps = np.log((rows - values[:-1]) / (values[:-1] + 1)) + math.log(error / (1 - error))
     logs = np.concatenate([[0.0], np.cumsum(steps)])
     chances = np.exp(logs - logs.max())
@@ -141,15 +135,11 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     return np.array(bounds)
 
 
-# relative probability of drawing a row outside the region
 OUTSIDE = 0.02
-# share of the error probability for the test after the first batch
 _FIRST_LOOK = 0.975
-_REGIONS = np.geomspace(0.05, 1, 16)  # candidate regions, as shares of the rows
-# the number k grows by 1 or by this factor between candidates
+_REGIONS = np.geomspace(0.05, 1, 16)
 _GROWTH = 1.05
-_COUNTS = 400  # number of label counts with a binomial tail
-# Thresholds are multiples of 1 / _STEPS.
+_COUNTS = 400
 _STEPS = 1_000_000
 
 
@@ -248,17 +238,15 @@ def _candidates(
     """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the region."""
 
     def candidate(rows: int) -> Candidate:
-        # Ties may leave fewer than `rows` rows.
         threshold = ranking.threshold(rows)
         return Candidate(threshold, ranking.above(threshold), *limits(threshold))
 
     candidates: list[Candidate] = []
     wrong, low, last = 0, 1, candidate(most)
     while last.wrong >= wrong:
-        # binary search for the smallest set
         low += bisect_left(range(low, most), wrong, key=lambda rows: candidate(rows).wrong)
         new = candidate(low)
-        if new.wrong < 0:  # only if many scores are equal
+        if new.wrong < 0:
             break
         if not candidates or new.rows > candidates[-1].rows:
             candidates.append(new)
@@ -290,7 +278,6 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
 
 
 def _binomial(n: int, p: float, most: int) -> Float64s:
-    """Return the probabilities of 0 to `most` successes in n trials."""
     p = min(max(p, 1e-12), 1 - 1e-12)
     k = np.arange(min(n, most) + 1)
     steps = np.log(np.maximum(n - k[:-1], 1) / (k[:-1] + 1)) + math.log(p) - math.log1p(-p)
@@ -326,7 +313,6 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
             above = ranking.above(threshold)
             most = sampling(p, above).most
             place = np.searchsorted(sizes_of, most, side="right") - 1
-            # may be 0 because of ties
             return round(p * above), int(table[place]) if above else -1
 
         candidate = plan(ranking, rows, limits)
@@ -336,10 +322,7 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
 
 def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return the number of wrong labelled rows that still proves the limit, by number of labels.
-
-    The number is -1 if nothing can be proved.
-    """
+    """Return the number of wrong labelled rows that still proves the limit, by number of labels."""
     n = sizes.astype(np.float64)
     logs, total = n * math.log1p(-error), np.zeros(len(sizes))
     allowed = np.full(len(sizes), -1, dtype=np.int64)

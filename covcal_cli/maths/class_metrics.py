@@ -58,7 +58,7 @@ def positive(count: float) -> float:
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
-Derivative = tuple[float, Float64s]  # a metric and its derivative by each t_i
+Derivative = tuple[float, Float64s]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,6 @@ def _specificity(rows: ClassRows) -> Derivative:
 
 
 def _auroc(rows: ClassRows) -> Derivative:
-    """Return the one-vs-rest AUROC."""
     positives = rows.by_rank(rows.members) / rows.positives
     negatives = rows.by_rank(rows.mass - rows.members) / rows.negatives
     below = np.cumsum(negatives) - negatives / 2

@@ -15,8 +15,8 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s
 
-Networks = Mapping[str, AnyArray]  # arrays such as ``psi/weight_0``
-_NONE = np.empty(0)  # replaces a missing array
+Networks = Mapping[str, AnyArray]
+_NONE = np.empty(0)
 
 
 def networks_sha256(networks: Networks) -> str:
@@ -53,7 +53,6 @@ def unfit(networks: Networks) -> str | None:
     if networks.get("psi/output_relu", _NONE).shape != (1,):
         return "psi/output_relu"
     members = networks.get("psi/weight_0", _NONE).shape[:1]
-    # the outputs of psi are the inputs of head
     for name in ("psi", "head"):
         parts = ("weight", "bias")
         counts = [sum(key.startswith(f"{name}/{part}_") for key in networks) for part in parts]

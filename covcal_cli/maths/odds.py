@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
 # p + q of the prior. With 20, the interval is shortest if the truth is 5 to 10 points away.
 _CONCENTRATION = 20.0
-_NEAREST = 0.02  # minimum distance of the prior mean from 0 and 1
+_NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
 
@@ -61,11 +61,10 @@ def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
     """Return `confidences` from blocks of `class_major`."""
-    values, start = [np.empty(0)], 0  # for no rows
+    values, start = [np.empty(0)], 0
     for logits in blocks:
         block = exp(logits / temperature)
         stop = start + block.shape[1]
-        # the largest logit of each row is 0
         term = 1.0 if labels is None else block[labels[start:stop], np.arange(stop - start)]
         values.append(term / block.sum(axis=0))
         start = stop
@@ -88,7 +87,6 @@ def top_log_odds(logits: Floats, temperature: float) -> Float64s:
 
 
 def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64s]]:
-    """Yield z / T in blocks of rows, classes first."""
     start = 0
     for block in blocks_of(logits)():
         stop = start + len(block)

@@ -21,35 +21,32 @@ from covcal_cli.maths.softmax import DEPTH, extremes
 Form = Literal[
     "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
-# How the outputs were reversed.
 Reversal = Literal["negated", "complements", "logarithms", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
-BELOW = 1e-5  # tolerance for rounding below 0
-ABOVE = 1e-3  # tolerance for rounding above 1
-EXACT = 1e-3  # tolerance of a sum without a note about rounding
-_SUM_TOLERANCE = 1e-2  # tolerance of a sum, for half precision
-_WIDEST_TOLERANCE = 0.5  # maximum tolerance of a sum
-_LOG_TOLERANCE = 6e-3  # tolerance of a sum of p, for -log p with two decimals
-_LARGEST_LOG = 746.0  # -log p of the smallest float64
-_EXACT_SUM = 1e-4  # tolerance of a sum of unrounded values
+BELOW = 1e-5
+ABOVE = 1e-3
+EXACT = 1e-3
+_SUM_TOLERANCE = 1e-2
+_WIDEST_TOLERANCE = 0.5
+_LOG_TOLERANCE = 6e-3
+_LARGEST_LOG = 746.0
+_EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
-_MOST = 0.5  # minimum share of probabilities in "mixed" outputs
-# minimum frequency of the smallest or largest value, per row, in clipped values
+_MOST = 0.5
 _TIED = 0.1
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # with fewer rows, patterns may be chance
-_FEWEST_ROWS = 4  # with fewer rows, equal sums may be chance
+_FEWEST_ROWS = 4
 _BLOCK_VALUES = 1 << 16
 # the largest value of a softmax of probabilities is near e / (e + K - 1)
 _NEAR = 0.9
-# quantised scores begin at 0 or at the smallest integer of the type
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
 # Some probability differs from 1/K by this share of 1/K. Logits with a large added constant are
 # more alike.
 _UNLIKE_UNIFORM = 0.25
-_CERTAIN = 0.05  # if outputs are 1 - p, some p are smaller
+_CERTAIN = 0.05
 
 
 class OutputEvidence:
@@ -63,16 +60,15 @@ class OutputEvidence:
         self.rows = self.width = 0
         self.low, self.high = math.inf, -math.inf  # smallest and largest value
         self.sums = (math.inf, -math.inf)  # smallest and largest sum of a row
-        self.bounded = 0  # rows with all values in [0, 1]
+        self.bounded = 0
         # first row with a value outside [0, 1], and this value
         self.first_outside: tuple[int, float] | None = None
-        self.are_whole = True  # whether all values are whole numbers
+        self.are_whole = True
         # counts of the smallest and of the largest value
         self._at_low = self._at_high = 0
-        self._below_half = 0  # rows of a single column below 1/2
-        self._finite = self._exact = self._falling = self._rising = self._uneven = 0  # rows
-        self._sum = 0.0  # sum over all rows
-        # rows that may be -log p, and rows that may be ranks
+        self._below_half = 0
+        self._finite = self._exact = self._falling = self._rising = self._uneven = 0
+        self._sum = 0.0
         self._logarithms = self._ranks = 0
         # Rounded values need a larger tolerance of the sum. Count for each possible number of
         # decimals, and for None (not rounded).
@@ -88,7 +84,7 @@ class OutputEvidence:
     def _add_block(self, exact: Float64s) -> None:
         self.width = exact.shape[1]
         lows, highs = extremes(exact)
-        with np.errstate(invalid="ignore"):  # a row may contain inf and -inf
+        with np.errstate(invalid="ignore"):
             sums: Float64s = exact.sum(axis=1)
         self._add_extremes(exact, float(lows.min()), float(highs.max()))
         is_bounded = (lows >= -BELOW) & (highs <= 1 + ABOVE)
@@ -131,17 +127,15 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        # Stop counting if the first rows are not sorted.
         if self.width < 2 or max(self._falling, self._rising) < self.rows:
             return
-        with np.errstate(invalid="ignore"):  # two infinities may be subtracted
+        with np.errstate(invalid="ignore"):
             steps = np.diff(exact, axis=1)
         self._falling += int((steps <= 0).all(axis=1).sum())
         self._rising += int((steps >= 0).all(axis=1).sum())
         self._uneven += int((steps != 0).any(axis=1).sum())
 
     def _add_reversed(self, exact: Float64s) -> None:
-        # Stop counting if the first rows are neither -log p nor ranks.
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
             return
         sums = np.exp(-exact).sum(axis=1)
@@ -201,9 +195,8 @@ class OutputEvidence:
         spread = max(_SUM_TOLERANCE * size, min(_WIDEST_TOLERANCE * size, self.width * unit))
         if max(abs(end - size * (self.width - 1)) for end in self.sums) > spread + 1e-9:
             return None
-        low, high = 1 - self.high / size, 1 - self.low / size  # of p / A
+        low, high = 1 - self.high / size, 1 - self.low / size
         is_complement = -ABOVE <= low <= min(_CERTAIN, (1 - _UNLIKE_UNIFORM) * uniform)
-        # The largest probability is the furthest from 1/K.
         is_complement &= high - uniform > max(uniform - low, _UNLIKE_UNIFORM * uniform)
         return size if is_complement and self.low >= -BELOW * size else None
 
@@ -254,10 +247,6 @@ class OutputEvidence:
 
     @property
     def _may_be_masked(self) -> bool:
-        """Whether the lowest value may be a padding value for impossible classes.
-
-        Such a value dominates the sum of a row, so all sums are nearly equal.
-        """
         return self.high - self.low > DEPTH
 
     @property
@@ -284,7 +273,6 @@ class OutputEvidence:
         return middle if is_constant and least > 0 and low >= -BELOW * middle else None
 
     def _are_shares(self, lowest: float, sign: int = 1) -> bool:
-        """Return whether rows have a constant sum, and values far from the mean."""
         total = self._total_from(lowest, sign)
         if total is None or self.rows < _FEWEST_ROWS:
             return False
@@ -304,10 +292,7 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether every row sums to less than 1, as token probabilities do.
-
-        If most rows sum to exactly 1, other rows are damaged.
-        """
+        """Whether every row sums to less than 1, as token probabilities do."""
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
         return (
@@ -432,10 +417,7 @@ class OutputEvidence:
         return None
 
     def _doubt_on_scale(self) -> str | None:
-        """Return a warning if softmax seems to be applied twice.
-
-        With K classes, values are then between 1/(e + K - 1) and e/(e + K - 1).
-        """
+        """Return a warning if softmax seems to be applied twice."""
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
             return None
         most = math.e / (math.e + self.width - 1)
@@ -470,7 +452,7 @@ class OutputEvidence:
 
     @property
     def _decimals(self) -> int | None:
-        return next(iter(self._summing))  # smallest possible number of decimals
+        return next(iter(self._summing))
 
     def _tolerance(self, decimals: int | None) -> float:
         if decimals is None:

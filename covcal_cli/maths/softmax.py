@@ -23,8 +23,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 # yields logits (m, K); can be called several times
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
-_SHORT = 64  # values
-# With a larger offset, float32 loses half of the digits.
+_SHORT = 64
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
@@ -35,7 +34,7 @@ DEPTH = 5e3
 _DEEPEST = 1e30  # a logit further below is always a mask
 # Quantile for the usual distance. It is low, because most rows may have masks.
 _USUAL = 0.25
-_LEAST_SHARE = 1e-6  # minimum class frequency on the target
+_LEAST_SHARE = 1e-6
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
@@ -65,7 +64,6 @@ def to_float32(logits: AnyArray) -> Float32s:
     A large constant in all logits of a row leaves few digits in float32. It does not change the
     softmax.
     """
-    # masks may be too low for float32
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
         if logits.dtype in (np.float16, np.float32):
@@ -111,7 +109,7 @@ def exp(block: Float64s) -> Float64s:
 
     The exponential is computed in float32, which is six times faster.
     """
-    with np.errstate(over="ignore"):  # masks may be near the lowest float32
+    with np.errstate(over="ignore"):
         powers = block.astype(np.float32)
     return np.exp(powers, out=np.empty(block.shape))
 
@@ -189,7 +187,6 @@ def top_confidence(logits: Floats, temperature: float) -> tuple[Labels, Float64s
     for part in blocks_of(logits)():
         block, rows = class_major(part), slice(start, start + len(part))
         labels[rows] = top_class(block)
-        # the numerator is e^0
         confidence[rows] = 1 / exp(block if temperature == 1 else block / temperature).sum(axis=0)
         start = rows.stop
     return labels, confidence
@@ -201,10 +198,7 @@ def log_mean_softmax(members: Floats) -> Float64s:
 
 
 def log_mean(logs: Sequence[Float64s]) -> Float64s:
-    """Return log mean_m e^(l_m) of arrays l_m of one shape.
-
-    Each element must be finite in at least one array.
-    """
+    """Return log mean_m e^(l_m) of arrays l_m of one shape."""
     every = np.stack(logs)
     highest = every.max(axis=0)
     combined: Float64s = highest + np.log(exp(every - highest).mean(axis=0))
@@ -221,7 +215,7 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
     if values.shape[1] < 2 or len(values) == 0:
         return DEPTH
     highest = np.partition(values, -2, axis=1)[:, -2:]
-    with np.errstate(over="ignore", invalid="ignore"):  # rows that are not valid are ignored
+    with np.errstate(over="ignore", invalid="ignore"):
         margins = np.subtract(highest[:, 1], highest[:, 0])
     masses = np.ones(len(values)) if weights is None else weights
     counted = (margins > 0) & (margins < np.inf) & (masses > 0)
@@ -236,11 +230,10 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
     """Return which logits, (n, K), are masks. By default, `depth` is computed."""
-    # cheap test first: most blocks have no mask
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
-    with np.errstate(over="ignore", invalid="ignore"):  # for very low logits, and for NaN
+    with np.errstate(over="ignore", invalid="ignore"):
         if depth is None and not (highest[:, 0] - logits.min(axis=1) > DEPTH).any():
             return np.zeros(logits.shape, dtype=bool)
         gaps = highest - logits
@@ -250,7 +243,7 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
 
 def valid_rows(logits: Floats) -> Booleans:
     """Return which rows, (n,), of (n, K) have a finite highest logit."""
-    if logits.size and np.isfinite(logits).all():  # cheaper than a test of each row
+    if logits.size and np.isfinite(logits).all():
         return np.ones(len(logits), dtype=bool)
     valid: Booleans = np.isfinite(logits.max(axis=1))
     return valid
@@ -260,7 +253,7 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
     """Return minimum and maximum of each row, both of shape (n,)."""
     if rows.shape[1] > _SHORT:
         return rows.min(axis=1), rows.max(axis=1)
-    columns = np.ascontiguousarray(rows.T)  # NumPy reduces short rows slowly
+    columns = np.ascontiguousarray(rows.T)
     return columns.min(axis=0), columns.max(axis=0)
 
 
@@ -275,9 +268,7 @@ def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> fl
     return float(np.sqrt((masses * squares).sum() / (masses * counts).sum()))
 
 
-# the classifier, or the network of covcal adapt
 ForecasterName = Literal["original", "aligned"]
-# What a calibration scales: one forecaster, or both (a blend).
 Forecasters = Literal["original", "aligned", "blend"]
 
 
@@ -291,11 +282,9 @@ class Scaling:
     """The temperatures and offsets of a calibration."""
 
     forecaster: Forecasters
-    temperature: float  # T_f
-    aligned_temperature: float | None = None  # T_a, in a blend
-    # b, (K,); None in a blend
+    temperature: float
+    aligned_temperature: float | None = None
     offsets: Float64s | None = field(default=None, kw_only=True)
-    # a, for the predicted class; 0 in a blend
     of_label: float = field(default=0.0, kw_only=True)
 
     @property

@@ -2,8 +2,6 @@
 
 A low accuracy shows wrong preprocessing, a wrong order of classes, or a wrong output. Training rows
 do not count, because the classifier may have been trained on them.
-
-Every command repeats the sentence `SourceAccuracy.doubt`.
 """
 
 import math
@@ -15,18 +13,15 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
 from covcal_cli.maths.odds import wilson
 
-FEW_ROWS = 50  # with fewer rows, the accuracy is not judged
+FEW_ROWS = 50
 # Slight agreement by Cohen's kappa (Landis and Koch 1977).
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
 # With a more frequent class, always predicting this class may be best. So the AUROC is checked too.
 _IMBALANCED = 0.7
-# The classes of a file that only says whether predictions are right.
 RIGHT, WRONG = "right", "wrong"
-# minimum AUROC of a classifier that has learnt something
 _SKILL = 0.6
-# maximum numbers of rows and classes for the AUROC
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
 # Minimum gain of another order of classes, in accuracy and in standard deviations, and minimum
 # number of rows.
@@ -43,11 +38,10 @@ class SourceAccuracy:
 
     rows: int  # at least 1
     right: int
-    chance: float  # accuracy of shuffled predictions
-    majority: float | None = None  # share of the most frequent class
+    chance: float
+    majority: float | None = None
     majority_class: str = ""
     auroc: float | None = None  # mean over classes; None if nothing looks wrong
-    # accuracy with another order of classes, and its description
     permuted: float | None = None
     exchanged: str = ""
 
@@ -147,7 +141,6 @@ class SourceAccuracy:
 
     @property
     def _ranks_well(self) -> bool:
-        """Whether the AUROC shows that the classifier has learnt something."""
         is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
         is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
         return is_expected and self.auroc is not None and self.auroc >= _SKILL
@@ -164,7 +157,6 @@ class SourceAccuracy:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
             return False
-        # the terms fall at least as fast as a geometric series
         term = math.exp(
             math.lgamma(self.rows + 1)
             - math.lgamma(self.right + 1)
@@ -197,16 +189,12 @@ def mean_auroc(labels: Labels, logits: Floats) -> float | None:
 
 
 def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floats) -> float:
-    """Return the AUROC (Mann-Whitney)."""
     _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
     middle_ranks = np.cumsum(counts) - (counts - 1) / 2
     positives = int(is_positive.sum())
     rank_sum = float(middle_ranks[inverse][is_positive].sum())
     pairs = positives * (len(scores) - positives)
     return (rank_sum - positives * (positives + 1) / 2) / pairs
-
-
-# Another order of the classes.
 
 
 def better_order(
@@ -261,7 +249,6 @@ def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> L
 
 
 def _exchanges(order: Labels, label_counts: Labels, classes: Sequence[str]) -> str:
-    """Describe which classes are exchanged, most frequent classes first."""
     swaps, moves = [], []
     for label in np.argsort(-label_counts, kind="stable").tolist():
         answer = int(order[label])

@@ -24,21 +24,18 @@ MIN_ERRORS = 5  # with fewer errors, T may not be below 1
 # With fewer errors, methods that match an accuracy may not choose T below 1. T is never below the T
 # of temp.
 MIN_ERRORS_OF_FLOOR = 10
-_STEPS_PER_HALVING, _HALVINGS = 3, 27  # 81 points
+_STEPS_PER_HALVING, _HALVINGS = 3, 27
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
-_GRID_VALUES = 1_000_000  # for many classes
+_GRID_VALUES = 1_000_000
 _RANGE = 1e4
-# numbers per block, to fit in the processor's cache
 _BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
 _TOLERANCE = 1e-6
-# After a shorter step, the error is below the tolerance (with two and with three derivatives).
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
-# Minimum distance in log T of two second derivatives that give a third derivative.
 _APART = 1e-3
 _MAX_STEPS = 60
 _TIE = 1e-12
-_FEW_CLASSES = 32  # with fewer classes, float64 is faster
+_FEW_CLASSES = 32
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,8 @@ class TemperatureFit:
     loss_at_one: float
     at_limit: Limit | None  # the end of the search interval, if T is there
     held_at_one: bool  # whether T is 1 because a lower T was not allowed
-    local_minima: int  # minima inside the interval
-    ruled_out: int = 0  # rows whose label is a masked class
+    local_minima: int
+    ruled_out: int = 0
 
 
 def fit_temperature(
@@ -68,7 +65,6 @@ def fit_temperature(
     - `logits`: of any float type, finite or -inf. A function that yields blocks limits memory.
     - `labels`, (n,): class numbers from 0 to K-1.
     - `weights`, (n,): weight of each row, not negative. Only ratios matter.
-    - `loss`: the loss to minimise.
     - `allow_sharpening`: whether T may be below 1.
     - `seed`: seed of the sample, if there are more than 20 000 rows.
 
@@ -83,7 +79,6 @@ def fit_temperature(
             "a temperature needs rows with finite, non-negative weights that are not all zero"
         )
     sample = _Sample.drawn(blocks, labels, row_weights, seed)
-    # The interval depends on the scale of unmasked logits.
     depth = mask_depth(sample.logits, sample.weights)
     scale = spread(sample.logits, masked(sample.logits, depth), sample.weights)
     shift = _Shift.within(depth, max(1.0, _RANGE * scale))
@@ -94,7 +89,7 @@ def fit_temperature(
         loss,
         shift.floor,
     )
-    if scale == 0:  # T has no effect on equal logits
+    if scale == 0:
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
     shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
@@ -133,18 +128,13 @@ def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tup
 
 @dataclass(frozen=True)
 class _Sample:
-    """A weighted sample of rows."""
-
     logits: Floats  # (m, K)
     labels: Labels
     weights: Float64s
 
     @classmethod
     def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
-        """Draw rows from all blocks: fewer rows for more classes.
-
-        Raises ValueError if labels are invalid.
-        """
+        """Draw rows from all blocks: fewer rows for more classes."""
         n_classes = next(block.shape[1] for block in blocks())
         rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
         start = 0
@@ -177,7 +167,6 @@ def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float6
 
 
 def _cut(logits: Floats, values: int) -> Iterator[Floats]:
-    """Yield blocks of a limited size, in the order of rows."""
     rows = max(1, values // logits.shape[1])
     for start in range(0, len(logits), rows):
         yield logits[start : start + rows]
@@ -187,7 +176,7 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 class _Shift:
     """Converts logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
 
-    depth: float  # minimum depth of a mask
+    depth: float
     floor: float  # replaces masks, because -inf times 0 is NaN
 
     @classmethod
@@ -260,11 +249,8 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u.
-
-    With few classes, the results are float64.
-    """
-    with np.errstate(over="ignore"):  # a mask can be near the lowest float32
+    """Return u = z/T and e^u."""
+    with np.errstate(over="ignore"):
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
     return (_wide(u), _wide(e)) if len(block) < _FEW_CLASSES else (u, e)
@@ -286,7 +272,6 @@ def _wide(values: Floats) -> Float64s:
     return values.astype(np.float64)
 
 
-# Return the loss of each row, and its derivatives.
 ROW_LOSSES: dict[Loss, Callable[[Floats, Labels, float, bool], list[Float64s]]] = {
     "brier": brier_rows,
     "nll": nll_rows,
@@ -295,8 +280,6 @@ Derivatives = tuple[float, float, float]  # loss and first two derivatives in lo
 
 
 class _Objective:
-    """The weighted mean loss as a function of log T."""
-
     def __init__(
         self,
         blocks: Callable[[], Iterable[Float32s]],
@@ -308,7 +291,7 @@ class _Objective:
         self._blocks, self._labels, self._weights = blocks, labels, weights
         self._loss, self._of_rows, self._floor = loss, ROW_LOSSES[loss], floor
         self._total = float(weights.sum())
-        self.ruled_out = 0  # rows whose label is a masked class
+        self.ruled_out = 0
 
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
@@ -322,7 +305,6 @@ class _Objective:
             labels, weights = self._labels[start:stop], self._weights[start:stop]
             for total, (log_t, derivatives) in zip(sums, points, strict=True):
                 rows = self._of_rows(block, labels, math.exp(log_t), derivatives)
-                # np.dot would start threads
                 total[: len(rows)] += [(weights * row).sum() for row in rows]
             lowest = (_label_logits(block, labels) <= self._floor) & (weights > 0)
             self.ruled_out += int(np.count_nonzero(lowest))
@@ -352,7 +334,6 @@ class _Objective:
                 for halving in range(_HALVINGS):
                     p_y = powers[own] / total
                     np.multiply(powers, powers, out=powers)
-                    # sums for the next temperature
                     squares = np.einsum("km->m", powers)
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
@@ -367,7 +348,6 @@ class _Objective:
 
 
 def _interior_minima(values: Float64s) -> list[int]:
-    """Return the grid indices of local minima, in the middle of flat minima."""
     tie = _TIE * max(1.0, float(np.abs(values).max()))
     minima, left = [], 0
     for index in range(1, len(values)):
@@ -387,10 +367,9 @@ class _Descent:
     log_t: float
     left: float
     right: float
-    third: float = 0.0  # third derivative
+    third: float = 0.0
     loss: float = math.nan
     done: bool = False
-    # log T and second derivative before the last step
     _last: tuple[float, float] | None = None
 
     def move(self, derivatives: Derivatives) -> None:
@@ -406,9 +385,8 @@ class _Descent:
         if curvature > 0:
             step = -slope / curvature
             bend = self.third * step / curvature
-            # Newton's step, corrected by the third derivative
             step *= 1 - bend / 2 if abs(bend) < 1 else 1
-        else:  # not convex: follow the slope
+        else:
             step = -math.copysign(_GRID_STEP, slope)
         step = max(-_GRID_STEP, min(_GRID_STEP, step))
         newton = curvature > 0 and self.left <= self.log_t + step <= self.right
@@ -422,17 +400,13 @@ class _Descent:
 
 @dataclass(frozen=True)
 class _Search:
-    """A search between two values of log T."""
-
     low: float
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
         """Return minima and low ends of the interval, and T = 1, on all rows."""
-        # Find the local minima on the sample with a grid.
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
-        # Refine minima on the sample first, which is cheaper.
         self._refine(few_rows, starts, [])
         ends = self._lowest_ends(values)
         descents = [_Descent(near.log_t, self.low, self.high, near.third) for near in starts]
@@ -462,7 +436,6 @@ class _Search:
         return self.low if limit == "lower" else self.high
 
     def _lowest_ends(self, values: Float64s) -> list[Limit]:
-        """Return the ends of the grid with the lowest loss."""
         lowest = values.min() + _TIE * max(1.0, float(np.abs(values).max()))
         ends: list[tuple[float, Limit]] = [(values[0], "lower"), (values[-1], "upper")]
         return [limit for value, limit in ends if value <= lowest]
@@ -471,5 +444,4 @@ class _Search:
 def _best(points: list[_Point]) -> _Point:
     lowest = min(point.loss for point in points)
     tied = [point for point in points if point.loss <= lowest + _TIE * max(1.0, abs(lowest))]
-    # prefer a minimum inside the interval
     return min(tied, key=lambda point: (point.limit is not None, abs(point.log_t)))

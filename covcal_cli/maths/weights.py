@@ -21,8 +21,8 @@ DEFAULT_MAX_WEIGHT = 1000.0
 FIT_OFFSET = 0.5  # a = 1/g - 1/2 = w + 1/2 (Theorem 1)
 # Yields standardised inputs (m, d), their kind (1 or 0) and their weight; called once per step.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
-RIDGE = 1e-3  # factor of ||coefficients||^2 / 2 in the loss
-_TOLERANCE = 1e-10  # minimum predicted gain of a step
+RIDGE = 1e-3
+_TOLERANCE = 1e-10
 _MAX_STEPS = 60
 
 
@@ -30,15 +30,15 @@ _MAX_STEPS = 60
 class WeightHealth:
     """How reliable importance weights are; shares are fractions of n rows."""
 
-    n: int  # number of source validation rows
+    n: int
     # Effective sample sizes of the weights w (overlap of the domains) and a (noise of T_f).
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
     mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
-    clipped_share: float  # share of rows with the maximum weight U
-    largest_share: float  # largest weight, as a share of all weights
+    clipped_share: float
+    largest_share: float
     # AUROC of the discriminator; 0.5 if the domains are the same.
     domain_auc: float
     # squared error of g; 0.25 by chance
@@ -49,8 +49,8 @@ class WeightHealth:
 class ImportanceWeights:
     """Importance weights of source validation rows, with temperatures and checks."""
 
-    weights: Float64s  # (n,): w = 1/g - 1 in [0, U], mean over members
-    temperatures: tuple[TemperatureFit, ...]  # T_g of each member
+    weights: Float64s
+    temperatures: tuple[TemperatureFit, ...]
     health: WeightHealth
 
     @property
@@ -73,7 +73,6 @@ def importance_weights(
         (source / fit.temperature, target / fit.temperature)
         for (source, target), fit in zip(members, fits, strict=True)
     ]
-    # average weights, because each member has its own T_g
     on_source = np.mean([weights_of(logits, max_weight) for logits, _ in tempered], axis=0)
     on_target = np.mean([weights_of(logits, max_weight) for _, logits in tempered], axis=0)
     health = WeightHealth(
@@ -111,7 +110,6 @@ def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
     """Return w = 1/g - 1 = exp(-l/T_g) from l/T_g, limited to [0, U]."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
-    # exp(log U) may be rounded to less than U
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
 
 
@@ -120,7 +118,7 @@ def effective_sample_size(weights: Float64s) -> float:
     scale = float(weights.max(initial=0.0))
     if scale == 0:
         return 0.0
-    relative = weights / scale  # squares of tiny weights would be 0
+    relative = weights / scale
     return float(relative.sum() ** 2 / (relative * relative).sum())
 
 
@@ -130,7 +128,6 @@ def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
 
 
 def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
-    """Return the AUROC of scores, with source rows as positives."""
     ordered = np.sort(target_scores)
     below = np.searchsorted(ordered, source_scores, side="left")
     not_above = np.searchsorted(ordered, source_scores, side="right")
@@ -148,10 +145,10 @@ class BoundTerms:
     weighted_error: float  # mean of (1/g - 1/2) L over source validation rows L
     # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2
     discriminator_error: float
-    max_weight: float  # U
+    max_weight: float
     factor: float  # lambda = (1+U)^3
-    bound: float  # weighted_error + factor * discriminator_error
-    vacuous: bool  # whether the bound is at least 1
+    bound: float
+    vacuous: bool
 
 
 def bound_terms(
@@ -188,7 +185,7 @@ def newton(
     value = np.inf
     for _ in range(_MAX_STEPS):
         trial, slope, hessian = derivatives(point)
-        if trial > value:  # halve a step that is too long
+        if trial > value:
             step /= 2
             point -= step
             continue
@@ -201,7 +198,6 @@ def newton(
 
 
 def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Float64s]:
-    """Return value, gradient and Hessian of the loss."""
     penalty = np.full(len(weights), RIDGE)
     penalty[-1] = 0.0
     value = 0.5 * float(np.dot(penalty, weights**2))
@@ -214,7 +210,6 @@ def _derivatives(blocks: Blocks, weights: Float64s) -> tuple[float, Float64s, Fl
         value += weight * float(np.logaddexp(0.0, -logits if kind else logits).sum())
         probability = sigmoid(logits)
         slope += weight * (inputs.T @ (probability - kind))
-        # float32 changes the steps, but not the minimum
         curvature = np.sqrt(weight * probability * (1 - probability))
         scaled = (inputs * curvature[:, None]).astype(np.float32)
         hessian += scaled.T @ scaled
