@@ -4,13 +4,13 @@
 `estimators.consensus`. Usually the choice is ``consensus``: T makes the mean target confidence
 equal to the estimated accuracy. T is never below a floor, because an estimate alone is not enough
 evidence to raise confidence. The floor is 1, or T_s if T_s is below 1 and the source has at least
-10 errors. If the mean confidence at T_s may be right (`consensus.reason_to_keep`), the choice is
-``temp``, or ``none`` if T_s is below the floor.
+10 errors. If the mean confidence at T_s may be right, the choice is ``temp``. If T_s is also below
+the floor, the choice is ``none``.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT pass, else
-``prior``. On 91 shifts with known frequencies, the mean Brier score of this choice was .267,
-compared with .310 for ``cot`` or ``temp``. With frequencies that BBSE estimates, ``prior`` had
-.354. So with ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+``prior``. On 91 shifts with known frequencies, the mean Brier score was .267, and .310 for ``cot``
+or ``temp``. With frequencies that BBSE estimates, ``prior`` had .354. So with ``--target-prior
+bbse`` the choice is ``cot`` or ``temp``.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy. It may be larger, because confidence can be

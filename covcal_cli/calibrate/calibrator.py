@@ -1,7 +1,6 @@
 """A calibrator of logits in memory, with scikit-learn's conventions.
 
 The arrays become a features file in memory, so the results are the same as with the commands.
-scikit-learn is imported only in methods that it calls.
 """
 
 import copy

@@ -229,8 +229,8 @@ def expect(
     frequencies come from the first calibration that uses them. `networks` is the adapted file, if
     it has moved and a method needs it. `metrics`, `by` and `costs` are as in `estimate`.
 
-    Raises `TooFewRowsError` if there are too few rows, `CovcalError` if files do not fit together,
-    and `UnusedOptionError` if no calibration needs `networks`.
+    Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if files do not fit
+    together. Raises `UnusedOptionError` if no calibration needs `networks`.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

@@ -24,8 +24,8 @@ least 10 errors.
 
 Two methods correct for the class frequencies of the target. If only P(y) changes from p to q, the
 probabilities are softmax(z / T + b) with b_y = log(q_y / p_y) (Saerens et al., Neural Computation
-2002; Elkan, IJCAI 2001). p are the frequencies of labelled source validation rows, and q are given
-by the user. The predicted class stays the same.
+2002; Elkan, IJCAI 2001). The frequencies p are those of labelled source validation rows. The user
+gives q. The predicted class stays the same.
 
 | method    | T                                                                              |
 |-----------|--------------------------------------------------------------------------------|

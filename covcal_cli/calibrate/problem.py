@@ -80,9 +80,9 @@ LIMITS: dict[Limit, str] = {
 class EstimateSettings:
     """The settings of ``covcal estimate``."""
 
-    max_weight: float = DEFAULT_MAX_WEIGHT  # U, maximum importance weight
+    max_weight: float = DEFAULT_MAX_WEIGHT  # U
     # "marked" (labels from covcal label), "none", "auto" (marked if there are any), or a number of
-    # random target rows with known labels (calibrate only)
+    # random labelled target rows (calibrate only)
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
@@ -230,8 +230,7 @@ class MethodFit:
     """The result of a method."""
 
     scaling: Scaling
-    # Mean loss on labelled source validation rows at T and at T = 1, with the weights of the fit
-    # and without offsets.
+    # Mean loss on labelled source validation rows, at T and at T = 1.
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None

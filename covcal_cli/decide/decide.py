@@ -5,8 +5,7 @@ expected error allows. The expected error is raised by about half of the distanc
 its range. With labels of ``covcal pick --for``, thresholds are tested one after the other. The
 tests are exact, and their order does not depend on labels (`maths.acceptance`).
 
-Labels to which the calibration was fitted cannot prove anything, because the fit raised the
-confidence of rows with right labels. The test split is not read.
+Labels to which the calibration was fitted cannot prove anything. The test split is not read.
 """
 
 import math

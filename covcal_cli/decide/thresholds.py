@@ -3,21 +3,20 @@
 A curve gives the expected error of the most confident rows, for every share of rows. With costs,
 the cheapest share is accepted.
 
-costs.json has two keys: `review` is the cost of a reviewed row (not needed by `estimate`), and
-`wrong` is the cost of an accepted wrong row. The optional key `pairs` is a list of objects with
-`true`, `predicted` and `cost`, for costs of single pairs of classes.
+costs.json has two keys. `review` is the cost of a reviewed row; `estimate` does not need it.
+`wrong` is the cost of an accepted wrong row. The optional key `pairs` lists objects with `true`,
+`predicted` and `cost`, for costs of single pairs of classes.
 
 A set should contain the right class with probability C (the coverage). It contains the most
 probable class, and all classes whose calibrated probability is at least a threshold, called the
 cut. This is LAC (Sadinle, Lei & Wasserman 2019) without empty sets.
 
 - Without labels, the probabilities in a set must sum to C on average. The temperature is first
-  raised until the mean confidence is a - .4 (a - low), where a is the estimated accuracy and low is
+  raised until the mean confidence is a - .4 (a - low). Here a is the estimated accuracy, and low is
   the low end of its range.
-- With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 of
-  these rows, rounded at random. This is split conformal prediction (Papadopoulos et al. 2002). The
-  coverage is C on average over repeated draws. With a certainty, an exact test gives the number of
-  rows.
+- With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 rows,
+  rounded at random. This is split conformal prediction (Papadopoulos et al. 2002). The coverage is
+  C on average over repeated draws. With a certainty, an exact test gives the number of rows.
 """
 
 import json

@@ -1,9 +1,8 @@
 """Estimate the accuracy by clustering: a row outside the cluster of its predicted class is wrong.
 
 A shift changes the logits of all rows in a similar way. For example, dark images favour the same
-few classes, and blurred images have smaller logits. To remove this common change, the logits of
-each domain are standardised: each class's logit gets mean 0 and standard deviation 1. Then the rows
-of a class still form a group near the source rows of that class.
+few classes, and blurred images have smaller logits. Standardising the logits of each domain removes
+this common change. Then the rows of a class still form a group near the source rows of that class.
 
 Standardising also removes a change of the class frequencies, although it should not. So both
 estimators (free and fixed class shares) are wrong if the class frequencies changed.
@@ -36,7 +35,6 @@ _NUDGES = 5
 # Width of the softmax over clusters: the cosines are multiplied by log K / `_WIDTH`.
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
-# minimum spread of a logit within a class, as a share of the spread of all logits
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity
 ASSUMPTION = (

@@ -52,10 +52,10 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 def agreement(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by agreement of classifier and aligned forecaster.
 
-    Two calibrated classifiers with independent errors agree as often as each is right (Jiang et
-    al., "Assessing generalization of SGD via disagreement", ICLR 2022). Here the second classifier
-    is the aligned forecaster. Both use the same features, so they agree too often on both domains.
-    So the estimate is A_v + agreement on the target - agreement on the source.
+    Two calibrated classifiers with independent errors agree as often as each is right. Here the
+    second classifier is the aligned forecaster. Both use the same features, so they agree too often
+    on both domains. So the estimate is A_v + agreement on the target - agreement on the source.
+    Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022.
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -77,9 +77,9 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     The true classes are assumed to be as frequent as on the source. Then a change of the predicted
-    classes is due to errors. The estimate is A_v - (d - d_0): d is the total variation distance of
-    the predicted classes' frequencies, and d_0 is sampling noise. `source` and `target`, (K,), are
-    the frequencies. By default, they come from `inputs`.
+    classes is due to errors. The estimate is A_v - (d - d_0), where d is the total variation
+    distance of predicted classes, and d_0 is sampling noise. `source` and `target`, (K,), are the
+    frequencies. By default, they come from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()

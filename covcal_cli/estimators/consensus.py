@@ -356,10 +356,10 @@ WEIGHTING_ASSUMPTION = (
 def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by importance weighting, with a control variate.
 
-    The estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). w = q/p is the
-    importance weight of a source row, and r is 1 if the classifier is right, else 0. Source:
-    Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation", JMLR
-    2007, and the control variate of You et al. (ICML 2019).
+    The estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The importance weight
+    of a source row is w. If the classifier is right, r is 1, else 0. Sources: Sugiyama et al.,
+    "Covariate shift adaptation by importance weighted cross validation", JMLR 2007; You et al.
+    (ICML 2019) for b.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:

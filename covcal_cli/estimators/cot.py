@@ -9,11 +9,10 @@ The estimated error is e_v + (OT_target - OT_source), with e_v = (errors + 1/2) 
 user gives frequencies q, source rows get the weights q_y / p_y. If only the class frequencies
 differ, the estimate is then the error under q.
 
-The interval is computed by the delta method. The cost is pi . v + mean_j net_j at the optimum, with
-prices v of the classes and net_j = min_k (c_jk - v_k). A target row contributes net_j. A source row
-contributes its error, minus its share of OT_source, plus the price of its label in OT_target
-(because pi comes from source rows). If the user gives pi, the prices are left out. The delta method
-agrees with a bootstrap, and is much faster.
+The interval is computed by the delta method. At the optimum, the cost is pi . v + mean_j net_j.
+Here v are the prices of the classes, and net_j = min_k (c_jk - v_k). A target row contributes
+net_j. A source row contributes its error minus its share of OT_source. It also contributes the
+price of its label in OT_target, unless the user gives pi.
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
 Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k at cost c_jk.
@@ -26,8 +25,8 @@ The time grows with the cube of the number of prices. With fewer rows than class
 prices u_j instead, and v_k = min_j (c_jk - u_j).
 
 D(v) is a lower bound of the cost. The upper bound is the cost of q plus half the mass that q
-misplaces. eps is reduced until the bounds are less than 8e-5 apart (with more than 100 prices, 8e-7
-per price). This is far below the sampling noise.
+misplaces. Smaller and smaller eps are used until the bounds are less than 8e-5 apart. This is far
+below the sampling noise.
 """
 
 import math

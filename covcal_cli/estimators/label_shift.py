@@ -7,9 +7,7 @@ are two methods:
 
 - BBSE (Lipton et al., ICML 2018): least squares, then normalised to a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
-  (mu - C 1)|| + rho ||theta||. As in the published code, rho = 0.01 x 3 Delta with Delta = 2
-  log(2K/delta) / (3 n_v) + sqrt(2 log(2K/delta) / n_v). The published code uses predicted labels in
-  place of probabilities.
+  (mu - C 1)|| + rho ||theta||. The penalty rho is that of the published code (`rlls_penalty`).
 
 These estimates are badly wrong if more than the class frequencies changed. So covcal uses them only
 on request.
@@ -45,10 +43,10 @@ _PATIENCE = 3
 class LabelShift:
     """The change of class frequencies from source to target."""
 
-    ratios: Float64s  # (K,): w_k >= 0; 0 for classes without a source row
-    prior: Float64s  # (K,): pi_k w_k, the class frequencies on the target
-    moved: float  # total variation between the frequencies of source and target
-    # distance between the mean predictions of both domains, in standard errors
+    ratios: Float64s  # w_k, (K,); 0 for classes without a source row
+    prior: Float64s  # class frequencies on the target, (K,)
+    moved: float  # total variation distance
+    # distance of the mean predictions, in standard errors
     sigmas: float
     guards: tuple[Guard, ...]
 

@@ -5,8 +5,8 @@ accuracy. But if the labels come from the classifier and the logits from the ali
 m(T) may rise and fall. Then a grid finds all solutions. The largest T at which m falls through the
 accuracy is used. Without a solution, the T with the nearest m on the grid is used.
 
-The search is over T in [1e-4, 1e4] x c. The scale c is the root mean square of the centred logits,
-so T scales with the logits (MATHEMATICS, section 4).
+The search is over T in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
+(MATHEMATICS, section 4).
 """
 
 import math

@@ -1,9 +1,9 @@
 """Estimate precision, recall and other metrics per class, without target labels.
 
 The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
-target row counts for every class, with the probabilities softmax(z / T + b) as weights. T_c and the
-class offsets b are fitted to the source: they minimise the log loss, summed over rows, plus (|b|^2
-+ (T_0 / T_c - 1)^2) / 2. T_0 is the best T without offsets.
+target row counts for every class, with the probabilities softmax(z / T + b) as weights. The
+temperature T_c and the class offsets b are fitted to the source. They minimise the log loss plus a
+penalty, (|b|^2 + (T_0 / T_c - 1)^2) / 2. Without offsets, the best T is T_0.
 
 With fewer than 5 source errors, T_0 is at least 1, and T_c = T_0. With one confidence per row or
 more than 1,000 classes, b = 0 and T_c = T_0. Offsets of given class frequencies are added to b. For
@@ -14,12 +14,12 @@ This rule was chosen on the 158 shifts of the benchmark's half *choose*. The mea
 precision, recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
 
 **Ranges.** The range of a metric contains its values at both ends of the accuracy's range. It is
-widened on both sides by sqrt(s^2 + o^2). s is 1.96 times the sampling error of the labels. o is the
+widened on both sides by sqrt(s^2 + o^2). The sampling error s is for 95 %. The odds error o is the
 change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
 classes, the errors of different classes are assumed to be independent.
 
-For a group of rows, T is the T of all rows. Groups have no means over classes, because the ranges
-contained only 70 % of the mean recalls on *choose* (88 to 93 % of other metrics).
+A group of rows has the T of all rows. Groups have no means over classes, because ranges of the mean
+recall were too narrow on *choose*.
 
 **Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
 wrong row, from the probabilities at the T that matches A. The range of R is widened like the range

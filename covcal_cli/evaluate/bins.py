@@ -336,8 +336,8 @@ class ClasswiseBins:
 def debiased_ece(bins: Bins) -> float:
     """Return the debiased ECE, 2 ECE - E[ECE*] (Kumar, Liang & Ma 2019).
 
-    ECE* is the ECE after normal noise with variance acc (1 - acc) / n_b is added to the accuracy of
-    each bin. The debiased ECE may be below 0.
+    E[ECE*] is the mean ECE after adding noise to the accuracy of each bin. The noise is normal with
+    variance acc (1 - acc) / n_b. The debiased ECE may be below 0.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0

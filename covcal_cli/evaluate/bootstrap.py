@@ -16,16 +16,14 @@ every true ECE that the data do not reject:
   noise.
 - Every true ECE is tested with two hypotheses. `concentrated` keeps only significant gaps, so noise
   adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least.
-- A hypothesis is rejected if the observed ECE is too far from the median of ECE*. The median ECE of
-  a calibrated forecaster is the smallest ECE in this comparison.
+- A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 Two more tests ask whether the forecaster may be calibrated. Each has half of the error probability.
 If neither test rejects, the lower end is 0:
 
 - Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
   rejects if the observed ECE is larger than nearly all resampled ECEs.
-- The difference of mean confidence and accuracy. The ECE is at least as large (Jensen). So the
-  lower end is also at least the lower end of the difference's interval.
+- The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
 
 Close to level 1, few resamples are outside an interval. Then the interval of a lower level is
 widened by the ratio of normal quantiles.
@@ -35,9 +33,9 @@ chance affects both in the same way. Rows are counted by the confidences in both
 
 - Brier score and log loss: percentiles of the mean difference.
 - AUROC: a normal interval with the variance of DeLong, DeLong & Clarke-Pearson (1988).
-- ECE: noise adds more to the smaller ECE, so resampled differences are too close to 0. The interval
-  contains the percentiles and their mirror image at the observed difference (basic bootstrap,
-  Davison & Hinkley 1997, section 5.2).
+- ECE: the interval contains the percentiles and their mirror image at the observed difference
+  (basic bootstrap, Davison & Hinkley 1997, section 5.2). Percentiles alone are too close to 0,
+  because noise adds more to the smaller ECE.
 - Class gap: as for the ECE. With more than a few hundred classes, there is no interval.
 """
 
@@ -157,8 +155,8 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    A share of n rows has the same variance as the AUROC. n is at least the number of right rows or
-    wrong rows, whichever is smaller (Birnbaum & Klose 1957).
+    The effective number n gives a share of n rows the same variance. It is at least the number of
+    right rows or wrong rows, whichever is smaller (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -372,7 +370,7 @@ class PairedRows:
     ) -> None:
         self._names = names
         self._bins = bins
-        cells = 4 * bins**2  # by both bins, and by right or wrong in both calibrations
+        cells = 4 * bins**2
         if cells > _MAX_CELLS:
             cells = 0
         classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1

@@ -27,8 +27,8 @@ class MeanGap:
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
         """Measure the gap on rows in bins.
 
-        A gap counts as proved only at half of the error probability, as in the test for the ECE. So
-        sentences about the gap and about the ECE agree.
+        The significance level is halved, as in the test for the ECE. So sentences about the gap and
+        about the ECE agree.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)

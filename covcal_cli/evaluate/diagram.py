@@ -153,8 +153,9 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     """Return a reliability diagram as text, one line per non-empty bin.
 
-    A bar of ``#`` reaches to the lower of accuracy and confidence. It goes on with ``>``
-    (over-confident) or ``<`` (under-confident) to the higher. There are at most 15 lines.
+    A bar of ``#`` reaches to the accuracy or the confidence, whichever is lower. From there to the
+    higher value, signs are ``>`` (over-confident) or ``<`` (under-confident). There are at most 15
+    lines.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
     step = -(-len(counts) // _MAX_ROWS_OF_TEXT)

@@ -241,13 +241,13 @@ class Metrics:
     names: tuple[str, ...]  # requested metrics, in the order of `METRICS`
     nll: float
     brier: float  # Brier score of the probabilities of all classes, from 0 to 2
-    calibration: float | None  # E||p - c||^2 in `ClasswiseBins.decomposition`
-    sharpness: float | None  # E||c||^2 in `ClasswiseBins.decomposition`
-    agreement: float  # share of rows whose predicted label is the most probable
+    calibration: float | None
+    sharpness: float | None
+    agreement: float  # how often the predicted label is the most probable
     classwise_ece: float | None
     # Here r is 1 if the label is right, else 0, and c is the confidence.
     correctness_brier: float | None  # mean of (c - r)^2
-    correctness_nll: float | None  # log loss of c as a forecast of r
+    correctness_nll: float | None  # log loss
     bins: ReliabilityBins
     rows: RowCollector | None
     by_class: GroupBins | None

@@ -162,9 +162,9 @@ class Auroc:
 class Areas(NamedTuple):
     """AURC and AUROC of the confidence.
 
-    `aurc` is the area under the risk-coverage curve: the error rate among the k most confident
-    rows, averaged over all k (Geifman & El-Yaniv 2017; Geifman, Uziel & El-Yaniv 2019). A lower
-    area is better. The order of rows with equal confidence does not matter.
+    `aurc` is the area under the risk-coverage curve (Geifman & El-Yaniv 2017; Geifman, Uziel &
+    El-Yaniv 2019). It is the error rate among the k most confident rows, averaged over all k. A
+    lower area is better. The order of rows with equal confidence does not matter.
     """
 
     aurc: float
@@ -192,8 +192,8 @@ def areas(rows: RankedRows) -> Areas:
 class _Runs:
     """Runs of rows that have equal confidence, the most confident run first."""
 
-    ends: Float64s  # (runs + 1,), number of rows up to the end of each run
-    errors_at_ends: Float64s  # (runs + 1,), number of wrong rows up to the end of each run
+    ends: Float64s  # (runs + 1,)
+    errors_at_ends: Float64s  # (runs + 1,)
     last: Integers
 
     @cached_property

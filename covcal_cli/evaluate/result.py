@@ -192,7 +192,7 @@ class Evaluation:
     predictions: Predictions
     unlabelled: int  # number of rows without a label
     left_out: int  # number of rows to which a calibration was fitted
-    metrics: dict[str, Metrics]  # ``none`` first, then the calibrations in the given order
+    metrics: dict[str, Metrics]  # ``none`` first
     scalings: dict[str, Scaling]
     inputs: tuple[Input, ...]
     # Metrics of each predicted class, by calibration; empty with too many classes.

@@ -4,8 +4,8 @@ A row stands for m_i rows, of which t_i are of the class. Without labels, t_i is
 probability of the class. The sums below are then the expected confusion matrix (NannyML's CBPE,
 Białek et al. 2023).
 
-A function of `CLASS_METRICS` returns a metric and its derivative by each t_i, for the delta method
-(Särndal, Swensson & Wretman 1992, section 5.5).
+Each function returns a metric and its derivative by each t_i, for the delta method (Särndal,
+Swensson & Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,8 +22,8 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 class ClassRows:
     """n rows, for one-vs-rest metrics of a class."""
 
-    is_predicted: Booleans  # q, (n,): whether the class is predicted
-    # (n,): rank of each row by its probability of the class; ties share a rank
+    is_predicted: Booleans  # q, (n,)
+    # (n,): rank by the probability of the class; ties share a rank
     ranks: Integers
     members: Float64s  # t, (n,), rows of the class
     mass: Float64s  # m, (n,), rows

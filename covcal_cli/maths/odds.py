@@ -9,9 +9,9 @@ right. S draws were right so far, and F were wrong. The likelihood ratio
 
 is a martingale with mean 1 if a is true, for every fixed prior Beta(p, q). By Ville's inequality,
 E(a) ever reaches 1/alpha with probability at most alpha. So the values with E(a) < 1/alpha are a
-confidence sequence (Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric, nonasymptotic
-confidence sequences"). log E is convex in a, so the values are an interval. S and F may be
-fractions, because draws have weights.
+confidence sequence. Sources: Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric,
+nonasymptotic confidence sequences". The values are an interval, because log E is convex in a. S and
+F may be fractions, because draws have weights.
 """
 
 import math

@@ -6,10 +6,10 @@ A masked class has probability 0 at every temperature. Its logit (the mask) is -
 value far below real logits, such as -1e9 or -65504. Masks are left out when the scale of logits is
 measured.
 
-A calibration scales logits with temperatures and offsets (`Scaling`): softmax(z / T + b + a 1[k =
-f]), with an offset b for each class and an offset a for the predicted class f. A blend is the mean
-of two softmaxes: softmax(z / T_f) of the classifier, and softmax(z / T_a) of the aligned logits.
-The logarithm of this mean serves as logits, with T = 1.
+A calibration scales logits (`Scaling`) to softmax(z / T + b + a 1[k = f]). Here b is an offset for
+each class, and a is an offset for the predicted class f. A blend is the mean of two softmaxes:
+softmax(z / T_f) of the classifier, and softmax(z / T_a) of the aligned logits. The logarithm of
+this mean serves as logits, with T = 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,9 +27,8 @@ _SHORT = 64
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# Minimum depth of a mask below the highest logit. It is multiplied by the usual distance of the two
-# highest logits, because naive Bayes gives very low logits that are no masks. The smallest common
-# mask is -10 000.
+# Minimum depth of a mask below the highest logit, for common masks of -10 000 or less. The depth
+# grows with the usual distance of the two highest logits: naive Bayes gives very low logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # a logit further below is always a mask
 # Quantile for the usual distance. It is low, because most rows may have masks.
@@ -97,8 +96,8 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    Half a row is added to each source count, and target frequencies are at least 1e-6, so that
-    logarithms are finite.
+    Half a row is added to each source count. Target frequencies are at least 1e-6. So logarithms
+    are finite.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))

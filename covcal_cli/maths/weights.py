@@ -18,8 +18,8 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
-FIT_OFFSET = 0.5  # a = 1/g - 1/2 = w + 1/2 (Theorem 1)
-# Yields standardised inputs (m, d), their kind (1 or 0) and their weight; called once per step.
+FIT_OFFSET = 0.5  # Theorem 1
+# Yields standardised inputs (m, d), their kind (1 or 0) and their weight.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3
 _TOLERANCE = 1e-10
