@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# A method does harm if its loss minus the better baseline's loss is above one of these margins.
+# Margins of harm: the loss above the better baseline's loss.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -22,51 +22,49 @@ HARMS = (0.01, 0.03, 0.05)
 class Entry:
     """The results of a method on a shift, over all seeds."""
 
-    temperature: float  # mean over seeds
-    # Means and sample standard deviations over seeds, by metric, for metrics that have a value.
-    # The standard deviation of a single seed is 0.
+    temperature: float
+    # Means and standard deviations over seeds, by metric.
     means: Mapping[str, float]
     deviations: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How good the estimates of the accuracy are. All shifts have the same weight."""
+    """The quality of the estimated accuracies, with equal weight for all shifts."""
 
     shifts: int
     error: float  # mean |estimate - truth|
-    held: float  # share of intervals that contain the true accuracy
-    width: float  # mean width of the intervals
-    missed: tuple[str, ...]  # shifts where most seeds have an interval without the true accuracy
+    held: float
+    width: float
+    missed: tuple[str, ...]  # shifts where most intervals miss the truth
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The results of every method on every shift.
 
-    Metrics are fractions, not percent. The score of a method on a shift is the mean over seeds of
-    the metric by which methods are ranked. All shifts have the same weight.
+    Metrics are fractions. A method's score on a shift is its mean over seeds of the ranking metric.
+    All shifts have the same weight.
     """
 
-    metric: Metric  # the metric by which methods are ranked
+    metric: Metric  # the ranking metric
     methods: tuple[str, ...]
-    # the records of each shift's runs, one per seed
     records: Mapping[str, tuple[Record, ...]]
 
     def of(self, shifts: Collection[str]) -> "Comparison":
-        """Return the part of this comparison that is about the named shifts."""
+        """Return the comparison on some shifts."""
         if set(shifts) >= set(self.records):
             return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
 
     @property
     def seeds(self) -> int:
-        """The largest number of runs that a shift has."""
+        """The largest number of seeds of a shift."""
         return max(map(len, self.records.values()))
 
     @cached_property
     def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
-        """The results by shift and method, without methods that a run of the shift refused."""
+        """The results by shift and method, without refused methods."""
         return {
             shift: {
                 method: _over_seeds(records, method)
@@ -77,22 +75,22 @@ class Comparison:
         }
 
     def score(self, shift: str, method: str) -> float | None:
-        """Return the mean over seeds of the ranking metric; None if the method did not run."""
+        """Return the mean over seeds of the ranking metric, or None."""
         entry = self.shifts[shift].get(method)
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, or minus the score if a higher score is better; None if no score."""
+        """Return the score, with a minus sign if higher is better; or None."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
     def losses(self, shift: str) -> dict[str, float]:
-        """Return the loss of each method that ran on a shift."""
+        """Return the loss of each method on a shift."""
         losses = ((method, self.loss(shift, method)) for method in self.methods)
         return {method: loss for method, loss in losses if loss is not None}
 
     def ranks(self, shift: str) -> dict[str, float]:
-        """Return the rank of each method that ran on a shift. 1 is best; ties get the mean rank."""
+        """Return the rank of each method on a shift. Rank 1 is best; ties get the mean rank."""
         losses = self.losses(shift)
         return {
             method: 1
@@ -112,7 +110,7 @@ class Comparison:
 
     @cached_property
     def everywhere(self) -> tuple[str, ...]:
-        """The methods that ran on every shift. Only their means over shifts are comparable."""
+        """The methods that ran on every shift, whose means are comparable."""
         return tuple(
             method
             for method in self.methods
@@ -125,9 +123,9 @@ class Comparison:
         return tuple(method for method in self.everywhere if method != AUTO)
 
     def mean(self, method: str, metric: str | None = None) -> float:
-        """Return a method's mean over shifts of a metric; by default, of the ranking metric.
+        """Return the mean of a metric over shifts. Default: the ranking metric.
 
-        The method must be in `everywhere`, and the metric must have a value on some shift.
+        The method must be in `everywhere`.
         """
         name = metric or self.metric.name
         values = (entries[method].means.get(name) for entries in self.shifts.values())
@@ -143,7 +141,7 @@ class Comparison:
         return min(self.singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
-        """Return the mean over shifts of a method's rank among the methods in `everywhere`."""
+        """Return the mean rank of a method in `everywhere`."""
         return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
 
     @cached_property
@@ -152,10 +150,7 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return the regret of a method: the mean over shifts of its loss minus the lowest loss.
-
-        Without labels, nobody knows which method is the best on a shift.
-        """
+        """Return the regret of a method: its loss minus the lowest loss, as a mean over shifts."""
         by_shift = [self.losses(shift) for shift in self.shifts]
         return statistics.fmean(
             losses[method] - min(loss for name, loss in losses.items() if name != AUTO)
@@ -163,13 +158,13 @@ class Comparison:
         )
 
     def harm(self, shift: str, method: str) -> float | None:
-        """Return a method's loss minus the loss of the better baseline; above 0: harm."""
+        """Return a method's loss minus the better baseline's loss."""
         losses = self.losses(shift)
         baselines = [losses[name] for name in BASELINES if name in losses]
         return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
-        """Return the shifts where the `harm` of a method is above `by`, the worst shift first."""
+        """Return the shifts where the harm exceeds `by`, worst shift first."""
         harms = {
             shift: harm
             for shift in self.shifts
@@ -177,21 +172,19 @@ class Comparison:
         }
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
-    # The methods that ``auto`` chose, the checks that failed, and the estimated accuracy.
-
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return how many seeds chose each method, the most frequent method first."""
+        """Return the chosen methods with their numbers of seeds, most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return for how many seeds each check failed, the most frequent check first."""
+        """Return the failed checks with their numbers of seeds, most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
 
     def estimate(self, shift: str) -> tuple[float, float, float] | None:
-        """Return the estimated accuracy and the ends of its interval, as means over seeds."""
+        """Return the estimated accuracy and its interval, as means over seeds."""
         estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
         if not estimates:
             return None
@@ -200,10 +193,9 @@ class Comparison:
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return how good the estimates of the accuracy are; None without estimates.
+        """Return the quality of the estimated accuracies; None without estimates.
 
-        `truth` returns the true accuracy of a run; by default, the accuracy on the labelled test
-        rows.
+        `truth` returns the true accuracy of a run. Default: the accuracy on labelled test rows.
         """
         true = truth or _measured_accuracy
         by_shift = {
@@ -239,7 +231,6 @@ def _measured_accuracy(record: Record) -> float:
 
 
 def _over_seeds(records: Collection[Record], method: str) -> Entry:
-    """Return a method's means and standard deviations over the runs of a shift."""
     values = {
         name: [v for record in records if (v := record.metrics[method].get(name)) is not None]
         for name in METRICS
@@ -265,16 +256,15 @@ def compare(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Adapt, calibrate and evaluate every file with every seed, except runs that have a record.
+    """Adapt, calibrate and evaluate every file with every seed.
 
     Parameters
     ----------
     paths : sequence of str or Path
-        Features files whose target test rows have labels. An adapted file is not adapted again. A
-        shift has the name of its file.
+        Features files with labelled target test rows. Adapted files are not adapted again. A shift
+        has the name of its file.
     folder : str or Path
-        Folder for adapted files and records, which later calls reuse. The folder is made if it
-        does not exist.
+        Folder for adapted files and records, which later calls reuse.
     settings : CompareSettings
     progress : callable, optional
         Called with a `Progress` after each run.
@@ -282,8 +272,7 @@ def compare(
     Raises
     ------
     CovcalError
-        If two files have the same name, or if a run fails, for example because there are no
-        labels. The records of finished runs are kept.
+        If two files have the same name, or a run fails. Finished records are kept.
     """
     shifts = _named(paths)
     runs = [
@@ -299,10 +288,9 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare methods on these runs. Each seed of a shift may have a file of its own.
+    """Compare methods on these runs. Each seed may have its own file.
 
-    A record is named after the file and the seed of its run. So two runs with the same seed need
-    files with different names.
+    Records have the names of file and seed, so runs with the same seed need different file names.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():
@@ -322,7 +310,6 @@ def compare_runs(
 
 
 def _named(paths: Sequence[str | Path]) -> dict[str, Path]:
-    """Return the files by their names, which are also the names of their shifts."""
     shifts: dict[str, Path] = {}
     for path in map(Path, paths):
         if path.stem in shifts:

@@ -1,9 +1,7 @@
-"""Run one shift of a comparison with one seed: adapt the file, then fit and measure all methods.
+"""Run one shift of a comparison with one seed: adapt, fit and measure.
 
-Runs are independent of each other, so several can be done at the same time. Adapted files and
-records stay in a folder. So an interrupted comparison continues with the first run that has no
-record. Each record holds a hash of its file, settings and code, and is used only if this hash is
-still the same.
+Adapted files and records stay in a folder, so that an interrupted comparison continues. A record is
+reused only if the hash of its file, settings and code is the same.
 """
 
 import hashlib
@@ -45,12 +43,11 @@ from covcal_cli.records import (
     write_document,
 )
 
-# Methods that need class frequencies are left out, because each shift has its own frequencies.
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not use the target. All other methods are compared with these baselines.
+# The methods that do not use the target.
 BASELINES = (NONE, "temp")
 MAX_SEEDS = 10_000
-# The environment variables that limit how many threads numerical libraries use.
+# Environment variables that limit the threads of libraries.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -59,12 +56,12 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class CompareSettings:
     """Options of ``covcal compare``."""
 
-    methods: tuple[str, ...] = ALL  # methods to fit, besides `BASELINES`
-    seeds: int = 5  # number of seeds; each of 0, 1, ... is the seed of adapt and calibrate in a run
-    metric: str = "ece"  # the metric by which methods are ranked
-    # The settings of adapt. Each run sets its own seed. If None, files are not adapted.
+    methods: tuple[str, ...] = ALL
+    seeds: int = 5  # number of seeds, from 0
+    metric: str = "ece"
+    # Settings of adapt, without seed. If None, files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
-    jobs: int = 1  # number of processes that work at the same time
+    jobs: int = 1
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -78,12 +75,12 @@ class CompareSettings:
 
     @property
     def fitted(self) -> tuple[str, ...]:
-        """The methods to fit and the baselines, in the order of the table of methods."""
+        """The methods to fit and the baselines."""
         return tuple(name for name in ALL if name in (*self.methods, *BASELINES))
 
     @property
     def state(self) -> str:
-        """The name of the folder in which these settings keep adapted files and records."""
+        """The name of the folder for these settings."""
         adapt = self.adapt
         if adapt is None:
             return "without-adapt"
@@ -96,19 +93,19 @@ class Run:
     """One shift with one seed."""
 
     shift: str
-    path: Path  # a features file, or an adapted file, which is not adapted again
+    path: Path
     seed: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The part of a calibration that a record stores."""
+    """The stored part of a calibration."""
 
     method_used: str
     reason: str
-    forecaster: str  # the forecaster whose logits the temperature divides
+    forecaster: str
     temperature: Positive
-    ess_share: Share | None  # effective share of source validation rows; None without weights
+    ess_share: Share | None  # effective share of source validation rows, or None
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
@@ -118,7 +115,7 @@ class Duration:
     """The time that a stage took, in seconds."""
 
     wall: NonNegative
-    cpu: NonNegative  # processor time of this process
+    cpu: NonNegative
 
 
 @dataclass(frozen=True)
@@ -129,26 +126,26 @@ class Record(Document):
 
     key: str  # hash of the file, the settings and the code
     seed: int
-    measured: Path  # the file with the labelled rows
+    measured: Path
     n: Number  # number of labelled target test rows
-    metrics: Mapping[str, Mapping[str, float | None]]  # values, by method and then by metric
-    fits: Mapping[str, Fit]  # fits, by method; `none` has no fit
-    refused: Mapping[str, str]  # the reason for each method that cannot be fitted to this file
-    # Estimates of the accuracy. The first is the combined estimate. Empty if none is possible.
+    metrics: Mapping[str, Mapping[str, float | None]]
+    fits: Mapping[str, Fit]
+    refused: Mapping[str, str]  # reasons by method that cannot be fitted
+    # Estimates of the accuracy, the combined estimate first.
     estimates: tuple[Estimate, ...]
-    # Durations of methods, and of the stages of adapt if this run has adapted the file.
+    # Durations of methods and of stages of adapt.
     seconds: Mapping[str, Duration]
-    note: str = ""  # why an earlier record was not used; never written to the file
+    note: str = ""  # why an earlier record was not used
 
     def __post_init__(self) -> None:
-        """Raise ValueError if metrics are impossible, or the metrics of ``none`` are missing."""
+        """Raise ValueError if metrics are impossible or missing."""
         if NONE not in self.metrics:
             raise ValueError(f"metrics has no {NONE}")
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # No method changes a predicted label, so all methods have the same accuracy.
-            # The ideal temperatures of the benchmark are added as methods without this metric.
+            # Methods never change labels, so all have the same accuracy. The benchmark adds methods
+            # without this metric.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]
@@ -159,7 +156,7 @@ class Record(Document):
             )
 
     def require_complete(self, methods: Collection[str]) -> None:
-        """Raise ValueError unless every method was either fitted and measured, or refused."""
+        """Raise ValueError if a method was neither measured nor refused."""
         missing = [name for name in methods if name not in {*self.metrics, *self.refused}]
         if missing:
             raise ValueError(f"{', '.join(missing)} is missing")
@@ -178,15 +175,15 @@ class Record(Document):
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Yield each run with its record, as soon as it is finished."""
+    """Yield each run with its record."""
     jobs = min(settings.jobs, len(runs))
     if jobs <= 1:
         for run in runs:
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # Submit only as many runs as there are processes.
-        # A run that waits in the pool would start even after Ctrl-C.
+        # Submit only as many runs as there are processes, because waiting runs would start even
+        # after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):
@@ -199,7 +196,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Limit processes started in this block to one thread, unless the user set a number."""
+    """Limit new processes to one thread, unless the user set a number."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -210,7 +207,7 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return the record of one run: from the folder if it is valid, else from a new run.
+    """Return a valid record from the folder, or make a new one.
 
     Raises `CovcalError` if the file has no labelled target rows, or cannot be adapted.
     """
@@ -240,7 +237,6 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
 def _adapted(
     run: Run, sha256: str, output: Path, settings: CompareSettings, watch: "Stopwatch"
 ) -> Path:
-    """Return the adapted file of a run, or the file of the run if no method needs adapt."""
     useful = any(name == AUTO or METHODS[name].gains_by_adapt for name in settings.fitted)
     if settings.adapt is None or not useful:
         return run.path
@@ -285,7 +281,6 @@ def _measured(
         try:
             fitted[name] = calibrate(
                 path,
-                # Fit to no labels of the user, because a comparison uses labels only to measure.
                 CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
             )
         except CovcalError as error:
@@ -294,7 +289,7 @@ def _measured(
     evaluation = evaluate(path, fitted)
     try:
         estimates = estimate(path, EstimateSettings(seed=seed, labels="none")).estimates
-    except CovcalError:  # the file allows no estimate
+    except CovcalError:
         estimates = ()
     return Record(
         key=key,
@@ -325,14 +320,11 @@ def _fit_of(calibration: Calibration) -> Fit:
     )
 
 
-# The time that stages take, and the hash of the code.
-
-
 class Stopwatch:
     """A progress callback that adds up the time of each stage."""
 
     def __init__(self) -> None:
-        self.spent: dict[str, Duration] = {}  # time so far, by stage
+        self.spent: dict[str, Duration] = {}
         self.start()
 
     def start(self) -> None:
@@ -340,7 +332,7 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def stop(self, stage: str) -> None:
-        """Add the time since the last call to the time of a stage, and start again."""
+        """Add the time since the last call to a stage."""
         (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
         self.start()
         self.spent[stage] = Duration(
@@ -348,7 +340,7 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the time since the last call to the stage of a progress report."""
+        """Add the time since the last call to the reported stage."""
         self.stop(progress.stage)
 
 
@@ -374,7 +366,7 @@ NUMERICAL = (
 
 @cache
 def code_sha256(parts: Sequence[str] = NUMERICAL, folder: Path = PACKAGE) -> str:
-    """Return a hash of the code: of the named modules, and of all modules in named packages."""
+    """Return a hash of the code in modules and packages."""
     digest = hashlib.sha256()
     for part in parts:
         path = folder / part

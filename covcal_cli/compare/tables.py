@@ -13,20 +13,17 @@ from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
 from covcal_cli.report.tables import Table, TeX, latex
 
-# If there are more shifts than this, a second table has a row for each shift.
 _WIDE = 8
 
 
 def grids(
     comparison: Comparison, *, plus_minus: str = " ± ", bold: Callable[[str], str] = str
 ) -> list[Table]:
-    """Return the comparison as one table, or as two if there are many shifts.
+    """Return the comparison as one table, or two if there are many shifts.
 
-    The table has a row for each method that ran, and a column for each shift. If there are several
-    shifts, more columns show the mean over shifts, the worst score, the mean rank, and the number
-    of shifts on which the method does harm. A method that did not run on every shift has no mean,
-    worst score or rank. If there are many shifts, a second table has a row for each shift. `bold`
-    marks the best cell.
+    The table has a row for each method, and a column for each shift. If there are several shifts,
+    it also has mean, worst score, mean rank and the number of harmed shifts. A method that did not
+    run on every shift has no mean. `bold` marks the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -43,7 +40,7 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
     columns = []
     for shift in comparison.shifts:
         ranks = comparison.ranks(shift)
-        first = min(ranks.values(), default=0)  # ranks begin at 1
+        first = min(ranks.values(), default=0)
         texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
         columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
     rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
@@ -51,7 +48,6 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
 
 
 def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
-    """Return a table with a row for each method, and its numbers over all shifts."""
     everywhere = comparison.everywhere
     sign = 1 if comparison.metric.better == "lower" else -1
     best = min((sign * comparison.mean(method) for method in everywhere), default=None)
@@ -72,12 +68,12 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
 
 
 def harm_heads(comparison: Comparison) -> list[str]:
-    """Return the heads of the columns that count shifts with harm."""
+    """Return the heads of the columns of harmed shifts."""
     return [f"> {100 * by:.0f}" if percent(comparison) else f"> {by}" for by in HARMS]
 
 
 def caption(comparison: Comparison) -> str:
-    """Return a caption that explains the numbers, the columns and the method names."""
+    """Return a caption for the main table."""
     display = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
@@ -99,7 +95,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Return sentences that explain the parts of method names, and list methods without a run."""
+    """Explain parts of method names, and list methods that could not run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]
@@ -109,10 +105,7 @@ def _prefixes(comparison: Comparison) -> str:
 
 
 def of_auto(comparison: Comparison) -> Table | None:
-    """Return a table of auto's choice on each shift, the estimated accuracy, and failed checks.
-
-    None if auto did not run, or if no file allowed an estimate.
-    """
+    """Return a table of auto's choice on each shift, or None."""
     rows = []
     for shift in comparison.shifts:
         estimate, took = comparison.estimate(shift), comparison.took(shift)
@@ -128,7 +121,7 @@ def of_auto(comparison: Comparison) -> Table | None:
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return a caption for the table of `of_auto`, which says how good the estimates are."""
+    """Return a caption for the table of `of_auto`."""
     coverage = comparison.coverage()
     text = "Accuracies in percent; the true accuracy is measured on the labelled test rows."
     if coverage is None:
@@ -141,7 +134,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names as text; a name is followed by its number of seeds if this is not `of`."""
+    """Return names as text, with their number of seeds if it is not `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -166,11 +159,8 @@ def number(comparison: Comparison, value: float) -> str:
     return f"{100 * value:.2f}" if percent(comparison) else f"{value:.4f}"
 
 
-# The formats of files.
-
-
 def as_markdown(comparison: Comparison) -> str:
-    """Return Markdown tables, in which the best method of each shift is bold."""
+    """Return Markdown tables. The best method is bold."""
     parts = [markdown(grid) for grid in grids(comparison, bold=lambda text: f"**{text}**")]
     parts.append(caption(comparison))
     auto = of_auto(comparison)
@@ -180,7 +170,7 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def markdown(grid: Table) -> str:
-    """Return one table as Markdown. Cells of numbers may contain markup, such as bold."""
+    """Return one table as Markdown."""
     rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.columns))]
     rows = [
         [_in_markdown(cell) if i in grid.texts else cell for i, cell in enumerate(row)]
@@ -195,13 +185,12 @@ def _in_markdown(text: str) -> str:
 
 
 def as_tex(comparison: Comparison) -> str:
-    """Return LaTeX tables (package booktabs), in which the best method of each shift is bold."""
+    """Return LaTeX tables (package booktabs). The best method is bold."""
     tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
     return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
 
 
 def _tabular(grid: Table) -> str:
-    """Return one table as LaTeX. Cells of numbers already are LaTeX."""
     rows = [
         [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
         for row in grid.rows
@@ -210,10 +199,9 @@ def _tabular(grid: Table) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Return a line for each shift and method, with every metric as a fraction, not in percent.
+    """Return a CSV line for each shift and method, with metrics as fractions.
 
-    Every line of a shift repeats the estimated accuracy of the shift. The columns ``seconds`` and
-    ``cpu_seconds`` are the time of the fit, without adapt.
+    ``seconds`` and ``cpu_seconds`` are the time of the fit, without adapt.
     """
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
@@ -255,7 +243,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that draws a comparison in the format of the path's ending."""
+    """Return the function for the file ending of a path."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(
@@ -265,6 +253,6 @@ def require_format(path: Path) -> Callable[[Comparison], str]:
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:
-    """Write a comparison in the format of the path's ending, completely or not at all."""
+    """Write a comparison in the format of the path's ending."""
     path = Path(path)
     write_text(path, require_format(path)(comparison), force=force)

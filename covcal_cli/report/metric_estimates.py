@@ -17,16 +17,15 @@ from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
-MOST_CLASSES = 20  # largest number of classes in a short table
+MOST_CLASSES = 20
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its limit, and the option that set the limit.
-# The limit is the smallest allowed value, or for a cost the largest.
+# A metric, its lower limit (for a cost, upper limit), and the option.
 MetricLimit = tuple[Wanted, float, str]
 
 
 def metric_limit(text: str) -> MetricLimit:
-    """Read ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``. Raises ValueError with the reason."""
+    """Parse ``METRIC=LEAST`` or ``METRIC:CLASS=LEAST``. Raises ValueError if it is invalid."""
     left, _, number = text.rpartition("=")
     if left == COST:
         raise ValueError(f"a higher cost is not better: use {MOST} {shown(text)}")
@@ -37,7 +36,7 @@ def metric_limit(text: str) -> MetricLimit:
 
 
 def cost_limit(text: str) -> MetricLimit:
-    """Read ``cost=MOST``. Raises ValueError with the reason."""
+    """Parse ``cost=MOST``. Raises ValueError if it is invalid."""
     left, _, number = text.partition("=")
     try:
         limit = float(number)
@@ -58,10 +57,10 @@ def metric_gate(
     end: str | None,
     subject: str = "target",
 ) -> GateResult:
-    """Compare a metric with its limit. If the metric has no value, the gate is skipped.
+    """Compare a metric with its limit. Without a value, the gate is skipped.
 
-    `end` is the end of the range that is compared with the limit; by default, the worse end. Raises
-    `CovcalError` if there are two classes and the limit does not name one of them.
+    `end` is the end of the range to compare, by default the worse end. Raises `CovcalError` if one
+    of two classes must be named.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -88,7 +87,7 @@ def metric_gate(
     judged_end = end or ("low" if option == LEAST else "high")
     value = {"low": estimate.low, "middle": estimate.value, "high": estimate.high}[judged_end]
     whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
-    if estimate.low == estimate.high:  # every row has a label
+    if estimate.low == estimate.high:
         whole = "measured, without a range"
     judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
     is_beyond = value < limit if option == LEAST else value > limit
@@ -105,12 +104,11 @@ def metric_table(
     group: str = "group",
     has_answer: bool = False,
 ) -> Table:
-    """Return a table of metrics: for each group, a row for all classes and a row for each class.
+    """Return a table of metrics, by group and class.
 
-    - `most`: the largest number of classes in the table. If there are more, the classes with the
-      lowest values are shown.
-    - `group`: the heading of the column of groups.
-    - `has_answer`: whether the accuracy and the cost of all rows are already shown above the table.
+    - `most`: maximum number of classes; the lowest values are shown.
+    - `group`: heading of the column of groups.
+    - `has_answer`: whether accuracy and cost are already shown above.
     """
     grouped = any(estimate.group is not None for estimate in estimates)
     lowest: dict[str | None, float] = {}
@@ -122,7 +120,7 @@ def metric_table(
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimates:
-        # Every format shows the accuracy of all rows above the table. Some also show the cost.
+        # The accuracy of all rows is already shown above the table, and sometimes the cost.
         is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
         is_above &= not grouped
         if estimate.class_name not in left_out and not is_above:
@@ -147,10 +145,10 @@ def metric_table(
 
 
 def metric_cell(estimate: MetricEstimate) -> str:
-    """Return the value of a metric as text, with its range if it has one."""
+    """Return a metric as text, with its range."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "too few rows"
-    has_range = estimate.low < estimate.high  # without a range, every row has a label
+    has_range = estimate.low < estimate.high
     if estimate.metric == COST:
         ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""
         return f"{estimate.value:.3g}{ends}"

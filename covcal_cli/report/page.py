@@ -1,8 +1,7 @@
-"""Make the page: HTML, CSS and SVG in one file, without scripts, fonts or the network.
+"""Make the page: HTML, CSS and SVG in one file, without scripts.
 
-The page can be read on a phone and on paper. In diagrams, both colour and hatching show whether
-confidence is too high or too low, so diagrams can be read without colour. A bin without rows is not
-drawn.
+The page can be read on a phone and on paper. Diagrams can be read without colour. Bins without rows
+are not drawn.
 """
 
 from collections.abc import Iterable
@@ -27,12 +26,10 @@ from covcal_cli.report.tables import (
 )
 from covcal_cli.report.verdict import ReportContent, Verdict, commands, verdict
 
-# Colours that STYLE defines, for light and for dark screens.
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
-_WIDTH, _HEIGHT = 328, 360  # size of a diagram, in pixels
-_LEFT, _TOP, _SIDE = 44, 12, 262  # place and width of the square with the bars
-_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36  # place of the bars below, which show the rows per bin
-# The two hatchings. A page defines both hatchings once, before its first diagram.
+_WIDTH, _HEIGHT = 328, 360
+_LEFT, _TOP, _SIDE = 44, 12, 262
+_COUNTS_TOP, _COUNTS_HEIGHT = 284, 36
 DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definitions"><defs>
 <pattern id="over" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <rect width="6" height="6" fill="{_OVER}" fill-opacity="0.18"/>
@@ -44,7 +41,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the start of an entry of the legend. The caller adds a text and ``</span>``."""
+    """Return the start of a legend entry. The caller adds a text and ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
@@ -66,7 +63,7 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
         label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
-        share = float(bins.counts[index]) / most  # height of the bar; 1 for the fullest bin
+        share = float(bins.counts[index]) / most
         parts += [
             f"<g><title>{label}</title>",
             _bar(left, right, 0.0, accuracy, f'fill="{_BAR}" stroke="var(--page)"'),
@@ -124,14 +121,12 @@ def _y(share: float) -> float:
     return _TOP + _SIDE * (1 - share)
 
 
-# The diagram of a report without labels: estimated accuracy and confidence on one scale.
-
 _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 
 def estimate_diagram(content: ReportContent) -> str:
     """Return an SVG diagram of the estimated accuracy, and the confidence before and after."""
-    assert content.estimation is not None  # the page draws this only if there is an estimate
+    assert content.estimation is not None
     best = content.estimation.estimates[0]
     before, after = content.calibration.target_confidence
     marks: list[tuple[str, float, str]] = [("estimated accuracy", best.accuracy, "var(--ink)")]
@@ -162,7 +157,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # A text is on the side of its mark where the diagram has more room.
+        # Put a text on the side with more room.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -388,5 +383,5 @@ def section(heading: str, body: str) -> str:
 
 
 def folded(heading: str, body: str) -> str:
-    """Return a section that is closed until the reader opens it. `body` is HTML."""
+    """Return a folded section. `body` is HTML."""
     return f"<details><summary>{safe(heading)}</summary>\n{body}</details>"

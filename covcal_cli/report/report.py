@@ -31,33 +31,31 @@ def report(
     decision: str | Path | None = None,
     force: bool = False,
 ) -> ReportContent:
-    """Write one HTML page about calibrations of a file. The page needs no other file.
+    """Write one self-contained HTML page about calibrations of a file.
 
-    If target rows have labels, the page shows measurements, else estimates, and says which of the
-    two it shows. Estimates are made with the settings of the first calibration. If rows can have
-    several labels, the page has a verdict and a table for all labels, and the details of each
-    label. Equal input gives equal bytes.
+    With target labels, the page shows measurements, else estimates. Estimates use the settings of
+    the first calibration. With several labels, the page has a verdict and a table for all labels,
+    and details of each label. Equal input gives equal bytes.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file.
     documents : sequence of str or Path
-        Files of calibrations. The verdict is about the first calibration.
+        Calibrations. The verdict is about the first calibration.
     output : str or Path
         The page to write.
     settings, networks
         As in `evaluate`.
     names : sequence of str
-        Names of the calibrations. If a name is empty or missing, `read_named` chooses it.
+        Names of the calibrations.
     decision : str or Path, optional
-        A decide.json that was made with one of these calibrations.
+        A decide.json of one of these calibrations.
 
     Raises
     ------
     CovcalError
-        If the file or a calibration cannot be used, if no calibration needs `networks`, or if the
-        output cannot be written.
+        If an input cannot be used, or the output cannot be written.
     """
     path, output, files = Path(path), Path(output), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -88,7 +86,7 @@ def _content(
     networks: Path | None,
     decided: Path | None,
 ) -> ReportContent:
-    """Return the content of a report about one classifier, or about one of several labels."""
+    """Return the content of a report about one label."""
     accepting = None if decided is None else read_decision(decided, *files)
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
@@ -99,7 +97,6 @@ def _content(
             if domain is not None
         }
         accuracy = source_accuracy(file)
-    # Measure if target rows have labels. Estimate if there are enough rows.
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(
@@ -136,7 +133,7 @@ def _content(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of all files except `path` that calibrations were fitted on."""
+    """Return the attributes of other files that calibrations were fitted on."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

@@ -1,7 +1,6 @@
 """Make the tables of a report, and the diagram of a decision, as HTML.
 
-This module also defines `Table`, which all commands use. Texts from users and files are escaped
-here.
+This module also defines `Table`. It escapes texts from users and files.
 """
 
 import math
@@ -26,15 +25,14 @@ from covcal_cli.report.verdict import ReportContent
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
 
-MAX_CLASSES = 50  # largest number of rows in the table of classes
+MAX_CLASSES = 50
 _DIRECTIONS = {1: "worse", 0: "neither", -1: "better"}
 _WIDTH, _HEIGHT = 420, 300
-_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236  # place and size of the area with the curves
+_LEFT, _TOP, _ACROSS, _DOWN = 52, 12, 350, 236
 _EXPECTED, _MEASURED, _LIMIT = "var(--under)", "var(--ink)", "var(--over)"
-# possible distances between the marks on the axis of errors
 _STEPS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-_POINTS = 60  # number of points on the curve of measured errors
-Points = Sequence[tuple[float, float]]  # pairs of the accepted share and its error
+_POINTS = 60
+Points = Sequence[tuple[float, float]]  # accepted shares with their errors
 
 
 class Lines(str):
@@ -53,13 +51,12 @@ class TeX(str):
 class Table:
     """A table that can be drawn as text, Markdown, LaTeX or HTML.
 
-    Cells are made printable, because names may contain any characters. Cells of the types `Lines`
-    and `TeX` are not changed.
+    Cells are made printable, except `Lines` and `TeX`.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    # indices of columns of text, which are left-aligned; all other columns are numbers
+    # indices of text columns, which are left-aligned
     texts: Collection[int] = (0,)
 
     def __post_init__(self) -> None:
@@ -102,11 +99,10 @@ def safe(text: str) -> str:
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
-    """Return a table as HTML, with escaped cells. Line breaks within a cell are kept.
+    """Return a table as HTML, with escaped cells.
 
-    A table with more than three columns, or with text in its last column, may not fit on a narrow
-    screen. There, it shows each row as a list of labelled cells. If `long_words`, words may be
-    broken anywhere, because hashes and paths are long.
+    On a narrow screen, a wide table shows each row as a list of labelled cells. `long_words` allows
+    breaks within words, such as hashes and paths.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)
@@ -202,7 +198,7 @@ def differences_table(evaluation: Evaluation) -> str:
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
     """Return a table with a row per predicted class, and the number of classes left out.
 
-    If there are too many classes, the most over-confident classes are shown.
+    If there are too many classes, the most over-confident are shown.
     """
     filled = [group for group in groups if group.n]
     if len(filled) > MAX_CLASSES:
@@ -310,7 +306,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the section on a decision. `metrics` are of the calibration that the decision uses."""
+    """Return the section on a decision. `metrics` are of its calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:
@@ -340,8 +336,8 @@ def sentence(decision: Decision) -> str:
             "certainty."
         )
     if limit is None:
-        return f"{rows} By an estimate, accepting this share costs least."
-    return f"{rows} By an estimate, at most {limit} of them are wrong."
+        return f"{rows} According to an estimate, this share costs least."
+    return f"{rows} According to an estimate, at most {limit} of them are wrong."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:
@@ -374,7 +370,6 @@ def diagram(decision: Decision, measured: Points) -> str:
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
     largest = min(1.0, max(limit * 1.5, 0.01, *errors))
-    # The axis has at most five steps of a round size, and ends at a step.
     step = next(size for size in _STEPS if size * 5 >= largest)
     highest = step * math.ceil(largest / step - 1e-9)
 

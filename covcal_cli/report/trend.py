@@ -1,7 +1,7 @@
 """Draw the history of watched periods over time, as a page or as an SVG picture.
 
-Positions are in percent of the width, but texts keep their size. So the same drawing fits phones,
-wide screens and the picture. Marks also differ in shape, not only in colour.
+Positions are in percent of the width, so the drawing fits phones and wide screens. Marks differ in
+shape as well as in colour.
 """
 
 import math
@@ -32,12 +32,12 @@ from covcal_cli.watch.period import (
 )
 
 PAGE, PICTURE = ".html", ".svg"
-_MOST_PERIODS = 1000  # largest number of periods in a drawing
-_MOST_LISTED = 60  # largest number of periods in a table
-_MOST_DOTS = 400  # a line with more periods has no dots
-_LABELS = 7  # largest number of names of periods below a figure; a phone shows 3
-_LONGEST_LABEL = 12  # characters of the longest name of a period below a figure
-_LONGEST_GAP = 60  # largest number of successive periods without rows that are drawn
+_MOST_PERIODS = 1000
+_MOST_LISTED = 60
+_MOST_DOTS = 400
+_LABELS = 7
+_LONGEST_LABEL = 12
+_LONGEST_GAP = 60
 _TONES: dict[Verdict, str] = {
     "holds": "good",
     "off": "bad",
@@ -78,7 +78,7 @@ class Timeline:
     """The latest periods of a history, which are drawn."""
 
     periods: Sequence[Period]
-    earlier: int = 0  # number of earlier periods, which are not drawn
+    earlier: int = 0
     history: History = field(default_factory=lambda: History(Path("watch.jsonl")))
 
     @cached_property
@@ -103,7 +103,7 @@ class Timeline:
 
     @cached_property
     def calibrations(self) -> dict[str, list[Period]]:
-        """The periods of each calibration in the order of time. The key is a sha256."""
+        """The periods of each calibration, by sha256."""
         periods: dict[str, list[Period]] = {}
         for period in sorted(self.periods, key=lambda entry: self.places[entry.measured.period]):
             periods.setdefault(period.calibration.sha256, []).append(period)
@@ -114,7 +114,7 @@ class Timeline:
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
-        """Return the x of a position, in percent of the width. A period is 1 wide."""
+        """Return the x of a position, in percent of the width."""
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
@@ -157,7 +157,7 @@ def check_trend(path: Path) -> None:
 def write_trend(history: History, path: Path, *, force: bool) -> None:
     """Write the trend of a history, completely or not at all.
 
-    Raises `CovcalError` if the history has no period, or `path` does not end in .html or .svg.
+    Raises `CovcalError` if there is no period, or `path` does not end in .html or .svg.
     """
     check_trend(path)
     if not history.periods:
@@ -217,7 +217,7 @@ def picture(trend: Timeline) -> str:
     for drawing in drawings:
         parts.append(drawing.nested(y))
         y += drawing.height + 8
-    # The first colour of each name is the colour on a light background.
+    # The first colour of each name is for a light background.
     colours = dict(reversed(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", STYLE + _STYLE)))
     style = _STYLE[_STYLE.index("figure.trend") : _STYLE.rindex("@media")]
     style = re.sub(r"var\((--[a-z]+)\)", lambda match: colours[match[1]], style)
@@ -360,7 +360,6 @@ def _segments_section(period: Period) -> str:
 
 
 def _points(gap: Gap) -> str:
-    """Return the gap, confidence minus accuracy, in points, with its interval."""
     value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
     return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
@@ -384,16 +383,14 @@ def _calibrations_table(trend: Timeline) -> str:
     return html(Table(columns, rows, texts=range(5)))
 
 
-# The figures, as SVG.
-
-_ACCURACY, _EVIDENCE = 240, 120  # heights in pixels, without the margins above and below
+_ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
-_WIDTH, _KEY = 1000, 56  # width of a picture, and height of its legend
+_WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
     "How many times more likely the rows are if something has changed. The alarm is raised above "
     "the dashed line, which depends on how many false alarms a year are allowed."
 )
-_LEAST_P = 0.0001  # a smaller p-value is shown as "<0.0001"
+_LEAST_P = 0.0001
 _DRIFT_NOTE = (
     "The columns are compared with the calibration's rows. PSI is the population stability index "
     "(0.1 is a moderate change). p is the p-value of the Kolmogorov-Smirnov or chi-square test, "
@@ -405,7 +402,7 @@ _DRIFT_NOTE = (
 class _Drawing:
     """One figure: the SVG of its axis, and the SVG of its area."""
 
-    words: str  # a description, for screen readers
+    words: str  # for screen readers
     height: int
     axis: str
     field: str
@@ -432,7 +429,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class _Field:
-    """The area of a figure and its scales: x in percent of the width, y in pixels."""
+    """The area of a figure: x in percent of the width, y in pixels."""
 
     trend: Timeline
     height: int
@@ -468,7 +465,7 @@ class _Field:
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line. If `dotted`, every period has a dot, else only isolated periods."""
+        """Yield a line. `dotted` adds a dot for every period."""
 
         def number(period: Period) -> float:
             return value(period) or 0.0
@@ -505,7 +502,6 @@ class _Field:
             )
 
     def _changes(self) -> Iterator[str]:
-        """Yield a vertical line at each change of the calibration."""
         for number, periods in enumerate(self.trend.calibrations.values(), start=1):
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
@@ -581,7 +577,6 @@ def _estimated(period: Period) -> float | None:
 
 
 def _band(field: _Field) -> Iterator[str]:
-    """Yield the interval of the estimate as a band. The band of an isolated period is short."""
     for run in field.trend.runs(_estimated):
         estimates = [(field.trend.x(period), period.measured.estimate) for period in run]
         points = [(x, estimate) for x, estimate in estimates if estimate is not None]

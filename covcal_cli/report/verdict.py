@@ -1,10 +1,8 @@
-"""Draw the verdict of a report from its content: what to do, and why.
+"""The verdict of a report: what to do, and why.
 
-With labels, every sentence is based on an interval. The verdict says that a calibration makes the
-confidence better or worse only if a paired difference on the same rows proves it. The verdict calls
-the confidence of a class wrong only if the interval of this class proves it. Every class is tested,
-because a mean over all classes can hide a wrong class. Without labels, the verdict is based on the
-estimated accuracy, and says that nothing was measured.
+With labels, every statement needs an interval or a paired difference that proves it. Every class is
+tested, because a mean can hide a wrong class. Without labels, the verdict uses the estimated
+accuracy, and says that nothing was measured.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
 
 DEFAULTS = EvaluateSettings(resamples=1000)
-# The options of ``covcal report`` and ``covcal evaluate``. The keys are fields of EvaluateSettings.
 _REPORT_OPTIONS = {
     "split": "--split",
     "bins": "--bins",
@@ -54,35 +51,33 @@ _EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--
 class ReportContent:
     """The content of a report."""
 
-    path: Path  # the features or adapted file
-    documents: tuple[Path, ...]  # the files of the calibrations, in the user's order
-    # The calibrations by name, in the same order. The verdict is about the first calibration.
+    path: Path
+    documents: tuple[Path, ...]
+    # Calibrations by name. The verdict is about the first calibration.
     calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None  # None if no target row has a label
-    estimation: "Estimation | None"  # None if the file has too few rows for an estimate
-    attributes: Mapping[str, str]  # the root attributes of the file `path`
-    # the root attributes of other files that calibrations were fitted on
+    evaluation: Evaluation | None  # None without target labels
+    estimation: "Estimation | None"  # None with too few rows
+    attributes: Mapping[str, str]
     origins: Mapping[Path, Mapping[str, str]]
-    rows: Mapping[str, str]  # for each domain, a text with the number of rows of each split
-    source_accuracy: SourceAccuracy | None  # None without labelled source rows
+    rows: Mapping[str, str]  # numbers of rows, by domain
+    source_accuracy: SourceAccuracy | None
     settings: EvaluateSettings
-    networks: Path | None  # the file that --networks names
-    notes: tuple[str, ...]  # notes about the rows and the estimate, for the reader
+    networks: Path | None
+    notes: tuple[str, ...]
     decision: Decision | None = None
-    decided: Path | None = None  # the file of the decision
-    names: tuple[str, ...] = ()  # for each document: NAME of -c NAME=FILE, or empty
-    # The content of each label, if rows can have several labels.
-    # In this case, the other fields are about the first label.
+    decided: Path | None = None
+    names: tuple[str, ...] = ()
+    # With several labels, the content of each label. The other fields then concern the first label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The name of the calibration that the verdict is about."""
+        """The name of the first calibration."""
         return next(iter(self.calibrations))
 
     @property
     def reading(self) -> str | None:
-        """A sentence with the source accuracy, and a warning if this accuracy looks wrong."""
+        """A sentence on the source accuracy, perhaps with a warning."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -93,14 +88,14 @@ class ReportContent:
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration that the verdict is about."""
+        """The first calibration."""
         return self.calibrations[self.name]
 
 
 def commands(content: ReportContent) -> list[str]:
-    """Return the commands that make this report from the classifier and the data.
+    """Return the commands that reproduce this report.
 
-    A word in capitals, such as SOURCE, replaces a name that no file contains.
+    Words in capitals, such as SOURCE, replace unknown names.
     """
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
@@ -131,12 +126,11 @@ def commands(content: ReportContent) -> list[str]:
 
 
 def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
-    """Return the commands that make a file with these attributes."""
+    """Return the commands that make a file."""
     is_adapted = FEATURES_FILE in attributes
     features = path.parent / attributes[FEATURES_FILE] if is_adapted else path
     try:
         options = [str(option) for option in parsed_json(attributes[OPTIONS])]
-    # A file that covcal extract did not write may lack the options.
     except (KeyError, ValueError, TypeError):
         seed = attributes.get("extract_seed" if is_adapted else "seed", "0")
         options = [] if seed == "0" else ["--seed", seed]
@@ -163,7 +157,6 @@ def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
 def _changed(
     options: Mapping[str, str], settings: EvaluateSettings, defaults: EvaluateSettings
 ) -> str:
-    """Return the options that a command needs for these settings, without default values."""
     values = {option: getattr(settings, name) for name, option in options.items()}
     standard = {option: getattr(defaults, name) for name, option in options.items()}
     differing = (option for option in values if values[option] != standard[option])
@@ -172,7 +165,7 @@ def _changed(
 
 def _calibrate(file: str, document: Path, calibration: Calibration) -> str:
     output = f"-o {as_word(document)}{_seed(calibration.seed)}"
-    if calibration.fit.get("at_limit"):  # calibrate writes this T only with --force
+    if calibration.fit.get("at_limit"):
         output += " --force"
     loss = "" if calibration.loss == "brier" else f" --loss {calibration.loss}"
     if calibration.labelled_rows is not None:
@@ -193,13 +186,13 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# If the low end of the interval of an ECE is below NEGLIGIBLE, the ECE may be 0.
-# If the high end is above NARROW, the ECE may be large enough to matter.
+# The ECE is negligible if its interval begins below NEGLIGIBLE. It is known well enough if the
+# interval ends below NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-WIDE = 0.2  # if the range of the accuracy is wider, the estimate is too vague to rely on
+WIDE = 0.2  # a wider range of the accuracy is too vague
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
-_NAMED = 4  # largest number of classes that a sentence names
-# The tones from good to bad. `_ADVICE` has the advice of each tone about a list of labels.
+_NAMED = 4
+# Tones from good to bad, and their advice for a list of labels.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
@@ -211,7 +204,7 @@ _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few h
 
 @dataclass(frozen=True)
 class Verdict:
-    """The advice, with the reason."""
+    """Advice and reasons."""
 
     tone: Tone
     headline: str
@@ -219,7 +212,7 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the first calibration; with several labels, on the worst label."""
+    """Return the verdict on the first calibration, or on the worst label."""
     if content.labels:
         return _of_labels(content.labels)
     if content.evaluation is None:
@@ -228,7 +221,7 @@ def verdict(content: ReportContent) -> Verdict:
 
 
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
-    """Return the verdict on the worst label, with the advice for every label."""
+    """Return the verdict on the worst label, with advice for every label."""
     verdicts = {label: verdict(content) for label, content in labels.items()}
     worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
     sentences = []
@@ -259,16 +252,13 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
 
 
 def off(content: ReportContent) -> float:
-    """Return the ECE after calibration, or without labels the estimated error of the confidence."""
+    """Return the ECE after calibration, or its estimate without labels."""
     if content.evaluation is not None:
         return content.evaluation.metrics[content.name].ece
     after = content.calibration.target_confidence[1]
     if after is None or content.estimation is None:
         return 0.0
     return abs(after - content.estimation.estimates[0].accuracy)
-
-
-# With labels.
 
 
 def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
@@ -288,13 +278,12 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    """Return how each metric differs between a calibration and no calibration, if measured."""
     changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline for a calibration, based on what the labelled rows prove."""
+    """Return tone and headline for measured rows."""
     level, bins = evaluation.level, evaluation.metrics[name].bins
     gap = MeanGap.of(bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -351,7 +340,7 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence about the ECE before calibration, and a sentence about the ECE after it."""
+    """Return sentences about the ECE before and after calibration."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
@@ -376,7 +365,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence if, in some rows, the label is not the most probable class."""
+    """Return a sentence if some labels are not the most probable class."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []
@@ -395,7 +384,7 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return a sentence that compares the calibration with no calibration, if that was measured."""
+    """Return a sentence that compares with no calibration."""
     if not changes:
         return []
     worse, better = (
@@ -409,11 +398,8 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
     elif better:
         conclusion = f"it is better by {better}"
     else:
-        conclusion = "these rows prove neither that it is better nor that it is worse"
+        conclusion = "these rows do not prove that it is better or worse"
     return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
-
-
-# Without labels.
 
 
 def _expected(content: ReportContent) -> Verdict:
@@ -455,8 +441,7 @@ def unmeasured_action(
 ) -> tuple[Tone, str]:
     """Return tone and headline if nothing was measured.
 
-    `ends` are the ends of the range of the estimated accuracy. By default, they come from the
-    calibration.
+    `ends` are the range of the estimated accuracy, by default from the calibration.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:
@@ -486,7 +471,7 @@ def unmeasured_action(
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
-    """Return tone and headline if the order of the classes seems wrong; else None."""
+    """Return tone and headline if the class order seems wrong, else None."""
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None
