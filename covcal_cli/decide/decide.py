@@ -37,6 +37,7 @@ from covcal_cli.formats.decision import (
     GroupPoint,
     LabelUse,
     SetRule,
+    beliefs_at,
     beliefs_of,
 )
 from covcal_cli.formats.features import Domain, FeatureFile
@@ -162,8 +163,9 @@ def decide(
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
         curve = sample.curve()
-        ranking = Ranking(scores, beliefs_of(curve))
-        labelled = _Labelled(target, draw, rows, scores, ranking)
+        ranking = Ranking(scores, beliefs_at(curve, 1))
+        later = Ranking(scores, beliefs_at(curve, 2))
+        labelled = _Labelled(target, draw, rows, scores, (ranking, later))
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
@@ -210,7 +212,7 @@ def decide(
         offer = 0, 0.0, 0.0
         if settings.error is not None:
             level = level_of_look(settings.certainty, looks)
-            offer = _offer(ranking, curve, settings.error, level)
+            offer = labelled.offer(curve, settings.error, level, looks)
         role = "adapted" if file.is_adapted else "features"
         return Decision(
             error=settings.error,
@@ -253,9 +255,14 @@ def _scores(
 
 class _Labelled:
     def __init__(
-        self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, ranking: Ranking
+        self,
+        target: Domain,
+        draw: Draw,
+        rows: Rows,
+        scores: Float64s,
+        rankings: tuple[Ranking, Ranking],  # for the first batch, and for later batches
     ) -> None:
-        self.draw, self.target, self._ranking = draw, target, ranking
+        self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
         # thresholds of the regions, by batch for a decision
@@ -311,20 +318,21 @@ class _Labelled:
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
+        ranking = self._ranking(look)
 
         def limits(threshold: float) -> tuple[int, int]:
-            rows = self._ranking.above(threshold)
+            rows = ranking.above(threshold)
             drawn = [self.sampling(i, threshold) for i in numbers]
             lost = int(((self.scores > threshold) & ~self.is_used).sum())
             these = settings.these_rows
             allowed = most_wrong(rows, drawn, error, level, these_rows=these, lost=lost)
             return round(sum(batch.inclusion for batch in drawn) * rows), allowed
 
-        region = self._ranking.above(max(*(self.used[i] for i in numbers), 0.0))
+        region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
         is_used = np.isin(self.draw.batch, numbers)
         drawn, lowest = int(is_used.sum()), math.inf
         use = LabelUse(drawn, 0, 0, -1, look)
-        for candidate in plan(self._ranking, region, limits).candidates:
+        for candidate in plan(ranking, region, limits).candidates:
             above = is_used & (self.scores > candidate.threshold)
             wrong = int((above & self.wrong).sum())
             passed = wrong <= candidate.wrong
@@ -335,9 +343,37 @@ class _Labelled:
             lowest = candidate.threshold
         return lowest, use
 
+    def _ranking(self, look: int) -> Ranking:
+        return self._rankings[look > 1]
+
+    def offer(
+        self, curve: Sequence[CurvePoint], error: float, level: float, look: int
+    ) -> tuple[int, float, float]:
+        """Return a suggested number of labels, the share of accepted rows, and a probability.
+
+        This is the probability that the labels are enough. All numbers are 0 without a suggestion.
+        `look` is the number of the batch that would have these labels.
+        """
+        beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._ranking(look)
+        used = self.is_used if look > 1 else np.zeros(len(self.is_used), dtype=bool)
+        scores, wrong = self.scores[used], self.wrong[used]
+        for labels in _OFFERS:
+            if labels > len(ranking) - len(self.scores):
+                break
+            region = best_region(ranking, labels, error, level, scores)
+            if region is not None and region.plan.share >= _LEAST_SHARE:
+                first = region.plan.candidates[0]
+                of_first = chance(ranking, first, beliefs, scores, wrong)
+                share = first.rows / len(ranking) if look > 1 else region.plan.share
+                offers.append((labels, share, of_first))
+                if of_first >= LIKELY:
+                    break
+        good = (offer for least in (LIKELY, _EVEN) for offer in offers if offer[2] >= least)
+        return next(good, (0, 0.0, 0.0))
+
     def _left(self, number: int, threshold: float) -> int:
         before = (self.draw.batch < number) & (self.scores > threshold)
-        return self._ranking.above(threshold) - int(before.sum())
+        return self._rankings[0].above(threshold) - int(before.sum())
 
     def _inclusions(self, number: int) -> tuple[float, float]:
         batch, region = self.draw.batches[number], self.used[number]
@@ -396,19 +432,3 @@ def _sets(
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
     values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
     return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))
-
-
-def _offer(
-    ranking: Ranking, curve: Sequence[CurvePoint], error: float, level: float
-) -> tuple[int, float, float]:
-    """Return a suggested number of labels, the share of accepted rows, and a probability."""
-    beliefs, offers = beliefs_of(curve, _CONSIDERED), []
-    for labels in _OFFERS:
-        region = best_region(ranking, labels, error, level) if labels <= len(ranking) else None
-        if region is not None and region.plan.share >= _LEAST_SHARE:
-            of_first = chance(ranking, region.plan.candidates[0], beliefs)
-            offers.append((labels, region.plan.share, of_first))
-            if of_first >= LIKELY:
-                break
-    good = (offer for least in (LIKELY, _EVEN) for offer in offers if offer[2] >= least)
-    return next(good, (0, 0.0, 0.0))

@@ -146,15 +146,22 @@ class Decision(Document):
         """Return which rows are accepted, by their scores."""
         return np.asarray(scores > self.accept_above)
 
-    @property
-    def beliefs(self) -> list[Float64s]:
-        """The curves that `beliefs_of` returns."""
-        return beliefs_of(self.curve)
+    def beliefs(self, look: int) -> list[Float64s]:
+        """Return the beliefs for the test after batch `look` of labels (1, 2, ...)."""
+        return beliefs_at(self.curve, look)
 
     @property
     def calibration(self) -> Input:
         """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
+
+
+def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
+    """Return the beliefs for the test after batch `look`, which depend on no label.
+
+    Further batches follow mostly if the first promise failed. So they assume the largest error.
+    """
+    return beliefs_of(curve) if look == 1 else beliefs_of(curve, [0.5, 1.0])
 
 
 def beliefs_of(

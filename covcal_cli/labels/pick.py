@@ -412,8 +412,9 @@ class _Frame:
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))
         self._is_by_score = True
         scores = self._scores(slice(None))
-        ranking = Ranking(scores, decision.beliefs)
-        level = level_of_look(decision.certainty, len(batches) + 1)
+        look = 1 + sum(region_of(batch.score) is not None for batch in batches)
+        ranking = Ranking(scores, decision.beliefs(look))
+        level = level_of_look(decision.certainty, look)
         region = best_region(ranking, n, decision.error, level)
         if region is None:
             raise CovcalError(

@@ -22,13 +22,16 @@ from functools import reduce
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Integers
+from covcal_cli.arrays import Booleans, Float64s, Integers
 
 # Numbers of wrong rows further from the mean have a probability below 1e-18.
 _DEVIATIONS = 9
 _POINTS = 128
 _ROUNDING = 1e-9
 _CERTAIN = 1 - 1e-12
+_TINY = 1e-300
+NONE: Float64s = np.empty(0)
+NO_FLAGS: Booleans = np.empty(0, dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -225,11 +228,28 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
     return Plan(tuple(candidates[start:]), float(shares[start]))
 
 
-def chance(ranking: Ranking, candidate: Candidate, beliefs: Sequence[Float64s]) -> float:
-    """Return the mean probability over the beliefs that a candidate is accepted."""
+def chance(
+    ranking: Ranking,
+    candidate: Candidate,
+    beliefs: Sequence[Float64s],
+    labelled: Float64s = NONE,
+    wrong: Booleans = NO_FLAGS,
+) -> float:
+    """Return the mean probability over the beliefs that a candidate is accepted.
+
+    `labelled` are the scores of rows that have a label already, shape (m,). `wrong` says where the
+    classifier is wrong. These labels weight the beliefs, and add one: the error that they show.
+    """
+    above = labelled > candidate.threshold
+    n, n_wrong = int(above.sum()), int((above & wrong).sum())
     errors = [ranking.wrong(candidate.rows, belief) / candidate.rows for belief in beliefs]
-    passed = [_binomial(candidate.labels, error, candidate.wrong).sum() for error in errors]
-    return float(np.mean(passed))
+    errors += [(n_wrong + 1) / (n + 2)] if n else []
+    allowed = candidate.wrong - n_wrong
+    if allowed < 0:
+        return 0.0
+    passed = [_binomial(candidate.labels - n, error, allowed).sum() for error in errors]
+    weights = [float(_binomial(n, error, n_wrong)[-1]) + _TINY for error in errors]
+    return float(np.average(passed, weights=weights))
 
 
 def _candidates(
@@ -293,13 +313,16 @@ class Region:
     plan: Plan
 
 
-def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Region | None:
+def best_region(
+    ranking: Ranking, labels: int, error: float, level: float, labelled: Float64s = NONE
+) -> Region | None:
     """Return the best region for this number of labels, or None.
 
-    A binomial tail approximates the exact bound here. The guarantee itself is exact.
+    `labelled` are the scores of rows that have a label already; these labels count too. A binomial
+    tail approximates the exact bound here. The guarantee itself is exact.
     """
     best: Region | None = None
-    sizes_of = np.unique(np.geomspace(1, labels + 1, _COUNTS).astype(np.int64))
+    sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
     table = _binomial_allowed(sizes_of, error, level)
     n, sizes = len(ranking), {round(share * len(ranking)) for share in _REGIONS}
     for size in sorted(sizes):
@@ -311,9 +334,10 @@ def best_region(ranking: Ranking, labels: int, error: float, level: float) -> Re
 
         def limits(threshold: float, p: float = p) -> tuple[int, int]:
             above = ranking.above(threshold)
-            most = sampling(p, above).most
+            before = int((labelled > threshold).sum())
+            most = sampling(p, above).most + before
             place = np.searchsorted(sizes_of, most, side="right") - 1
-            return round(p * above), int(table[place]) if above else -1
+            return round(p * above) + before, int(table[place]) if above else -1
 
         candidate = plan(ranking, rows, limits)
         if best is None or candidate.share > best.plan.share:

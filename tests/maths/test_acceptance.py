@@ -184,3 +184,25 @@ def test_the_chance_of_a_promise_is_a_mean_over_the_errors_considered() -> None:
     exact = [sum(comb(50, k) * e**k * (1 - e) ** (50 - k) for k in range(3)) for e in errors]
     of_candidate = chance(ranking, Candidate(0.5, 400, labels=50, wrong=2), beliefs)
     assert of_candidate == pytest.approx(np.mean(exact))
+
+
+def test_labels_of_an_earlier_batch_count_in_the_chance_of_a_promise() -> None:
+    """Wrong labels lower the chance, right labels raise it; a candidate that they fail has none."""
+    ranking = Ranking(np.linspace(0, 1, 1000), [])
+    beliefs = [np.array([0, 0.02]), np.array([0, 0.2])]
+    candidate = Candidate(0.5, 500, labels=150, wrong=6)
+
+    def of(wrong: int) -> float:
+        flags = np.arange(60) < wrong
+        return chance(ranking, candidate, beliefs, np.full(60, 0.9), flags)
+
+    unknown = chance(ranking, candidate, beliefs)
+    assert of(0) > 0.9 > unknown > of(3) > of(6) > of(7) == 0
+
+
+def test_a_region_counts_the_labels_of_an_earlier_batch() -> None:
+    ranking = Ranking(np.linspace(0, 1, 1000), [np.array([0, 0.01])])
+    assert best_region(ranking, 60, 0.05, 0.001) is None
+    region = best_region(ranking, 60, 0.05, 0.001, labelled=np.linspace(0.1, 1, 100))
+    assert region is not None
+    assert region.plan.candidates[0].labels > 130

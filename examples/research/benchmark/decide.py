@@ -166,7 +166,7 @@ def of_error(
     for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
-    ranking = Ranking(score, decision.beliefs)
+    ranking = Ranking(score, decision.beliefs(1))
     for count in labels:
         share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
         numbers += [share, broken]
