@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from covcal_cli.arrays import AnyArray, Float64s, ModelInput
 from covcal_cli.classifiers.onnx.file import OnnxFile
-from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
+from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError, shown
 
 _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -103,7 +103,13 @@ class OnnxGraph:
         """Return the value of a constant tensor, which ONNX Runtime computes if necessary."""
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
-            return numpy_helper.to_array(stored)
+            try:
+                return numpy_helper.to_array(stored)
+            except (ValueError, TypeError, KeyError) as error:
+                raise CovcalError(
+                    f"{self.file.path} is damaged: the values of {shown(tensor)} do not fit its "
+                    "type and shape: copy or download it again, or export it again"
+                ) from error
         nodes, initializers = self.part_before([tensor])
         out = f"{tensor}__covcal"
         nodes = [*nodes, helper.make_node("Identity", [tensor], [out])]

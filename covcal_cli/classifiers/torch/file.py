@@ -90,7 +90,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
 
 def _kind(path: Path) -> str:
     """Return the kind of a torch file: "TorchScript", "torch.export" or "weights"."""
-    if not zipfile.is_zipfile(path):
+    if not _is_zip(path):
         with path.open("rb") as handle:
             start = handle.read(len(LFS_POINTER))
         if start == LFS_POINTER:
@@ -115,6 +115,14 @@ def _kind(path: Path) -> str:
     if "data.pkl" in members:
         return "weights"
     raise CovcalError(f"{path} is a zip file without a torch program: {_EXPORT_AGAIN}")
+
+
+def _is_zip(path: Path) -> bool:
+    """Return whether a file is a zip archive, even if its directory is damaged."""
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # the directory says that the archive has several disks
+        return True
 
 
 def _intact_members(path: Path, remedy: str) -> list[str]:
@@ -325,7 +333,7 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
 
 
 def _saved(path: Path) -> dict[str, Tensor]:
-    if zipfile.is_zipfile(path):
+    if _is_zip(path):
         _intact_members(path, _SAVE_AGAIN)
     try:
         loaded = torch.load(path, weights_only=True, map_location="cpu")

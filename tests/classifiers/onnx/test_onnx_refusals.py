@@ -16,6 +16,8 @@ from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, K, node
 from tests.classifiers.onnx.test_onnx_heads import DENSE, dense_rows
 
+GEMM_WEIGHTS = {"w": np.ones((K, D_IN), np.float32), "b": np.ones(K, np.float32)}
+
 
 def png() -> bytes:
     buffer = io.BytesIO()
@@ -212,6 +214,24 @@ def test_a_name_that_is_no_text_is_damage(tmp_path: Path) -> None:
     saved.write_bytes(saved.read_bytes().replace(b"other", b"o\xffher"))
     with pytest.raises(CovcalError, match=r"is damaged \(a name in it is not UTF-8\): copy or"):
         open_classifier(saved)
+
+
+@pytest.mark.parametrize("damage", ["shape", "bytes", "type"])
+@pytest.mark.parametrize("name", ["b", "w"])
+def test_weights_that_do_not_fit_their_shape_are_damage(
+    name: str, damage: str, tmp_path: Path
+) -> None:
+    model = Graph([node("Gemm", "x w b", "y", transB=1)], constants=GEMM_WEIGHTS).model()
+    (stored,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
+    if damage == "shape":
+        stored.dims[0] = 127
+    elif damage == "bytes":
+        stored.raw_data = stored.raw_data[:-3]
+    else:
+        stored.data_type = 99
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(CovcalError, match=r"m\.onnx (is damaged|holds|is not)"):
+        open_classifier(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,24 @@ def test_a_storage_of_another_size(member: str, size: float, tmp_path: Path) -> 
         open_program(torn, None, trusted=True)
 
 
+@pytest.mark.parametrize("kind", ["model.pt", "weights.pth"])
+def test_an_archive_that_says_it_has_several_disks(kind: str, tmp_path: Path) -> None:
+    """Python's zipfile raises where it only looks for an archive."""
+    path, module = tmp_path / kind, torch_modules.mlp()
+    if kind == "model.pt":
+        save(module, "traced", path, rows((D_IN,), 3))
+    else:
+        torch.save(module.state_dict(), path)
+    content = bytearray(path.read_bytes())
+    place = content.rindex(b"PK\x06\x07")  # the locator of a zip64 directory
+    content[place + 4] = content[place + 16] = 7
+    path.write_bytes(content)
+    source = str(path) if kind == "model.pt" else f"{ZOO}:mlp"
+    weights = path if kind == "weights.pth" else None
+    with pytest.raises(CovcalError, match=rf"{kind} is not a readable torch file \(.*disks"):
+        open_classifier(source, weights=weights, trusted=True)
+
+
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int8])
 def test_quantised_scores_are_called_so(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def bytes_of() -> torch.nn.Module:
