@@ -18,6 +18,7 @@ This module also defines the records that several kinds of documents contain.
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
@@ -45,6 +46,7 @@ _ABSENT = object()
 _ROUNDING = 1e-6  # a mean of 32-bit numbers can be outside its range by this much
 _LONGEST_JSON = 256 << 20  # size of the largest JSON file that is read, in bytes
 _DEEPEST_JSON = 64  # largest number of levels of nested objects and lists
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # limits of Linux, in bytes
 _MOST_DIGITS = 20  # largest number of digits of a whole number; 2^64 has 20 digits
 # The name of each type in messages.
 _WANTED = {
@@ -405,7 +407,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             for name, entry in content.items()
         }
     if kind is Path:
-        return path.parent / _checked(str, value, place)
+        return path.parent / _checked_path(value, place)
     # The last case is a record: read each of its fields.
     values = {}
     for name, keys, hint, needed in _record(kind):
@@ -459,6 +461,15 @@ def _checked(kind: type, value: Any, place: str) -> Any:
             actual = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
         raise ValueError(f"{place or 'the whole'} is {actual}, not {_WANTED[kind]}")
     return value
+
+
+def _checked_path(value: Any, place: str) -> str:
+    """Return a path if a file system can have it."""
+    text: str = _checked(str, value, place)
+    path = os.fsencode(text)
+    if len(path) > _LONGEST_PATH or max(map(len, path.split(os.fsencode(os.sep)))) > _LONGEST_NAME:
+        raise ValueError(f"{place} is a path of {len(text)} characters, which is too long")
+    return text
 
 
 def sentences_of_failed(guards: Iterable[Guard]) -> list[str]:

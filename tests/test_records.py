@@ -234,6 +234,15 @@ class Nested(Document):
     entries: tuple[Ranged, ...]
 
 
+@dataclass(frozen=True)
+class WithInputs(Document):
+    """A document that names files."""
+
+    schema: ClassVar[str] = "covcal.inputs/1"
+
+    inputs: tuple[Input, ...]
+
+
 RANGES: dict[str, dict[str, Any]] = {
     "low is -0.1, outside 0 to 1": {"low": -0.1},
     "value is 1.00001, outside 0 to 1": {"value": 1.00001},
@@ -246,6 +255,16 @@ RANGES: dict[str, dict[str, Any]] = {
     "low is 0.6, above value, 0.5": {"low": 0.6},
     "value is 0.5, above high, 0.4": {"high": 0.4},
 }
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "ä" * 128, "a/" * 2100])
+def test_a_path_that_no_file_can_have_is_damage(name: str, tmp_path: Path) -> None:
+    """Else every look at that file would end with the whole path as the message."""
+    keys = {"role": "features", "path": name, "sha256": ""}
+    path = tmp_path / "inputs.json"
+    write_document({"schema": WithInputs.schema, "inputs": [keys]}, path, force=False)
+    with pytest.raises(CovcalError, match=r"\(inputs\[0\].path is a path of \d+ characters, wh"):
+        read_document(WithInputs, path, remedy="make it")
 
 
 @pytest.mark.parametrize("words", RANGES)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -10,6 +11,7 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of, sha256_of
+from covcal_cli.formats.features import SPLITS
 from covcal_cli.records import (
     Count,
     Document,
@@ -127,6 +129,15 @@ class Decision(Document):
     def __post_init__(self) -> None:
         if self.error is not None and not 0 < self.error < 1:
             raise ValueError(f"error is {self.error}, not between 0 and 1")
+        if not 0 < self.certainty < 1:
+            raise ValueError(f"certainty is {self.certainty}, not between 0 and 1")
+        if not self.splits or not set(self.splits) <= set(SPLITS):
+            raise ValueError(f"splits are not among {', '.join(SPLITS)}")
+        if not self.curve:
+            raise ValueError("curve is empty")
+        for point, following in pairwise(self.curve):
+            if not point.share < following.share:
+                raise ValueError("the shares of curve do not rise")
         if self.is_promise and self.labels is None:
             raise ValueError("a promise without labels")
         if not any(entry.role == "calibration" for entry in self.inputs):

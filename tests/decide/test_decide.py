@@ -5,12 +5,14 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from onnxruntime import InferenceSession
 
+from covcal_cli.errors import CovcalError
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
@@ -91,6 +93,29 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     likely = "probably" if decision.promised_chance >= 0.8 else "perhaps"
     assert f"{likely} needs {decision.labels_needed} labels" in done.out
     assert np.all(np.diff([point.share for point in decision.curve]) > 0)
+
+
+DAMAGED: dict[str, tuple[str, Any]] = {
+    "certainty is 0.0, not between 0 and 1": ("certainty", 0.0),
+    "certainty is 1.0, not between 0 and 1": ("certainty", 1.0),
+    "splits are not among train, validation, test": ("splits", ["x"]),
+    "curve is empty": ("curve", []),
+    "the shares of curve do not rise": ("curve", None),  # in reverse
+}
+
+
+@pytest.mark.parametrize("words", DAMAGED)
+def test_a_signed_decision_that_cannot_be_is_refused(
+    words: str, folder: Path, tmp_path: Path
+) -> None:
+    """By every command that reads it, because all of them read it with the same function."""
+    covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
+    content = json.loads((folder / "decide.json").read_text())
+    key, value = DAMAGED[words]
+    content[key] = content[key][::-1] if value is None else value
+    write_document(content, tmp_path / "decide.json", force=False)
+    with pytest.raises(CovcalError, match=re.escape(f"is damaged ({words})")):
+        read_decision(tmp_path / "decide.json", folder / "cal.json")
 
 
 def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Path) -> None:
