@@ -13,7 +13,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.store import Encoded, Entry, is_image_file
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, shown
 from covcal_cli.records import parsed_json
 
 _TEXT = np.dtype(str)
@@ -106,7 +106,7 @@ class ArrowColumns:
             return self._flat(column)
         width = entry.shape[1]
         if self.are_pairs(column.type):
-            return self._from_pairs(column, entry)
+            return self._from_pairs(column, name, entry, rows)
         fields = self._fields(column.type)
         if tuple(fields) == _VECTOR:
             return self._from_vectors(column, name, width, rows)
@@ -151,7 +151,7 @@ class ArrowColumns:
         dense[row_of, places] = self._flat(values.flatten())
         return dense
 
-    def _from_pairs(self, column: Any, entry: Entry) -> AnyArray:
+    def _from_pairs(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return lists of (class, probability) as an array (m, K); NaN for a class not listed."""
         place_of = {label: place for place, label in enumerate(entry.class_names or ())}
         values = np.full((len(column), len(place_of)), np.nan)
@@ -160,6 +160,14 @@ class ArrowColumns:
         row_of = np.repeat(np.arange(len(column)), counts)
         labels, numbers = self.pairs(column)
         places = np.array([place_of[str(label)] for label in labels.to_pylist()], dtype=np.int64)
+        cells, times = np.unique(row_of * len(place_of) + places, return_counts=True)
+        if (times > 1).any():
+            row, place = divmod(int(cells[times > 1][0]), len(place_of))
+            label = shown(list(place_of)[place])
+            raise CovcalError(
+                f"{self.path}: column {name} has the class {label} twice in row {rows[row]}: give "
+                "each class one value"
+            )
         values[row_of, places] = self._flat(numbers)
         return values
 

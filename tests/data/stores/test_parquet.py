@@ -320,6 +320,18 @@ class TestProbabilitiesInOneColumn:
             (batch,) = table.batches(None, rows, size=20, threads=1)
             np.testing.assert_allclose(np.exp(batch.inputs["logits"]), self.P[rows], atol=1e-6)
 
+    @pytest.mark.parametrize("kind", ["pairs", "map"])
+    def test_a_class_that_a_row_has_twice_is_named(self, kind: str, tmp_path: Path) -> None:
+        """Else one of its probabilities would be lost, and another class would seem missing."""
+        arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
+        column = self.column(kind)
+        rows = column.to_pylist()
+        twice = [("b", 0.5), ("c", 0.2), ("b", 0.3)]
+        rows[5] = twice if kind == "map" else [{"label": k, "prob": p} for k, p in twice]
+        path = write_parquet(tmp_path / "t.parquet", {"probs": arrow.array(rows, column.type)})
+        with pytest.raises(CovcalError, match=r"column probs has the class 'b' twice in row 5: "):
+            open_outputs(None, path, "probabilities")
+
     def test_damaged_vectors_are_named(self, tmp_path: Path) -> None:
         arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
         column = self.column("sparse")
