@@ -1,5 +1,6 @@
 """Read arrays that users of the Python API pass. Errors name the argument."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,17 @@ from covcal_cli.maths.softmax import valid_rows
 # Values that are all in [0, 1] count as probabilities, not as logits, if there are at least this
 # many rows. The key is true for several columns, and false for one column.
 _FEW_BOUNDED = {True: 8, False: 50}
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
 
 def array_of(values: Any, name: str) -> AnyArray:
     """Return a list, a data frame, a torch tensor or an array as a NumPy array."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu()
+        try:
+            values = values.detach().cpu()
+        except NotImplementedError as error:  # a tensor without values, on the device "meta"
+            raise ArgumentError(f"{name} must be an array ({error})") from error
         if "bfloat16" in str(values.dtype):
             values = values.float()
     try:
@@ -127,6 +132,14 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
     if not columns or not set(np.unique(labels).tolist()) <= set(columns):
         return None
     return np.array(columns)
+
+
+def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
+    """Return column names as whole numbers if labels are; a table names its columns by texts."""
+    if columns is None or labels.dtype.kind not in "iu":
+        return columns
+    are_whole = all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in columns)
+    return [int(name) for name in columns] if are_whole else columns
 
 
 def is_missing(value: Any) -> bool:

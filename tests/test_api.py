@@ -584,6 +584,21 @@ class TestDataFrames:
         shares = Frame(softmax(source, axis=1), list(self.NAMES))
         assert covcal.ece(shares, named) == covcal.ece(shares.values, labels)
 
+    def test_columns_that_are_numbers_as_texts_name_the_classes(self) -> None:
+        """As a table on the disk names them, where the labels are whole numbers."""
+        z, y, z_target = arrays()
+        names = [str(number) for number in range(z.shape[1])][::-1]
+        frame, target = Frame(z[:, ::-1], names), Frame(z_target[:, ::-1], names)
+        found = covcal.Calibrator("temp").fit(frame, y, target)
+        assert found.classes_.tolist() == [int(name) for name in names]
+        expected = covcal.Calibrator("temp").fit(z, y, z_target).temperature_
+        assert found.temperature_ == pytest.approx(expected)
+        p = found.predict_proba(target)
+        labels = np.arange(len(p)) % len(names)
+        assert covcal.ece(Frame(p, names), labels) == pytest.approx(covcal.ece(p[:, ::-1], labels))
+        with pytest.raises(ValueError, match="in another order than the columns"):
+            covcal.Calibrator("temp").fit(frame, y, target, classes=range(len(names)))
+
     def test_the_columns_of_an_arrow_table_are_read(self) -> None:
         """Such a table names its columns in another attribute than a data frame."""
         pyarrow = pytest.importorskip("pyarrow")

@@ -21,6 +21,7 @@ from covcal_cli.array_arguments import (
     array_of,
     class_numbers,
     classes_among,
+    columns_like,
     columns_of,
     form_of,
     labels_of,
@@ -392,6 +393,7 @@ def _labels(
     labels = labels_of(values, "source_labels", n)
     class_array = None if classes is None else array_of(classes, "classes")
     names = None if class_array is None else labels_of(class_array, "classes", class_array.size)
+    columns = columns_like(labels, columns)
     if names is None:
         names = classes_among(columns, labels)
     if names is None and labels.dtype.kind in "iub":

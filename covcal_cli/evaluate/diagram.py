@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from covcal_cli.array_arguments import (
     class_numbers,
     classes_among,
+    columns_like,
     columns_of,
     labels_of,
     numbers_of,
@@ -261,7 +262,7 @@ def _checked(
     if classes is not None:
         names: AnyArray | None = labels_of(classes, "classes", rows.shape[1])
     else:
-        names = classes_among(columns_of(probabilities), of_rows)
+        names = classes_among(columns_like(of_rows, columns_of(probabilities)), of_rows)
     if names is None:
         names = np.arange(rows.shape[1])
     return rows, class_numbers(of_rows, names, "labels", has_classes=classes is not None)
