@@ -124,6 +124,22 @@ _HOMES = {
 }
 
 
+def fit_file(
+    path: "str | Path",
+    settings: "CalibrateSettings | None" = None,
+    labels: "Draw | None" = None,
+) -> "Calibration":
+    """Fit a method like `calibrate`, but with the messages of the command line."""
+    from covcal_cli.calibrate.calibrate import calibrate as fit
+    from covcal_cli.calibrate.problem import CalibrateSettings
+    from covcal_cli.labels.target_labels import random_labels
+
+    settings = settings or CalibrateSettings()
+    if labels is None and not isinstance(settings.labels, str):
+        labels = random_labels(path, settings.labels, settings.seed)
+    return fit(path, settings, labels)
+
+
 @checked
 def calibrate(
     path: "str | Path",
@@ -147,14 +163,7 @@ def calibrate(
     CovcalError
         If the file lacks something that the method needs, or T is at a limit of its interval.
     """
-    from covcal_cli.calibrate.calibrate import calibrate as fit
-    from covcal_cli.calibrate.problem import CalibrateSettings
-    from covcal_cli.labels.target_labels import random_labels
-
-    settings = settings or CalibrateSettings()
-    if labels is None and not isinstance(settings.labels, str):
-        labels = random_labels(path, settings.labels, settings.seed)
-    return fit(path, settings, labels)
+    return fit_file(path, settings, labels)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 The arguments of public functions and of settings must have the types of their annotations:
 `checked` checks the arguments of a function, and `checked_settings` those of a class of settings.
+The messages of a checked function name Python arguments instead of options of the command line.
 A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. In
 a function without a path among its arguments, a `CovcalError` becomes an `ArgumentError`.
 """
@@ -10,6 +11,7 @@ import errno
 import inspect
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
@@ -169,8 +171,37 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
+# A command with its options, which stays; an option that names its Python argument; other options.
+_OPTION = re.compile(
+    r"covcal [a-z]+ (?:[^:;,.]|\.(?=\S))*|--[a-z-]+ \((\w+=True) in Python\)|--([a-z][a-z-]*)"
+    r"|(?<=\s)-o\b"
+)
+# Python arguments that have other names than the options.
+_ARGUMENTS = {
+    **{name: f'outputs="{name}"' for name in ("logits", "probabilities", "confidence")},
+    **{name: f"{name}=True" for name in ("force", "join", "multilabel", "partial", "resume")},
+    "trust-model": "trust_model=True",
+    "decide": "decision",
+    "bootstrap": "resamples",
+}
+
+
 class ArgumentError(CovcalError, ValueError, TypeError):
     """An argument of the Python API has a wrong name, type or value."""
+
+
+def in_python(text: str) -> str:
+    """Return a message with Python arguments instead of options of the command line."""
+
+    def argument(found: re.Match[str]) -> str:
+        python, option = found.groups()
+        if found[0].startswith("covcal "):
+            return found[0]
+        name = (option or "output").replace("-", "_")
+        is_left_out = text.endswith("leave out ", 0, found.start())
+        return python or (name if is_left_out else _ARGUMENTS.get(option, name))
+
+    return _OPTION.sub(argument, text)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -216,6 +247,8 @@ def _wrapped(
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
+            if not is_of_settings:  # the command line makes settings, too
+                error.args = (in_python(str(error)), *error.args[1:])
             if reads_no_file and type(error) is CovcalError:
                 raise ArgumentError(*error.args) from error
             raise

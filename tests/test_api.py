@@ -833,7 +833,48 @@ class TestArguments:
             with pytest.raises(covcal.CovcalError) as refused:
                 covcal.Calibrator(**parameters).fit(source, labels, target)
             texts.append(str(refused.value))
+        with warnings.catch_warnings(record=True) as exchanged:
+            warnings.simplefilter("always")
+            covcal.Calibrator("temp", allow_limit=True).fit(source, (labels + 1) % 3, target)
+        assert {warning.filename for warning in exchanged} == {__file__}
+        texts += [str(warning.message) for warning in exchanged]
+        assert any("in the model's order with classes" in text for text in texts)
         assert [text for text in texts if OPTION_OR_COMMAND.search(text)] == []
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (
+                lambda path: covcal.write_document({}, path, force=False),
+                "exists already: pass force=True to replace it, or another output",
+            ),
+            (
+                lambda _: covcal.reliability_diagram(np.eye(2), [0, 1], "r.png"),
+                "exists already: pass force=True",
+            ),
+            (
+                lambda path: covcal.calibrate(path, covcal.CalibrateSettings(labels=10**6)),
+                "but labels asks for 1000000",
+            ),
+            (lambda path: covcal.report(path, [], "r.pdf"), "give output a name"),
+            (lambda _: covcal.Watch("cal.json", every="hour"), "^every 'hour' is not a period"),
+            (
+                lambda _: covcal.calibrate("rows.csv"),
+                "run covcal extract rows.csv -o rows.h5 and give rows.h5",
+            ),
+        ],
+    )
+    def test_messages_of_commands_name_arguments_of_python(
+        self, call: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Commands in messages keep their options, and the command line keeps its messages."""
+        monkeypatch.chdir(tmp_path)
+        Path("rows.csv").write_text("label,prob_a\n")
+        Path("r.png").touch()
+        path = write_features(tmp_path / "features.h5")
+        with pytest.raises(covcal.CovcalError, match=message):
+            call(path)
+        assert "--labels asks for 1000000" in command("calibrate", path, "--labels", 10**6).err
 
     def test_labels_by_number(self, tmp_path: Path) -> None:
         """As --labels 50 on the command line: random rows with known labels."""

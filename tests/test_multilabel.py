@@ -776,7 +776,7 @@ def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> N
     rows = made("target")
     np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])
     settings = ExtractSettings(multilabel=True)
-    with pytest.raises(CovcalError, match="leave out --multilabel"):
+    with pytest.raises(CovcalError, match="leave out multilabel"):
         api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
     rows["y"][:, 1] = 0
     np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])

@@ -37,7 +37,7 @@ from covcal_cli.arrays import (
 from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import CalibrateSettings, Problem
-from covcal_cli.errors import ArgumentError, CovcalError, checked_names
+from covcal_cli.errors import ArgumentError, CovcalError, checked_names, in_python
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
@@ -48,18 +48,9 @@ from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
-# Replacements for command-line options in messages.
+# Replacements for data and commands in messages.
 _IN_PYTHON = (
-    ("with --force (allow_limit=True in Python)", "with allow_limit=True"),
-    (
-        "give --target-prior uniform, or a JSON file with a share per class. To estimate the "
-        "shares, give bbse",
-        'give target_prior="uniform", or a share per class. To estimate the shares, give "bbse"',
-    ),
-    ("leave out --target-prior", "leave out target_prior"),
-    ("pass --target-prior", "pass target_prior"),
-    ("--target-prior", "target_prior"),
-    ("--labels", "labels"),
+    (" with --classes, and extract again", " with classes"),
     (": extract it together with the source", ": pass target_logits"),
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
@@ -166,7 +157,7 @@ class Calibrator:
             raise type(error)(_in_python(str(error))) from error
         for array, name in ((source, "source_logits"), (target, "target_logits")):
             for doubt in form_of(array).doubts():
-                warnings.warn(f"{name}: {doubt}", stacklevel=2)
+                warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
         self.calibration_: Calibration = calibration
         self.estimate_: Estimate | None = estimate
         self.temperature_: float = calibration.forecaster_temperature
@@ -178,7 +169,7 @@ class Calibrator:
         )
         self._set_columns(columns)
         for text in calibration.warnings:
-            warnings.warn(_in_python(text), stacklevel=2)
+            warnings.warn(_in_python(text), stacklevel=3)
         return self
 
     def predict_proba(self, logits: ArrayLike) -> Float64s:
@@ -351,7 +342,7 @@ class ArrayFile(FeatureFile):
 def _in_python(text: str) -> str:
     for command, python in _IN_PYTHON:
         text = text.replace(command, python)
-    return text
+    return in_python(text)
 
 
 def _not_fitted(text: str) -> Exception:

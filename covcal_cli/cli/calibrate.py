@@ -106,8 +106,8 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
 
     def fit() -> "Calibration":
-        # Only `api.calibrate` may draw rows whose labels are known.
-        return fit_file(path, settings) if count is None else api.calibrate(path, settings)
+        # Only `api` may draw rows whose labels are known.
+        return fit_file(path, settings) if count is None else api.fit_file(path, settings)
 
     content: Calibration | dict[str, Any]
     if labels_of_file := labels_in(path):
