@@ -223,7 +223,7 @@ class ScaledLogits:
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Split arguments ``FILE`` or ``NAME=FILE`` into files and names.
 
-    A missing name is empty. The name of an existing file is not split.
+    Without a name, the name is empty. The name of an existing file is not split.
     """
     files, names = [], []
     for argument in arguments:

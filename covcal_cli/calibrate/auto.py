@@ -8,9 +8,9 @@ evidence to raise confidence. The floor is 1, or T_s if T_s is below 1 and the s
 the floor, the choice is ``none``.
 
 If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT pass, else
-``prior``. On 91 shifts with known frequencies, the mean Brier score was .267, and .310 for ``cot``
-or ``temp``. With frequencies that BBSE estimates, ``prior`` had .354. So with ``--target-prior
-bbse`` the choice is ``cot`` or ``temp``.
+``prior``. On 91 shifts with known frequencies, the mean Brier score of this choice was .267 (.310
+for ``cot`` or ``temp``). With frequencies that BBSE estimates, ``prior`` had .354. So with
+``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy. It may be larger, because confidence can be
@@ -58,7 +58,7 @@ def candidates_for(problem: Problem, chosen: str) -> list[str]:
 def candidates(
     problem: Problem, fits: Mapping[str, MethodFit], chosen: str
 ) -> tuple[Candidate, ...]:
-    """Return the numbers of each method in `fits`."""
+    """Return the comparison of all methods in `fits`."""
     return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
 
 
@@ -99,7 +99,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the methods for given class frequencies: if COT's checks pass, and if one fails."""
+    """Return the methods with a prior: if COT's checks pass, and if a check fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -80,7 +80,7 @@ LIMITS: dict[Limit, str] = {
 class EstimateSettings:
     """The settings of ``covcal estimate``."""
 
-    max_weight: float = DEFAULT_MAX_WEIGHT  # U
+    max_weight: float = DEFAULT_MAX_WEIGHT
     # "marked" (labels from covcal label), "none", "auto" (marked if there are any), or a number of
     # random labelled target rows (calibrate only)
     labels: str | int = AUTO_LABELS

@@ -265,7 +265,7 @@ class _Labelled:
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # thresholds of the regions, by batch for a decision
+        # threshold of the region of each batch for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 

@@ -115,7 +115,7 @@ def strays(
 ) -> tuple[Float64s, Float64s]:
     """Return 1 for each row outside the cluster of its predicted class, else 0, shape (n,).
 
-    There are two results: for clusters of any size, and for clusters whose sizes are moved towards
+    The first result is for clusters of any size, and the second for clusters of about the sizes
     `shares`, (K,). `points` have shape (n, K). The clustering starts from `centres`.
     """
     cosines: Float32s = points @ centres.directions.T
@@ -158,7 +158,7 @@ def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
     This is a root mean square over target rows and logits, minus sampling noise. Classes with fewer
-    than 5 source rows are left out. If they are the majority of the target, `_LARGEST_MOVE` is
+    than 5 source rows are left out. If most target rows are in such classes, `_LARGEST_MOVE` is
     returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
@@ -200,11 +200,11 @@ def _clustered(
 ) -> Labels:
     """Return the class of each point's nearest centre after clustering, shape (n,).
 
-    `cosines`, shape (n, m), belong to the first centres. The array is overwritten. Each step
-    recomputes only what has changed.
+    `cosines`, shape (n, m), are those of the first centres; they are overwritten.
     """
     directions = centres.directions.copy()
-    # The length of each cluster's sum of points, and the distance of its direction from the centre.
+    # By cluster: the length of the sum of points, and the distance of this direction from the
+    # centre.
     lengths, apart = np.zeros((2, len(directions)))
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
     changes = np.empty_like(cosines)

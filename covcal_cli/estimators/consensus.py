@@ -13,10 +13,12 @@ The rule has five steps. Its constants were chosen on the benchmark's half *choo
    - If the user gives the class frequencies: COT. If a check of COT fails: agreement, or else DoC.
 2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
    is above 1, because all estimators miss the same errors.
-3. Half the width of the range is the sum of: 4 points (7 for two classes); a tenth of the distance
-   between the lowest and the highest estimator; 0.15 times the total variation distance of
-   predicted classes; the sampling error. If only DoC is used, the range also includes the other
-   estimates.
+3. Half the width of the range is the sum of four numbers:
+   - 4 points (7 for two classes);
+   - a tenth of the distance between the lowest and the highest estimator;
+   - 0.15 times the total variation distance of predicted classes;
+   - the sampling error.
+   If only DoC is used, the range also includes the other estimates.
 4. `temp` keeps its T if its mean target confidence is within 3 points or the sampling error of A.
    It also keeps T if the range is at least 50 points wide.
 5. Checks fail if the estimators are 20 points or more apart, if the sampling error is over 12

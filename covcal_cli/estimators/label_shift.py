@@ -157,7 +157,7 @@ _TOLERANCE = 1e-3
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
     """Return the class frequencies of `value`, (K,), with sum 1; None for "source".
 
-    Raises `CovcalError` if a file is missing or invalid. Shares may sum to 1 within 0.001.
+    Raises `CovcalError` if a file is missing or invalid. Shares must sum to 1, within 0.001.
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior

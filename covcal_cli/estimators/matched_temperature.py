@@ -1,8 +1,8 @@
 """Find the temperature whose mean target confidence equals a given accuracy.
 
 Usually the mean confidence m(T) falls from 1 to 1/K as T grows, so exactly one T gives the
-accuracy. But if the labels come from the classifier and the logits from the aligned forecaster,
-m(T) may rise and fall. Then a grid finds all solutions. The largest T at which m falls through the
+accuracy. But m(T) may rise and fall if the labels come from the classifier and the logits from the
+aligned forecaster. Then a grid finds all solutions. The largest T at which m falls through the
 accuracy is used. Without a solution, the T with the nearest m on the grid is used.
 
 The search is over T in [1e-4, 1e4] x c, where c is the root mean square of the centred logits

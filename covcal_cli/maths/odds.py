@@ -2,8 +2,8 @@
 
 Log odds, log(p / (1 - p)), still differ where probabilities round to 1.
 
-`anytime_interval` is valid at all times, however often you look at it. With probability a a draw is
-right. S draws were right so far, and F were wrong. The likelihood ratio
+`anytime_interval` is valid at all times, however often you look at it. A draw is right with
+probability a. So far, S draws were right, and F draws were wrong. The likelihood ratio
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 

@@ -310,7 +310,7 @@ class OutputEvidence:
 
     @property
     def may_be_distributions(self) -> bool:
-        """Whether no value is below 0."""
+        """Whether all values are at least 0."""
         return self._finite == self.rows and self.low >= -BELOW * max(1.0, self.high)
 
     @property
@@ -433,8 +433,7 @@ class OutputEvidence:
     def _are_clipped(self) -> bool:
         """Return whether probabilities were clipped.
 
-        Then many values are equal to the smallest or largest value. Clipping changes the sum of a
-        row by a known amount at most.
+        Clipping makes many values equal to the smallest or largest value.
         """
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties

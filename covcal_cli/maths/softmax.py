@@ -84,7 +84,7 @@ def with_offsets(
 ) -> Floats:
     """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
 
-    `offsets` are b, shape (K,), and `of_label` is a. f is the first class with the highest logit.
+    `offsets` are b, shape (K,), and `of_label` is a. Class f has the highest logit.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -205,10 +205,9 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far a mask is at least below the highest logit of its row.
+    """Return the minimum depth of a mask below the highest logit of its row.
 
-    `logits` have shape (n, K), `weights` (n,). Rows with weight 0, or without two different finite
-    highest logits, are ignored.
+    `logits` have shape (n, K), `weights` (n,). Invalid rows and rows with weight 0 are ignored.
     """
     values = np.asarray(logits, dtype=np.float64)
     if values.shape[1] < 2 or len(values) == 0:

@@ -21,7 +21,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # minimum number of errors for T below 1
-# The same for methods that match an accuracy. T is never below the T of temp.
+# For methods that match an accuracy, more errors are needed. T is never below the T of temp.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING

@@ -134,8 +134,8 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# E_r[(g* - g)^2] is unknown, but at most E_r[(g - s)^2]. With this, the bound is weaker. It is at
-# least (1+U)/2 >= 1, because g >= 1/(1+U), so it never proves anything.
+# The last term is unknown, but at most (1+U)^3 E_r[(g - s)^2]. With this term, the bound is at
+# least (1+U)/2 >= 1, because g >= 1/(1+U). So it never proves anything.
 
 
 @dataclass(frozen=True)
