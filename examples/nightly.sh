@@ -13,6 +13,7 @@
 # until somebody acts: corrects the model or the data, or accepts the new rows.
 #
 # A night without labels is a normal night. It has no gates, and only covcal watch judges it.
+# The first night, a candidate and accept need source rows in FEATURES.H5; other nights do not.
 #
 # In the environment: METHOD, TOLERANCE, MAX_ECE, MAX_REGRESSION, NIGHTS (7), and PERIOD, the
 # night's name (its date).
@@ -87,8 +88,9 @@ if [[ -f "$folder/reference.json" ]]; then
 fi
 
 covcal inspect "$features" > "$folder/rows.txt"
-labelled=yes
+labelled=yes sourced=no
 if grep -q "^target .* 0 labelled" "$folder/rows.txt"; then labelled=no; fi
+if grep -q "^source " "$folder/rows.txt"; then sourced=yes; fi
 rm -f "$folder/rows.txt"
 
 # The calibration is called "nightly" whatever its method. On bad input the job stops here.
@@ -121,7 +123,9 @@ elif [[ -e "$folder/bad" && "$judged" != "$candidate" ]]; then
 fi
 
 shown=()
-if [[ "$off$failed" != 00 && "$judged" != "$candidate" ]]; then
+if [[ "$off$failed" != 00 && "$sourced" == no ]]; then
+  rm -f "$candidate"
+elif [[ "$off$failed" != 00 && "$judged" != "$candidate" ]]; then
   covcal calibrate "$features" --method "${METHOD:-auto}" -o "$candidate" --force --quiet
   shown=(-c "candidate=$candidate")
 fi
@@ -131,8 +135,10 @@ covcal report "$features" -c "nightly=$judged" ${shown[@]+"${shown[@]}"} --split
 if [[ "$off$failed" != 00 ]]; then
   rm -rf "$nights"
   if [[ "$judged" != "$candidate" ]]; then
+    with=""
+    if [[ "$sourced" == no ]]; then with="extract them together with the source, then "; fi
     echo "$folder/cal.json stays in use. See $folder/report.html. If the new rows are normal:" \
-      "$0 $features $folder accept"
+      "$with$0 $features $folder accept"
   fi
   exit 3
 fi

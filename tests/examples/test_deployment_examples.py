@@ -338,6 +338,17 @@ class TestNightly:
         for name in ("metrics.json", "junit.xml", "junit-nights.xml"):
             assert not (nights.folder / name).exists()
 
+    def test_a_bad_night_without_source_rows_has_no_candidate(self, nights: Nights) -> None:
+        """Later rows are usually extracted without the source; the job still fails with 3."""
+        nights.number += 1
+        write_week(nights.features, nights.number, moved=1.2)
+        with h5py.File(nights.features, "r+") as file:
+            del file["source"]
+        assert nights.again(MAX_ECE="0.05") == 3
+        assert "extract them together with the source, then " in nights.mail
+        assert "nightly" in nights.text("report.html")
+        assert not (nights.folder / "candidate.json").exists()
+
     def test_bad_input_leaves_no_metrics_of_another_night(self, nights: Nights) -> None:
         used = nights.text("cal.json")
         nights.features.write_bytes(b"")
