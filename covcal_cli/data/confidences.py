@@ -282,20 +282,22 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
         return tuple(classes)
     every = [*tables.values()]
     source = every[0]
+    rename = f"If {source.confidence} is the probability of one class, rename it to prob_NAME"
     if "source" in tables and source.label is None and source.correct is None:
         matched = (
             " (for boxes: match them with the annotations)"
             if "bbox" in source.store.entries
             else ""
         )
+        read = " (label is read as the prediction)" if source.prediction == "label" else ""
         raise source.store.error(
-            "the source does not say which predictions are right: add a column correct (1 or "
-            f"0){matched}, or a column y_true with the right answers"
+            f"the source does not say which predictions are right{read}: add a column correct (1 "
+            f"or 0){matched}, or a column y_true with the right answers. {rename}"
         )
     if "source" in tables and source.correct is None and source.prediction is None:
         raise source.store.error(
             f"{source.label} has the right answers, but there is no column prediction: add it, "
-            "or a column correct (1 or 0)"
+            f"or a column correct (1 or 0). {rename}"
         )
     named = set().union(*(columns.names for columns in every))
     is_closed = all(columns.predictions is not None for columns in every)

@@ -273,8 +273,10 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
-    mean, reach = _mean_gap(sizes / bins.n, confidence, gaps, bins.n, level)
-    return mean, (mean - reach, mean + reach)
+    shares = sizes / bins.n
+    mean, reach = _mean_gap(shares, confidence, gaps, bins.n, level)
+    highest = float(confidence @ shares)  # the gap if no row were right; if all were, 1 less
+    return mean, (max(mean - reach, highest - 1), min(mean + reach, highest))
 
 
 def _mean_gap(

@@ -13,6 +13,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
 MARGIN = 0.05  # a class counts as calibrated if its gap is smaller
+_FEWEST_ROWS = 5  # Wilson's interval of fewer rows is too short: one wrong row would prove a gap
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ class ClassGaps:
             ends = wilson(group.accuracy, group.n, 1 - (1 - level) / len(predicted))
             gaps = [group.mean_confidence - end for end in ends]
             least = 0.0 if min(gaps) < 0 < max(gaps) else min(map(abs, gaps))
-            if least > margin:
+            if group.n < _FEWEST_ROWS:
+                undecided.append(group)
+            elif least > margin:
                 off.append((least, group))
             elif max(map(abs, gaps)) <= margin:
                 within.append(group)

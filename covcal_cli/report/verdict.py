@@ -188,6 +188,7 @@ def _seed(seed: object) -> str:
 Tone = Literal["good", "mixed", "bad"]
 # The ECE is negligible if its interval begins below NEGLIGIBLE. It is known well enough if the
 # interval ends below NARROW.
+# A calibration is called better if the ECE falls by at least NEGLIGIBLE.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # a wider range of the accuracy is too vague
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
@@ -288,7 +289,9 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     gap = MeanGap.of(bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
     ece = evaluation.intervals.get(name, {}).get("ece")
-    directions = {change.direction for change in _changes(evaluation, name)} - {0}
+    changes = _changes(evaluation, name)
+    directions = {change.direction for change in changes} - {0}
+    gain = max((-change.value for change in changes if change.metric == "ece"), default=0.0)
     if directions == {1}:
         return "bad", f"Do not use {name} here: it makes the confidence worse"
     nearest = min(abs(gap.low), abs(gap.high)) if gap.direction else 0.0
@@ -296,7 +299,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
         off = gap.sentence
         if not gap.direction and ece is not None:
             off = f"off by {points(ece[0])} to {points(ece[1])} points"
-        if directions == {-1}:
+        if directions == {-1} and gain >= NEGLIGIBLE:
             return "mixed", (
                 f"Better than before, but do not rely on it: the confidence is {off} on average"
             )
@@ -311,7 +314,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
         )
     return "mixed", (
         f"Label more rows: the confidence may be off by up to {points(widest)} points, and "
-        f"{evaluation.n} rows cannot decide"
+        f"{evaluation.n} row{'' if evaluation.n == 1 else 's'} cannot decide"
     )
 
 
@@ -430,8 +433,10 @@ def _expected(content: ReportContent) -> Verdict:
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(
-        "Without labels, no number can show whether the same input now has another right label. "
-        f"{_LABELS_HELP}"
+        "Label a few hundred other rows to measure the error of every class."
+        if labelled is not None
+        else "Without labels, no number can show whether the same input now has another right "
+        f"label. {_LABELS_HELP}"
     )
     return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))
 

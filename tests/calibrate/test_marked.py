@@ -189,6 +189,7 @@ def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_p
     covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert "On the rows that you labelled, the ECE is" in page
+    assert "Without labels" not in page
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Sentences on a confidence: a claim holds as often as the level of its interval."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,12 @@ class TestMeanGap:
     def test_the_interval_holds_the_true_gap(self) -> None:
         held = [g.low <= 0.1 <= g.high for g in (gap_of(300, s, off=0.1) for s in range(300))]
         assert np.mean(held) == pytest.approx(0.95, abs=0.03)
+
+    @pytest.mark.parametrize("right", [False, True])
+    def test_the_interval_has_only_possible_gaps(self, *, right: bool) -> None:
+        """A confidence of 70 % is at most 70 points too high, and 30 points too low."""
+        gap = MeanGap.of(binned(np.array([0.7]), np.array([right])))
+        assert (gap.low, gap.high) == pytest.approx((-0.3, 0.7))
 
     @pytest.mark.parametrize(
         ("gap", "words"),
@@ -89,6 +97,11 @@ class TestClassGaps:
         """Some class is called off in at most 5 % of samples whose classes are at the margin."""
         accused = sum(bool(ClassGaps.of(classes_of(400, (0.05,) * 4, s)).off) for s in range(200))
         assert accused <= 200 * 0.05 + 2 * np.sqrt(200 * 0.05 * 0.95)
+
+    def test_a_single_wrong_row_proves_nothing(self) -> None:
+        groups = classes_of(1, (0.9,))
+        assert groups[0].accuracy == 0
+        assert ClassGaps.of((replace(groups[0], mean_confidence=0.97),)).undecided
 
     def test_no_rows_prove_nothing(self) -> None:
         gaps = ClassGaps.of(())

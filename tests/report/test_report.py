@@ -166,6 +166,11 @@ class TestVerdict:
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
         assert "Better than before, but do not rely on it: the confidence is too" in page.words
         assert "it is better by" in page.words
+        # A proved gain of a hundredth of a point changes no advice.
+        tiny = calibrated(folder, name="c.json", forecaster=1.001)
+        page = reported(folder, "-c", str(tiny), "-f")
+        assert "it is better by" in page.words
+        assert "Do not trust the confidence: it is too" in page.words
 
     def test_harm(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
