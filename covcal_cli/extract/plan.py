@@ -367,7 +367,7 @@ def _require_labelled(
     """Refuse a source with labels of fewer than two classes; with `several`, check every label."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
-    present = np.unique(labels[labels != UNKNOWN_LABEL])
+    present = np.flatnonzero(np.bincount(labels[labels != UNKNOWN_LABEL]))
     if len(present) == 0:
         remedy = "add a column label_NAME of 1 and 0 per label" if several else data.way_to_label
         raise CovcalError(

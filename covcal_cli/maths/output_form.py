@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
-from covcal_cli.maths.softmax import DEPTH, extremes
+from covcal_cli.maths.softmax import DEPTH, by_columns, extremes
 
 # The user must decide in three cases. "bounded": values in [0, 1] that do not sum to 1, such as
 # sigmoids. "mixed": most rows are probabilities. "reversed": the lowest value is the most probable
@@ -79,7 +79,7 @@ class OutputEvidence:
         """Count the next rows."""
         rows = max(1, _BLOCK_VALUES // max(1, values.shape[1]))
         for start in range(0, len(values), rows):
-            self._add_block(values[start : start + rows].astype(np.float64, copy=False))
+            self._add_block(by_columns(values[start : start + rows]).astype(np.float64, copy=False))
 
     def _add_block(self, exact: Float64s) -> None:
         self.width = exact.shape[1]

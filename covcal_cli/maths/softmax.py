@@ -24,6 +24,7 @@ from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, La
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64
+_MOST_RANKS = 255  # the largest uint8
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
@@ -165,18 +166,28 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
     return Softmax(block, temperature, np.log(sums), probabilities)
 
 
-def top_class(block: Float64s) -> Labels:
-    """Return the predicted classes, (m,), of a block from `class_major`.
+def top_class(block: Floats, highest: Floats | float = 0.0) -> Labels:
+    """Return the predicted classes, (m,), of a block (K, m) whose highest logits are `highest`.
 
     The maximum of small integers is much faster than argmax.
     """
     classes = len(block)
-    if classes > np.iinfo(np.uint8).max:
+    if classes > _MOST_RANKS:
         return np.asarray(block.argmax(axis=0), dtype=np.int64)
-    ranks = (block == 0).view(np.uint8)
+    ranks = (block == highest).view(np.uint8)
     ranks *= np.arange(classes, 0, -1, dtype=np.uint8)[:, None]
     top: Labels = classes - ranks.max(axis=0).astype(np.int64)
     return top
+
+
+def top_of_rows(logits: Floats) -> tuple[Labels, Floats]:
+    """Return the predicted classes and the highest logits of rows (m, K)."""
+    if logits.shape[1] > _MOST_RANKS:
+        top = logits.argmax(axis=1)
+        return top, logits[np.arange(len(top)), top]
+    columns = np.ascontiguousarray(logits.T)
+    highest = columns.max(axis=0)
+    return top_class(columns, highest), highest
 
 
 def top_confidence(logits: Floats, temperature: float) -> tuple[Labels, Float64s]:
@@ -249,10 +260,13 @@ def valid_rows(logits: Floats) -> Booleans:
 
 def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
     """Return minimum and maximum of each row, both of shape (n,)."""
-    if rows.shape[1] > _SHORT:
-        return rows.min(axis=1), rows.max(axis=1)
-    columns = np.ascontiguousarray(rows.T)
-    return columns.min(axis=0), columns.max(axis=0)
+    rows = by_columns(rows)
+    return rows.min(axis=1), rows.max(axis=1)
+
+
+def by_columns(rows: Floats) -> Floats:
+    """Return rows, (n, K), stored by columns if they are short: NumPy reduces them much faster."""
+    return rows if rows.shape[1] > _SHORT else np.asfortranarray(rows)
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:

@@ -332,8 +332,7 @@ class OnnxClassifier:
         self, features: Floats | None, logits: AnyArray
     ) -> tuple[Float32s | None, Float32s]:
         """Return phi(x) and the outputs of a batch, as `run` returns them."""
-        # Copy phi, because the original would keep ONNX Runtime's memory in use.
-        phi = None if features is None else features.astype(np.float32)
+        phi = None if features is None else features.astype(np.float32, copy=False)
         return phi, self.outputs.to_float32(logits)
 
     @property
