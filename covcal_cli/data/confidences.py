@@ -23,8 +23,8 @@ from dataclasses import replace
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
-from covcal_cli.data.classes import is_plain_number
-from covcal_cli.data.labels import LABEL_NAMES
+from covcal_cli.data.classes import is_plain_number, listed
+from covcal_cli.data.labels import LABEL_NAMES, differing_in_case
 from covcal_cli.data.output_columns import CONFIDENCES
 from covcal_cli.data.stores.store import Entry, Piece, Store
 from covcal_cli.errors import printable
@@ -241,7 +241,12 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Replace confidences below 1/K or rounded to 1, and yield notes on them."""
+        """Replace confidences below 1/K or rounded to 1, and yield notes on the table."""
+        if double := differing_in_case(self._names):
+            yield (
+                f"the classes {listed(double)} differ only in upper and lower case: if they are "
+                "the same, write each class in one way"
+            )
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:

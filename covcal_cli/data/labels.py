@@ -8,7 +8,8 @@ unknown.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,12 @@ _LARGEST = 1 << 53  # float64 has every whole number up to this one
 _WHOLE = re.compile(r"-?[0-9]+")
 # matches the text of a list of numbers
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
+
+
+def differing_in_case(names: Collection[str]) -> list[str]:
+    """Return the names of several letters that differ only in upper and lower case, sorted."""
+    count = Counter(name.casefold() for name in names)
+    return sorted(name for name in names if len(name) > 1 and count[name.casefold()] > 1)
 
 
 class RowLabels:

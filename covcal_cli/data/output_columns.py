@@ -105,8 +105,9 @@ def kind_of(store: Store) -> OutputKind:
         return "probabilities"
     if any(name.lower() in CONFIDENCES for name in store.entries):
         return "confidence"
+    columns = [*store.entries, *store.ignored]
     raise store.error(
-        f"it holds no outputs of a classifier (only {listed(list(store.entries)) or 'nothing'}). "
+        f"it holds no outputs of a classifier (only {listed(columns) or 'nothing'}). "
         "Name the outputs prob_NAME or logit_NAME, one column per class (one is enough for two "
         "classes), or confidence. To run a model on these rows, give the MODEL first"
     )

@@ -106,6 +106,7 @@ def test_free_texts_are_right_or_wrong(header: str, tmp_path: Path) -> None:
     [
         lambda right: {"image_id": 3, "category_id": 17, "score": 0.75, "matched": right},
         lambda right: {"label": "17", "score": 0.75, "is_correct": right},
+        lambda right: {"label": "17", "score": 0.75, "answer": "accept" if right else "reject"},
         lambda right: {
             "id": 9,
             "data": {"text": "a"},
@@ -113,7 +114,7 @@ def test_free_texts_are_right_or_wrong(header: str, tmp_path: Path) -> None:
             "predictions": [{"score": 0.75, "result": [choice("17")]}],
         },
     ],
-    ids=["detections", "pipeline", "Label Studio"],
+    ids=["detections", "pipeline", "Prodigy", "Label Studio"],
 )
 @pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
 def test_layouts_of_tools(name: str, record: Any, tmp_path: Path) -> None:
@@ -123,6 +124,16 @@ def test_layouts_of_tools(name: str, record: Any, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     read = opened(tmp_path / name, tmp_path / name)["source"]
     np.testing.assert_allclose(shares(read).max(axis=1), 0.75, rtol=1e-6)
+    assert read.class_names is not None
+    assert "17" in read.class_names
+    assert "accept" not in read.class_names
+
+
+def test_classes_that_differ_in_case_have_a_note(tmp_path: Path) -> None:
+    rows = [("cat", 0.9, "Cat"), ("A", 0.8, "a"), ("dog", 0.7, "dog")]
+    path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
+    notes = " ".join(opened(path, path)["source"].notes)
+    assert "the classes Cat, cat differ only in upper and lower case" in notes
 
 
 def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> None:

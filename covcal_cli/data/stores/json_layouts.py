@@ -29,7 +29,11 @@ PROBABILITIES = "probabilities"
 # the column with the log-likelihoods of a question's choices; their number may differ by question
 CHOICES = "logits"
 # Keys of settings and counts that servers add to an answer.
-_OF_SERVERS = ("object", "created", "system_fingerprint", "service_tier", "usage", "error")
+_SAMPLING = ("temperature", "top_p")
+_OF_SERVERS = (
+    *("object", "created", "system_fingerprint", "service_tier", "usage", "error"),
+    *("created_at", "completed_at", "top_logprobs", *_SAMPLING),
+)
 _DEPTH = 12  # deepest level of nesting at which lists of tokens are looked for in a line
 _BEFORE = " \t\r\n\"'`([{*_#"  # characters that a token may contain before the answer
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
@@ -39,7 +43,12 @@ _CUT = -9000.0
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # largest rounding error of a sum of probabilities
 _MUCH = 0.25  # a note appears if other texts than the answers have a larger share of probability
-_SAMPLING = ("temperature", "top_p")
+_VALUES = ("scores", "probs", "probabilities")
+# lists of classes and of their probabilities
+_PAIRS = (("labels", "scores"), *(("classes", name) for name in _VALUES))
+_MAPS = ("cats", "scores")  # objects with the probabilities of classes, as spaCy names them
+_NESTED = {*_VALUES, "logits"}  # outputs that another object may contain
+_ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # of Prodigy
 
 
 def columns_of(record: Any) -> Any:
@@ -50,7 +59,7 @@ def columns_of(record: Any) -> Any:
     the choices are logits. Any other line is returned unchanged.
     """
     if isinstance(record, list):
-        answers = record[0] if len(record) == 1 and isinstance(record[0], list) else record
+        answers = _unwrapped(record)
         return {PROBABILITIES: _scores(answers)} if _are_scores(answers) else record
     if not isinstance(record, dict):
         return record
@@ -61,12 +70,22 @@ def columns_of(record: Any) -> Any:
             "label": record.get("target"),
             CHOICES: [float(choice[0]) for choice in choices],
         }
-    if isinstance(record.get("predictions"), list):
+    record = {name: _unwrapped(value) for name, value in record.items()}
+    if isinstance(record.get("predictions"), list) and not _are_scores(record["predictions"]):
         return _label_studio(record)
-    labels, scores = record.get("labels"), record.get("scores")
-    if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
-        rest = {key: record[key] for key in record if key not in ("labels", "scores")}
-        return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
+    nested = [v for v in record.values() if isinstance(v, dict) and _NESTED & v.keys()]
+    if len(nested) == 1:
+        record |= {name: nested[0][name] for name in _NESTED & nested[0].keys()}
+    if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
+        record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
+    for names, values in _PAIRS:
+        labels, scores = record.get(names), record.get(values)
+        if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
+            rest = {key: record[key] for key in record if key not in (names, values)}
+            return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
+    for name in _MAPS:
+        if isinstance(record.get(name), dict):
+            return {PROBABILITIES if key == name else key: record[key] for key in record}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
         # the user may have stored the pipeline's answer with any name
@@ -74,6 +93,12 @@ def columns_of(record: Any) -> Any:
             PROBABILITIES: _scores(record[lists[0]])
         }
     return record
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the only row of a batch of one row; any other value is returned unchanged."""
+    is_batch = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
+    return value[0] if is_batch else value
 
 
 def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
-from covcal_cli.data.labels import LABEL_NAMES
+from covcal_cli.data.labels import LABEL_NAMES, differing_in_case
 from covcal_cli.data.rows import PATH_NAMES, is_reserved
 from covcal_cli.data.stores.json_layouts import (
     CHOICES,
@@ -99,6 +99,7 @@ class JSONLinesStore(Store):
         if self.has_logprobs:
             self.notes = tuple(self._answers.notes(self.choices))
         self.entries = {name: self._entry(column) for name, column in self._columns.items()}
+        self.ignored = tuple(sorted(self._other))
 
     def _read_columns(self) -> None:
         """Find out about the columns and keep the texts, row by row."""
@@ -109,10 +110,14 @@ class JSONLinesStore(Store):
         self._has_blank_lines = False
         self._kept: list[dict[str, AnyArray]] = []  # numbers of the first blocks of rows
         self._kept_bytes = 0
+        without: list[int] = []  # the lines without token log-probabilities
         records: list[Any] = []
         n_characters = 0
         for number, line in self._lines():
+            n_answers = self._answers.lines
             record = self._columns_of(line, number, self._answers)
+            if self._answers.lines == n_answers:
+                without.append(number)
             self._number = number
             self._scan(record)
             self._n += 1
@@ -125,6 +130,12 @@ class JSONLinesStore(Store):
                 self._keep_numbers(records)
                 records, n_characters = [], 0
         self._keep_numbers(records)
+        if without and self._answers.lines:
+            raise self.error(
+                f"{len(without)} of {self._n} rows have no token log-probabilities, for example "
+                f"{self._unit} {without[0]}: leave these rows out, or ask for them again with "
+                "logprobs"
+            )
         if self._n == 0:
             raise self.error(
                 "there are no rows, so nothing names the columns: give one JSON object per line; "
@@ -189,8 +200,14 @@ class JSONLinesStore(Store):
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "it holds token log-probabilities: give every source row a label. For a target "
-                "alone, name the answers: --choices A B C D"
+                "it holds token log-probabilities: give every source row its right answer in the "
+                f"field label (it has {', '.join(self._columns) or 'no other field'}). For a "
+                "target alone, name the answers: --choices A B C D"
+            )
+        if double := differing_in_case(labels):
+            raise self.error(
+                f"the labels {', '.join(double)} differ only in upper and lower case: write each "
+                "answer in one way, or name the answers with --choices"
             )
         return tuple(sorted(labels))
 

@@ -56,6 +56,7 @@ class Store(Protocol):
     # For each column of texts that are numbers with decimal commas: the error message.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # notes on how the file was read, for the user
+    ignored: tuple[str, ...] = ()  # the columns that hold neither numbers nor texts
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array of labels, ids or groups; wide arrays are read in parts."""

@@ -92,8 +92,16 @@ def test_an_object_of_probabilities_is_read_as_a_csv_file_is(
             "scores": [pair["score"] for pair in pairs(row)],
         },
         lambda row: own(row, probs=PROBABILITIES[row].tolist(), label=CLASSES.index(LABELS[row])),
+        lambda row: {"label": LABELS[row], "predictions": [pairs(row)]},
+        lambda row: {"label": LABELS[row], "cats": own(row)["probs"]},
+        lambda row: {"label": LABELS[row], "output": {"probs": own(row)["probs"], "model": "m"}},
+        lambda row: {"classes": CLASSES, "probs": PROBABILITIES[row].tolist()},
+        lambda row: own(row, probs=[PROBABILITIES[row].tolist()]),
     ],
-    ids=["columns", "pairs in a line", "pipeline", "batch of 1", "zero-shot", "list"],
+    ids=[
+        *("columns", "pairs in a line", "pipeline", "batch of 1", "zero-shot", "list"),
+        *("predictions", "spaCy", "object in an object", "list of classes", "batch of 1 list"),
+    ],
 )
 def test_layouts_of_other_tools(record: Any, table: OutputTable, tmp_path: Path) -> None:
     read = outputs(write(tmp_path / "rows.jsonl", [record(row) for row in range(40)]))
