@@ -264,9 +264,7 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
     for file in others:
         same = digests.setdefault(file.sha256(), file.path)
         if same is not file.path:
-            raise CovcalError(
-                f"{file.path} holds the same rows as {same}: give every file of rows once"
-            )
+            raise CovcalError(f"{file.path} holds the same rows as {same}: give only one of them")
         if list(file.classes) != list(first.classes) or (
             file.model["sha256"] != first.model["sha256"]
         ):
@@ -554,7 +552,7 @@ def _notes_on_fitted(
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"{targets[0].path} has none of the ids of the {len(ids)} rows to which {document} "
-                "was fitted: if the file has these rows under other ids, they are measured too"
+                "was fitted. Rows with other ids are measured, even if they are the same rows"
             )
     return notes
 

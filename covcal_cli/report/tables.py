@@ -318,7 +318,7 @@ def acceptance(
 
 
 def sentence(decision: Decision) -> str:
-    """Return a sentence that says which rows are accepted, and how many of them are wrong."""
+    """Return a sentence on the accepted rows and their error."""
     if not decision.accepts_rows:
         return "The decision makes sets of classes."
     limit = None if decision.error is None else short_percent(decision.error)
@@ -354,7 +354,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return points of a curve: a share of accepted rows, and the measured error of these rows."""
+    """Return points of the measured error, by share of accepted rows."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))
@@ -366,7 +366,7 @@ def measured_curve(metrics: Metrics) -> Points:
 
 
 def diagram(decision: Decision, measured: Points) -> str:
-    """Return an SVG diagram of how the error depends on the share of accepted rows."""
+    """Return an SVG diagram of the error by share of accepted rows."""
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
     largest = min(1.0, max(limit * 1.5, 0.01, *errors))

@@ -88,7 +88,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of all periods in the order of time, including periods without rows."""
+        """The names of all periods in time order, also without rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]
@@ -118,7 +118,7 @@ class Timeline:
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield groups of successive periods of one calibration for which `has` returns a value."""
+        """Yield runs of periods with one calibration, in which `has` returns values."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -284,7 +284,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return a table of how the kept columns of a period differ from the calibration's rows."""
+    """Return a table of changes in the columns of a period."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [
@@ -418,7 +418,7 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure as a part of a picture, which begins `y` pixels from the top."""
+        """Return the figure for a picture, `y` pixels below the top."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
