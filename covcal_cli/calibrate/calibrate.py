@@ -171,8 +171,6 @@ def _calibration(
             f"the classifier makes no error on its {len(validation)} source validation rows. If "
             "it was trained on these rows, extract other source rows",
         )
-    elif (doubt := validation.doubt) is not None:
-        warnings.insert(0, doubt)
     calibration = _document(
         problem.file,
         problem.settings,

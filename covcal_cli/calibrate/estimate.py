@@ -125,8 +125,6 @@ def estimate_file(
         raise TooFewRowsError(f"{file.path}: an estimate needs {lacking}")
     inputs = problem.inputs
     notes = problem.validation.notes(file.classes)
-    if (doubt := problem.validation.doubt) is not None:
-        notes.insert(0, doubt)
     guards = [prior_drift(*inputs.predicted_shares())]
     lacking = problem.missing_for_weights
     if lacking is None:

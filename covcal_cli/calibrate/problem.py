@@ -219,7 +219,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# Minimum distance of the source's confidence below its accuracy for a warning.
+# Minimum distance of the source's confidence below its accuracy for a note.
 _FAR_BELOW = 0.15
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
@@ -270,22 +270,18 @@ class Validation:
             for rows, labels in self._blocks()
         )
 
-    @property
-    def doubt(self) -> str | None:
-        """A warning if the confidence is far below the accuracy, as on training rows, or None."""
+    def notes(self, classes: list[str]) -> list[str]:
+        """Return notes on a confidence far below the accuracy, missing labels, missing classes."""
+        notes = []
         accuracy = 1 - self.errors("original") / len(self)
         confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        if len(self) < FEW_ROWS or accuracy - confidence < _FAR_BELOW:
-            return None
-        return (
-            f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
-            f"{accuracy:.1%}. If the classifier was trained on these rows, extract other source "
-            "rows"
-        )
-
-    def notes(self, classes: list[str]) -> list[str]:
-        """Return notes on missing labels and missing classes."""
-        notes = []
+        # Training rows look like this, but so do the rows of an honest forest: no warning.
+        if len(self) >= FEW_ROWS and accuracy < 1 and accuracy - confidence >= _FAR_BELOW:
+            notes.append(
+                f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
+                f"{accuracy:.1%}. If the classifier was trained on these rows, extract other "
+                "source rows"
+            )
         if self.unlabelled:
             notes.append(f"{self.unlabelled} source validation rows have no label and are left out")
         absent = np.setdiff1d(np.arange(len(classes)), self.labels)
