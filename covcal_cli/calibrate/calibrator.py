@@ -63,7 +63,8 @@ class Calibrator:
     Parameters
     ----------
     method : str
-        ``"auto"``, or a method of `covcal_cli.calibrate.methods.METHODS` that needs only logits.
+        ``"auto"``, or a method that needs only logits: ``"none"``, ``"temp"``, ``"label-shift"``,
+        ``"cot"``, ``"prior"``, ``"prior+cot"``, ``"consensus"`` or ``"atc"``.
     loss : {"brier", "nll"}
         Loss of the fit.
     target_prior : str, dict or array of shape (K,)
@@ -288,9 +289,10 @@ class Calibrator:
             return
         method = METHODS[self.method]
         if method.forecaster != "original" or "importance weights" in method.needs:
+            adapt = "" if method.forecaster == "original" else " and adapt"
             raise ArgumentError(
-                f"method {method.name} needs more than logits: extract and adapt files, and use "
-                "covcal.calibrate"
+                f"method {method.name} needs more than logits: extract{adapt} a file with "
+                "features, and use covcal.calibrate"
             )
 
 

@@ -157,11 +157,11 @@ class Inputs:
                 f"{target} is a model: give it first, as MODEL SOURCE TARGET", param_hint="TARGET"
             )
         only = target if target is not None else target_only
-        if only is None and source is not None and not is_model(model):
+        if only is None and source is not None and (not is_model(model) or is_model(source)):
             other = next(path for path in tables if not is_table(path))
             raise typer.BadParameter(
-                f"{other} is not a table that covcal reads: save it as .csv, .parquet or .jsonl. "
-                "With a model, give MODEL, SOURCE and TARGET",
+                f"{other} is not a table that covcal reads: save it as .csv, .parquet, .npz or "
+                ".h5. With a model, give MODEL, SOURCE and TARGET",
                 param_hint="TARGET",
             )
         if only is None:

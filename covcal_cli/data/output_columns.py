@@ -105,11 +105,11 @@ def kind_of(store: Store) -> OutputKind:
         return "probabilities"
     if any(name.lower() in CONFIDENCES for name in store.entries):
         return "confidence"
-    columns = [*store.entries, *store.ignored]
     raise store.error(
-        f"it holds no outputs of a classifier (only {listed(columns) or 'nothing'}). "
-        "Name the outputs prob_NAME or logit_NAME, one column per class (one is enough for two "
-        "classes), or confidence. To run a model on these rows, give the MODEL first"
+        f"it holds no outputs of a classifier (only {_contents(store)}). Name the outputs "
+        "prob_NAME or logit_NAME, one column per class (one is enough for two classes), or "
+        "confidence, or give an array logits [n, K]. To run a model on these rows, give the MODEL "
+        "first"
     )
 
 
@@ -179,6 +179,15 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
     return {}, Layout.truth
 
 
+def _contents(store: Store) -> str:
+    """Return the names of all arrays, with the shapes that are no table."""
+    names = [
+        f"{name} {list(entry.shape)}" if len(entry.shape) > 2 else name
+        for name, entry in store.entries.items()
+    ]
+    return listed([*names, *store.ignored]) or "nothing"
+
+
 def _matching(store: Store, pattern: str) -> dict[str, str]:
     """Return the class of each column or array whose name matches; "" if it names no class."""
     class_of = {}
@@ -215,16 +224,15 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
             f"--{other}, or rename them to {_COLUMN[kind]} if they are {kind}"
         )
     single = [name for name in store.entries if name.lower() in CONFIDENCES]
-    only = listed(list(store.entries)) or "nothing"
     of_one = (
         f". If {listed(single)} is the confidence of one class per row, pass --confidence"
         if single
         else ""
     )
     return CovcalError(
-        f"{store.path} holds no {kind} (only {only}). Name the outputs {_COLUMN[kind]}, one "
-        f"column per class (one is enough for two classes), or give an array {kind} [n, "
-        f"K]{of_one}"
+        f"{store.path} holds no {kind} (only {_contents(store)}). Name the outputs "
+        f"{_COLUMN[kind]}, one column per class (one is enough for two classes), or give an "
+        f"array {kind} [n, K]{of_one}"
     )
 
 

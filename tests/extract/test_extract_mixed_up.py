@@ -160,6 +160,7 @@ def test_tables_of_outputs_are_doubted_too(tmp_path: Path) -> None:
         (("s.csv", "t.csv", "model.onnx"), "model.onnx is a model: give it first"),
         (("ids.xlsx", "t.csv"), "ids.xlsx is not a table that covcal reads: save it as .csv"),
         (("s.csv", "t.txt"), "t.txt is not a table that covcal reads: save it as .csv"),
+        (("s.safetensors", "t.safetensors"), "s.safetensors is not a table that covcal reads"),
         (("model.onnx", "s.csv"), "give SOURCE and TARGET, or --target TARGET"),
     ],
 )
