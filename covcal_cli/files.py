@@ -227,7 +227,7 @@ def _begun(path: Path) -> _Writing:
             explained = _explained(error, path)
             if isinstance(explained, OSError):
                 reason = (error.strerror or str(error)).lower()
-                explained = CovcalError(f"{path} cannot be written ({reason}): pass another -o")
+                explained = CovcalError(f"{path} cannot be written ({reason}): choose another path")
             raise explained from error
         if writing is not None:
             return writing
@@ -289,9 +289,9 @@ def _explained(error: OSError, path: Path) -> Exception:
     """Return an error with a remedy if covcal knows a remedy, else the error itself."""
     # HDF5 gives the error number only in its text.
     if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
-        return CovcalError(f"no space left to write {path}: free some space, or pass another -o")
+        return CovcalError(f"no space left to write {path}: free some space, or choose another folder")
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        return CovcalError(f"no permission to write {path}: pass another -o")
+        return CovcalError(f"no permission to write {path}: choose another path")
     if error.filename is not None:  # the user does not know the name of the sibling
         error.filename = str(path)
     return error

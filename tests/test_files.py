@@ -188,7 +188,7 @@ def test_no_permission_is_explained(closed_folder: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
         )
-        assert done.stdout == f"no permission to write {path}: pass another -o\n"
+        assert done.stdout == f"no permission to write {path}: choose another path\n"
     assert names(closed_folder) == ["old"]
     assert (closed_folder / "old").read_text() == "old"
 
@@ -210,7 +210,7 @@ class TestDiskFull:
         arguments = ("calibrate", features, "-q", "-f", "--method", "temp", "-o", path)
         done = covcal_process(*arguments, before=self.limited(500))
         assert done.error_line() == (
-            f"no space left to write {path}: free some space, or pass another -o"
+            f"no space left to write {path}: free some space, or choose another folder"
         )
         assert names(path.parent) == before
         assert old is None or path.read_text() == old
@@ -226,7 +226,7 @@ class TestDiskFull:
             before=self.limited(size),
         )
         assert done.error_line() == (
-            f"no space left to write {path}: free some space, or pass another -o"
+            f"no space left to write {path}: free some space, or choose another folder"
         )
         assert names(tmp_path) == ["features.h5"]
         assert path.read_text() == "old"
@@ -342,7 +342,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_files_is_named() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("needs /proc")
-    with pytest.raises(CovcalError, match=r"^/proc/f cannot be written \(.*\): pass another -o$"):
+    with pytest.raises(CovcalError, match=r"^/proc/f cannot be written \(.*\): choose another path$"):
         write_text(Path("/proc/f"), "text", force=True)
 
 

@@ -267,7 +267,7 @@ def test_a_full_disk_leaves_one_line_and_the_old_file(size: int, tmp_path: Path)
     os.waitpid(child, 0)
     line = Outcome(*json.loads(found.read_text())).error_line()
     assert line.startswith("no space left to write ")
-    assert line.endswith("out.pt2: free some space, or pass another -o")
+    assert line.endswith("out.pt2: free some space, or choose another folder")
     assert old.read_text() == "old"
     assert not list(tmp_path.glob(".out*"))
 
