@@ -289,7 +289,9 @@ def _explained(error: OSError, path: Path) -> Exception:
     """Return an error with a remedy if covcal knows a remedy, else the error itself."""
     # HDF5 gives the error number only in its text.
     if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
-        return CovcalError(f"no space left to write {path}: free some space, or choose another folder")
+        return CovcalError(
+            f"no space left to write {path}: free some space, or choose another folder"
+        )
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: choose another path")
     if error.filename is not None:  # the user does not know the name of the sibling

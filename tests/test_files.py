@@ -342,7 +342,9 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_files_is_named() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("needs /proc")
-    with pytest.raises(CovcalError, match=r"^/proc/f cannot be written \(.*\): choose another path$"):
+    with pytest.raises(
+        CovcalError, match=r"^/proc/f cannot be written \(.*\): choose another path$"
+    ):
         write_text(Path("/proc/f"), "text", force=True)
 
 

@@ -198,7 +198,8 @@ def alarm_after(
         state, signal = alarm_of(signals, reference, threshold)
     change = ""
     if state.raised:
-        change = change_in_words(entries[state.start :], reference, classes, signal)
+        baseline = entries[0] if is_own_baseline else None
+        change = change_in_words(entries[state.start :], reference, classes, signal, baseline)
     since = entries[state.start].period
     return RaisedAlarm(state.log_evidence, state.log_threshold, state.raised, since, signal, change)
 
@@ -277,9 +278,13 @@ def _named(signal: Signal, reference: Reference) -> str:
 
 
 def change_in_words(
-    entries: Sequence[Measured], reference: Reference, classes: Sequence[str], signal: str
+    entries: Sequence[Measured],
+    reference: Reference,
+    classes: Sequence[str],
+    signal: str,
+    baseline: Measured | None = None,
 ) -> str:
-    """Say how the periods since a change differ from the calibration's rows.
+    """Say how the periods since a change differ from the calibration's rows, or from `baseline`.
 
     `signal` is the name of the signal with the strongest evidence.
     """
@@ -287,36 +292,41 @@ def change_in_words(
     rows = rows / max(rows.sum(), 1.0)
     confidence = float(rows @ [entry.confidence for entry in entries])
     predicted = rows @ np.array([entry.predicted for entry in entries])
+
+    def share_before(signal: Signal) -> float:
+        """Return how often the class of a signal was predicted before."""
+        if baseline is not None:
+            return float(baseline.predicted[signal.class_number or 0])
+        # A class is predicted for the rows in which its margin is above 0.
+        return 1 - float(signal.ranks(np.zeros(1))[0])
+
+    def share_in_words(signal: Signal) -> str:
+        number = signal.class_number or 0
+        return _share_in_words(classes[number], float(predicted[number]), share_before(signal))
+
+    def moved(signal: Signal) -> float:
+        return float(predicted[signal.class_number or 0]) - share_before(signal)
+
     strongest = next((entry for entry in reference.signals if entry.name == signal), None)
     if strongest is not None and strongest.name == CONFIDENCE:
         usual = float(strongest.quantiles.values.mean())
+        if baseline is not None:
+            usual = baseline.confidence
         return f"the mean confidence is {confidence:.0%} instead of {usual:.0%}"
     if strongest is not None and strongest.class_number is not None:
-        return _share_in_words(strongest, predicted, classes)
+        return share_in_words(strongest)
     auc = entries[-1].auc_target or entries[-1].auc_source
     text = f"the {reference.coordinates.of} differ"
-    if auc is not None:
+    if auc is not None and baseline is None:
         text += f" (AUC {auc:.2f} between old and new rows; 0.50 means no difference)"
     of_classes = [entry for entry in reference.signals if entry.class_number is not None]
-    most = max(of_classes, key=lambda entry: abs(_moved(entry, predicted)), default=None)
-    if most is None or abs(_moved(most, predicted)) < _SMALLEST:
+    most = max(of_classes, key=lambda entry: abs(moved(entry)), default=None)
+    if most is None or abs(moved(most)) < _SMALLEST:
         return text
-    return f"{text}; {_share_in_words(most, predicted, classes)}"
+    return f"{text}; {share_in_words(most)}"
 
 
-def _usual(signal: Signal) -> float:
-    """Return how often the class of a signal is predicted in the reference rows."""
-    # A class is predicted for the rows in which its margin is above 0.
-    return 1 - float(signal.ranks(np.zeros(1))[0])
-
-
-def _moved(signal: Signal, predicted: Float64s) -> float:
-    return float(predicted[signal.class_number or 0]) - _usual(signal)
-
-
-def _share_in_words(signal: Signal, predicted: Float64s, classes: Sequence[str]) -> str:
-    number = signal.class_number or 0
-    name, share, usual = classes[number], float(predicted[number]), _usual(signal)
+def _share_in_words(name: str, share: float, usual: float) -> str:
     if abs(share - usual) < _SMALLEST:
         return f"the scores of class {name} changed, but it is predicted as often as before"
     digits = 0 if f"{share:.0%}" != f"{usual:.0%}" else 1

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from datetime import date, timedelta
@@ -298,6 +299,9 @@ class TestSegments:
         (last,) = watched(folder, "2026-W17=week.h5", "--stable", "4")["periods"]
         assert last["alarm"]["raised"]
         assert last["alarm"]["since"] == "2026-W17"
+        before = found[2]["measured"]["predicted"]
+        number, said = re.findall(r"class (\d) .* instead of ([\d.]+)%", last["alarm"]["change"])[0]
+        assert float(said) == pytest.approx(100 * before[int(number)], abs=0.5)
         assert (folder / "cal.reference.json").read_bytes() == reference
 
     def test_it_never_ends_by_itself_where_nobody_wants_that(self, folder: Path) -> None:
