@@ -176,6 +176,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         else:
             noun = "class folders"
             remedy = "add an empty folder for each class without images. Name the folders"
+            if len(ordered) > count:
+                remedy = "start the name of a folder that is no class with a dot. Name the others"
         raise CovcalError(
             f"{path} has {len(ordered)} {noun} ({listed(ordered)}) but the model has {count} "
             f"classes: {remedy} by class number, 0 to {count - 1}, or pass --classes FILE with "

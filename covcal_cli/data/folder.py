@@ -2,8 +2,8 @@
 
 The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``. The folders of splits and the
 folders of classes are optional. Hidden files and folders, such as ``.ipynb_checkpoints``, are left
-out. Rows are in the order of their paths. The id of a row is its path inside the domain, with
-forward slashes.
+out, and so is ``__MACOSX`` from a zip file of a Mac. Rows are in the order of their paths. The id
+of a row is its path inside the domain, with forward slashes.
 
 Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
 to the first dot belong to one sample. The positions of all files in a shard are read once. After
@@ -30,7 +30,10 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain, require_file
 from covcal_cli.records import parsed_json
 
-_KINDS = ("bmp", "gif", "jpeg", "jpg", "pbm", "pgm", "png", "ppm", "tif", "tiff", "webp")
+_KINDS = (
+    *("avif", "bmp", "gif", "jfif", "jpeg", "jpg", "pbm"),
+    *("pgm", "png", "ppm", "tif", "tiff", "webp"),
+)
 IMAGE_SUFFIXES = {f".{kind}" for kind in _KINDS}
 _Entries = list[os.DirEntry[str]]
 _REMEDY = "save each image as KEY.jpg and its class as KEY.cls in one .tar file"
@@ -48,6 +51,7 @@ class FolderData(ImageFiles):
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
         self._ignored = 0
+        self._first_ignored = ""
         self._class_numbers: dict[str, int] = {}
         images = sorted(self._listed())
         if not images:
@@ -73,9 +77,12 @@ class FolderData(ImageFiles):
 
     def _remarks(self) -> Iterator[str]:
         if self._ignored == 1:
-            yield f"{self.path}: 1 file is not an image and is left out"
+            yield f"{self.path}: {self._first_ignored} is not an image and is left out"
         elif self._ignored:
-            yield f"{self.path}: {self._ignored} files are not images and are left out"
+            yield (
+                f"{self.path}: {self._ignored} files, such as {self._first_ignored}, are not "
+                "images and are left out"
+            )
         loose = int((self._classes == UNKNOWN_LABEL).sum())
         if self._class_numbers and loose:
             images = "1 image" if loose == 1 else f"{loose} images"
@@ -122,7 +129,11 @@ class FolderData(ImageFiles):
 
     def _images(self, files: _Entries) -> _Entries:
         images = [entry for entry in files if _suffix(entry.name) in IMAGE_SUFFIXES]
-        self._ignored += len(files) - len(images)
+        if len(files) > len(images):
+            self._ignored += len(files) - len(images)
+            names = (entry.name for entry in files)
+            others = (name for name in names if _suffix(name) not in IMAGE_SUFFIXES)
+            self._first_ignored = self._first_ignored or next(others)
         for entry in images:
             if not entry.name.isprintable() and not _is_utf8(entry.path):
                 raise CovcalError(f"{entry.path} has a name that is not UTF-8: rename the file")
@@ -140,7 +151,7 @@ def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
     try:
         with os.scandir(folder) as visited:
             entries = sorted(
-                (entry for entry in visited if not entry.name.startswith(".")),
+                (entry for entry in visited if not entry.name.startswith((".", "__MACOSX"))),
                 key=lambda entry: entry.name,
             )
     except PermissionError as error:

@@ -269,7 +269,11 @@ def prepare(
     domains, hashes = {}, SplitHashes(settings.seed)
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
-        labels = domain.labels(classes)
+        if name == "target" and (warning := _without_classes(domain, classes)):
+            warnings.append(warning)
+            labels = np.full(len(domain.ids), UNKNOWN_LABEL, dtype=np.int64)
+        else:
+            labels = domain.labels(classes)
         if name == "source":
             _require_labelled(domain, labels, classes, several=settings.multilabel)
         split = domain.given_split
@@ -359,6 +363,23 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
+    """Return a warning if no folder of a target's images is a class, so that no row is labelled."""
+    if not target.holds_images or not target.path.is_dir():
+        return None
+    from covcal_cli.data.folder import FolderData
+
+    folders = target.class_folders or ()
+    if not isinstance(target, FolderData) or not folders:
+        return None
+    if any(classes.index(folder) is not None for folder in folders):
+        return None
+    return (
+        f"{target.path}: no folder is a class ({listed(folders)}), so its rows have no labels. If "
+        "the folders are classes, give them the names of the classes"
+    )
 
 
 def _require_labelled(

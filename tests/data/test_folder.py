@@ -31,6 +31,7 @@ def put(folder: Path, *names: str) -> Path:
 def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> None:
     """As open-mmlab/mmpretrain#507 has it: .ipynb_checkpoints must not become class 0."""
     put(tmp_path, "b/2.png", "b/1.png", "a/sub/9.JPG", ".ipynb_checkpoints/x.png", "a/._1.png")
+    put(tmp_path, "__MACOSX/b/._1.png")  # a Mac adds this folder to a zip file
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     (tmp_path / ".DS_Store").write_text("")
     data = opened(tmp_path)
@@ -38,7 +39,7 @@ def test_rows_are_sorted_and_hidden_or_other_files_left_out(tmp_path: Path) -> N
     assert data.split_names == ["sub/9.JPG", "1.png", "2.png"]
     assert data.class_folders == ("a", "b")
     assert data.given_split is None
-    assert data.notes == (f"{tmp_path}: 1 file is not an image and is left out",)
+    assert data.notes == (f"{tmp_path}: notes.txt is not an image and is left out",)
 
 
 def test_split_folders_give_the_split(tmp_path: Path) -> None:
@@ -135,7 +136,11 @@ def test_classes_are_found_by_name(
     ("folders", "count", "message"),
     [
         (["a", "b"], 3, r"2 class folders \(a, b\) but the model has 3 classes: add an empty"),
-        (["1", "2", "3"], 2, r"3 class folders \(1, 2, 3\) but the model has 2"),
+        (
+            ["1", "2", "3"],
+            2,
+            r"3 class folders \(1, 2, 3\) but the model has 2 classes: start the name of a folder",
+        ),
         (["1", "01"], 5, "two class names mean the same number"),
         ([f"c{i:02d}" for i in range(20)], 3, r"c11, and 8 more\) but the model has 3"),
     ],

@@ -305,6 +305,10 @@ def test_classes_are_those_of_the_source_by_name(model: Path, tmp_path: Path) ->
     write_images(target, ["d/1.png"])
     with pytest.raises(CovcalError, match=r"folder 'd' is not a class of the source \(a, b, c\)"):
         extract(model, source, target, tmp_path / "g.h5")
+    days = write_images(tmp_path / "days", [f"2026-11-{day}/{day}.png" for day in range(10, 19)])
+    report = extract(model, source, days, tmp_path / "h.h5")
+    assert contents(tmp_path / "h.h5", "target")["labels"].tolist() == [-1] * 9
+    assert any("days: no folder is a class (2026-11-10" in text for text in report.warnings)
 
 
 def test_a_source_that_cannot_serve_is_refused(model: Path, target: Path, tmp_path: Path) -> None:
