@@ -179,6 +179,11 @@ def decide(
                     f"{unlabelled} of the picked rows have no label and count as wrong: label "
                     "them too, and run covcal label again"
                 )
+        if settings.costs is not None and draw.labelled.any():
+            notes = [
+                "--cost does not use labelled rows: the cost rests on the estimated accuracy. "
+                "covcal evaluate --decide measures the accepted rows"
+            ]
         sets = None
         if settings.coverage is not None:
             usable = labelled if uses_labels and labelled.is_uniform else None

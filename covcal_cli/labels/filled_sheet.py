@@ -73,8 +73,12 @@ def read_sheets(path: Path) -> list[Sheet]:
 
 
 def _sheet(table: LabelTable) -> Sheet:
-    path, columns = table.path, table.columns
     needed = ("id", "inclusion", "draw")
+    lower = {name.lower() for name in table.columns if name.lower() in (*needed, "label")}
+    ours = lower - set(table.columns)
+    columns = {n.lower() if n.lower() in ours else n: c for n, c in table.columns.items()}
+    table = replace(table, columns=columns)
+    path = table.path
     lacking = [name for name in needed if name not in columns]
     several = {
         name.removeprefix(LABEL_PREFIX): [cell.strip() for cell in cells]

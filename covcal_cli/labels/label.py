@@ -289,7 +289,12 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
             return classes.require(path, name, what="label")
     names = {name.casefold(): name for name in classes.names}
     like = get_close_matches(text.casefold(), names, n=1)
-    nearest = f"did you mean {names[like[0]]}?" if like else f"use one of {listed(classes.names)}"
+    classes_of_file = listed(classes.names)
+    nearest = (
+        f"did you mean {names[like[0]]}?"
+        if like
+        else f"use one of {classes_of_file}. If you cannot tell, leave it empty and pass --partial"
+    )
     raise CovcalError(
         f"{path}: the label {shown(text)} of {shown(row_id)} is not a class: {nearest}"
     )

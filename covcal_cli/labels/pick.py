@@ -201,6 +201,11 @@ def pick(
     if decision is not None:
         calibration = calibration or calibration_of(decision)
         made_for = read_decision(decision, calibration)
+        if made_for.error is None and made_for.sets is None:
+            raise CovcalError(
+                f"{decision} was made with --cost, which makes no promise: run covcal decide with "
+                "--error or --set, and give its result to --for"
+            )
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]

@@ -475,6 +475,12 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
     assert "no target column 'ward'" in done.error_line()
 
 
+def test_costs_say_that_labels_are_not_used(labelled: Path) -> None:
+    (labelled / "costs.json").write_text('{"review": 1, "wrong": 5}')
+    done = covcal("decide", "--cost", "costs.json", "-f", cwd=labelled).require_success()
+    assert "--cost does not use labelled rows" in done.err
+
+
 def test_costs_find_the_cheapest_share(folder: Path) -> None:
     """Costly errors accept few rows, cheap errors all rows, a costly pair rows of other classes."""
     shares = []
@@ -490,6 +496,8 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
     (folder / "costs.json").write_text(f'{{"review": 1, "wrong": 0.5, "pairs": [{pair}]}}')
     done = covcal("decide", "--cost", "costs.json", cwd=folder).require_success()
     assert "if a person reviews every row" in done.out
+    refused = covcal("pick", "features.h5", "--for", "decide.json", cwd=folder)
+    assert "decide.json was made with --cost, which makes no promise" in refused.error_line()
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert decision.share < 1
     command = ("apply", "--decide", "decide.json", "-o", "p.npz", "-q")

@@ -176,7 +176,7 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
     "some labels": (emptied, f"3 of {N} labels are empty"),
     "misspelt": (first_label("clas 2"), "is not a class: did you mean class 2?"),
-    "unlike any": (first_label("??"), "is not a class: use one of class 0, class 1, class 2"),
+    "unlike any": (first_label("??"), "use one of class 0, class 1, class 2. If you cannot tell"),
     "unknown id": (
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
         "the cells id and draw in line 2 do not belong together",

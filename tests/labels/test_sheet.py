@@ -141,6 +141,9 @@ READ: dict[str, Callable[[Lines], Lines]] = {
     "no columns for reading": lambda lines: [
         {name: line[name] for name in ("id", "label", "inclusion", "draw")} for line in lines
     ],
+    "columns in upper case": lambda lines: [
+        {name.upper(): cell for name, cell in line.items()} for line in lines
+    ],
     "a column of one's own": lambda lines: [line | {"remark": "a; b"} for line in lines],
     "class numbers": changed("label", lambda cell: cell.removeprefix("class ")),
     "class numbers by pandas": changed("label", lambda cell: f"{cell.removeprefix('class ')}.0"),
