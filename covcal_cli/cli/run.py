@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 # The steps are extract, calibrate, evaluate, (export or apply), and report.
 # adapt is one more step, and --from also adds one.
 _STEPS = 5
+_FITTED = 300  # rows for a fit that `run --from` suggests
 _NO_MODEL = (
     "No calibrated model was written, because the classes seem to be in the wrong order "
     "(covcal export --force writes one)"
@@ -307,6 +308,8 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     """Return which calibration is now used, the reason, and the numbers as text."""
+    from covcal_cli.files import as_word
+
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -331,6 +334,12 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
             f"{folder} did not change. The new results are in {renewal.report.page.parent}; add "
             f"{option} to use them."
         )
+        if labels is not None and comparison.answer.startswith("off"):
+            features = as_word(renewal.report.page.with_name("features.h5"))
+            lines.append(
+                "The confidence is wrong by labels. To fit to some of them: covcal calibrate "
+                f"{features} --labels {min(_FITTED, labels.labels // 2)} -o labelled.json"
+            )
     return "\n".join(lines)
 
 
@@ -350,7 +359,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     if labels.is_worse:
         return f"{first}{asked}: {measured} is worse ({sides})"
     span = f"difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
-    return f"{first}{asked}: {measured} may be worse ({sides}, {span})"
+    return f"{first}{asked}: {measured} is not proved better ({sides}, {span})"
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:

@@ -158,7 +158,7 @@ BY_LABELS, AS_ASKED = (
             (),
             False,
             False,
-            "be worse (ECE 6.1 instead of 10.0 %, difference between -8.0 and +0.1",
+            "not proved better (ECE 6.1 instead of 10.0 %, difference between -8.0 and +0.1",
         ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
@@ -168,7 +168,7 @@ BY_LABELS, AS_ASKED = (
             False,
             "on 49 labels, the new calibration",
         ),
-        (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "may be worse"),
+        (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "is not proved better"),
         (
             None,
             (),
@@ -220,6 +220,8 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
     elif "--force" not in options:
         option = "--replace" if by_labels is None else "--force"
         assert f"The new results are in out/next; add {option} to use them." in text
+        fit = "To fit to some of them: covcal calibrate out/next/features.h5 --labels "
+        assert (fit in text) == (by_labels is not None)
         assert found == before
 
 
