@@ -21,6 +21,11 @@ The names in `__all__` are public. Public names keep their meaning within a majo
 results may get more fields. All other names in the package are private and may change. To make this
 import fast, the module of a public name is loaded when the name is first used. A wrong argument
 raises a `CovcalError` that names the argument.
+
+Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
+explains these options. Some options have another name: `allow_limit` is ``--force`` of calibrate,
+`resamples` and `level` are ``--bootstrap`` and ``--confidence`` of evaluate, and `outputs` is
+``--logits``, ``--probabilities`` or ``--confidence`` of extract.
 """
 
 from importlib import import_module

@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils import estimator_checks
 
@@ -131,6 +131,11 @@ class TestFiles:
                 "resamples must be from 0 to 100000, not -3",
             ),
             (covcal.EvaluateSettings, {"seed": -1}, "seed must be at least 0"),
+            (
+                covcal.ExtractSettings,
+                {"outputs": "logit"},
+                "no kind of outputs 'logit': use logits",
+            ),
             (covcal.ApplySettings, {"domain": "targt"}, "no domain 'targt': use target, source"),
             (covcal.ApplySettings, {"split": "tset"}, "no split 'tset': use all, train"),
         ],
@@ -739,6 +744,11 @@ class TestScikitLearn:
         with pytest.warns(UserWarning, match="no better than always"):
             wrapped.fit(Rows(source, ["a", "b", "c"]), labels)
         assert wrapped.estimator_.columns == ["a", "b", "c"]
+
+    def test_what_is_no_classifier_is_refused(self) -> None:
+        for model in (LinearRegression(), "model"):
+            with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):
+                covcal.calibrated(model).fit(np.eye(60), np.arange(60) % 2)
 
     @pytest.mark.parametrize("shape", [(59,), (61,), (60, 1)])
     def test_rows_and_labels_of_a_wrapped_classifier_are_as_many(

@@ -37,7 +37,7 @@ from covcal_cli.arrays import (
 from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import CalibrateSettings, Problem
-from covcal_cli.errors import ArgumentError, CovcalError, checked_names, in_python
+from covcal_cli.errors import ArgumentError, CovcalError, checked_names, in_python, shown
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
@@ -468,6 +468,13 @@ class CalibratedClassifier:
         """
         X = X.tocsr() if hasattr(X, "tocsr") else X
         labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X))
+        if not any(
+            hasattr(self.estimator, name) for name in ("predict_proba", "decision_function")
+        ):
+            raise ArgumentError(
+                f"estimator must be a classifier with predict_proba or decision_function, not "
+                f"{shown(self.estimator)}"
+            )
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
         if hasattr(self.estimator, "classes_"):
             self.estimator_: Any = self.estimator

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from covcal_cli.data.rows import (
     Fractions,
     hashes_of,
 )
-from covcal_cli.errors import CovcalError, checked_settings
+from covcal_cli.errors import CovcalError, checked_settings, require_at_least, require_one_of
 
 
 @checked_settings
@@ -124,6 +125,11 @@ class ExtractSettings:
     multilabel: bool = False  # whether each output is about a label of its own
     # skip up to 1 % of the rows; if false, stop at the first row that cannot be read
     skip_unreadable: bool = True
+
+    def __post_init__(self) -> None:
+        if self.outputs is not None:
+            require_one_of("kind of outputs", self.outputs, get_args(OutputKind))
+        require_at_least("seed", self.seed, 0)
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
         """Return the shares of the splits; `trained` is true if the file gets features."""
