@@ -129,6 +129,9 @@ def label(
     if not is_replaced:
         check_output(output, force=force, inputs=map(Path, sheets))
     read = [sheet for name in sheets for sheet in read_sheets(Path(name))]
+    for number, name in enumerate(sheets):
+        if any(Path(name).samefile(other) for other in sheets[:number]):
+            raise CovcalError(f"{name} is given twice: give the CSV of each person once")
     read.sort(key=lambda sheet: sheet.number)
     filled = {sheet.number for sheet in read if sheet.n_labelled}
     names = labels_in(path)

@@ -172,6 +172,14 @@ def test_a_label_is_replaced_when_asked(folder: Path) -> None:
     assert "Labels     0 new, 1 replaced" in done.out
 
 
+@pytest.mark.parametrize("name", ["first.csv", "./first.csv", "link.csv"])
+def test_one_sheet_is_not_two_people(name: str, folder: Path) -> None:
+    """Else it would agree with itself on every row."""
+    (folder / "link.csv").symlink_to("first.csv")
+    line = covcal("label", "adapted.h5", "first.csv", name, cwd=folder).error_line()
+    assert f"{name.removeprefix('./')} is given twice: give the CSV of each person once" in line
+
+
 CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
     "some labels": (emptied, f"3 of {N} labels are empty"),
