@@ -32,6 +32,9 @@ from covcal_cli.files import as_word, grows_beyond_belief, require_file
 Plain = str | int | float
 # the file name of a table; the first group is the name without its suffixes
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
+# The attribute of a dataset with the number of chunks that were written as zeros. A lost part of a
+# file reads as zeros, and the checksum of zeros is zero.
+ZERO_CHUNKS = "zero_chunks"
 _CHECKSUM_BYTES = 4  # length of the checksum that is stored with each chunk
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
@@ -91,7 +94,8 @@ class Dataset:
         """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
 
         HDF5 looks up chunks in an index. If the index is damaged, HDF5 reads zeros. HDF5 stores the
-        list of all chunks in another place, so a complete list does not prove an intact index.
+        list of all chunks in another place, so a complete list does not prove an intact index. A
+        chunk that a disk lost reads as zeros with the right checksum, so such chunks are counted.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
@@ -100,10 +104,15 @@ class Dataset:
             starts = [
                 range(0, side, length) for side, length in zip(self.shape, sides, strict=True)
             ]
+            zeros = 0
             try:
                 for place in product(*starts):
-                    stored.read_direct_chunk(place)
-            except (OSError, RuntimeError, ValueError) as error:
+                    _, chunk = stored.read_direct_chunk(place)
+                    zeros += chunk == bytes(len(chunk))
+                written = self._raw.attrs.get(ZERO_CHUNKS)
+                if written is not None and zeros > written:
+                    raise ValueError(f"{zeros} chunks hold only zeros, not {written}")
+            except _DAMAGE as error:
                 raise CovcalError(
                     f"{self.path}: {self.name} has damaged chunks: copy the file again or make it "
                     "again"

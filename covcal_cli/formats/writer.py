@@ -16,7 +16,8 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from covcal_cli.hdf5 import Dataset
+from covcal_cli.arrays import AnyArray, Booleans
+from covcal_cli.hdf5 import ZERO_CHUNKS, Dataset
 
 Attribute = str | int | float
 _COPIED_BYTES = 4 << 20  # number of bytes that are copied at a time
@@ -78,6 +79,7 @@ class HDF5Writer:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
         self._allocated: dict[str, Any] = {}
+        self._not_zero: dict[Any, Booleans] = {}  # for each dataset, whether a chunk has any number
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
@@ -94,13 +96,16 @@ class HDF5Writer:
         """Write `block` into the rows from `start` on."""
         values = np.asarray(block)
         rows = slice(start, start + values.shape[axis])
-        self._allocated[name][(slice(None),) * axis + (rows,)] = values
+        dataset = self._allocated[name]
+        dataset[(slice(None),) * axis + (rows,)] = values
+        self._note_zeros(dataset, start, values, axis)
         self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
         """Write a whole dataset at once."""
         values = np.asarray(values)
-        self._file.create_dataset(name, data=values, **_layout(values.shape, values.dtype, 0))
+        layout = _layout(values.shape, values.dtype, 0)
+        self._note_zeros(self._file.create_dataset(name, data=values, **layout), 0, values, 0)
 
     def share(self, name: str, written: str) -> None:
         """Give a second name, `name`, to a dataset that is already written."""
@@ -121,8 +126,26 @@ class HDF5Writer:
             block = dataset[(slice(None),) * axis + (slice(start, start + rows),)]
             self.fill(name, start, block, axis=axis)
 
+    def _note_zeros(self, dataset: Any, start: int, values: AnyArray, axis: int) -> None:
+        """Note which chunks have a byte that is not zero. `values` begin at the row `start`."""
+        if dataset.chunks is None:
+            return
+        length, all_rows = dataset.chunks[axis], (slice(None),) * axis
+        n_chunks = -(-dataset.shape[axis] // length)
+        not_zero = self._not_zero.setdefault(dataset, np.zeros(n_chunks, dtype=bool))
+        for number in range(start // length, -(-(start + values.shape[axis]) // length)):
+            place = max(0, number * length - start)
+            # Usually the first row already has such a byte.
+            for end in (place + 1, (number + 1) * length - start):
+                rows = values[(*all_rows, slice(place, end))].astype(dataset.dtype, copy=False)
+                not_zero[number] |= np.ascontiguousarray(rows).reshape(-1).view(np.uint8).any()
+                if not_zero[number]:
+                    break
+
     def complete(self, **attributes: Attribute) -> None:
         """Write the last attributes, mark the file as complete, and write it to the disk."""
+        for dataset, not_zero in self._not_zero.items():
+            dataset.attrs[ZERO_CHUNKS] = int((~not_zero).sum())
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
         self._file.attrs["complete"] = 1

@@ -99,6 +99,53 @@ def test_a_flipped_byte_is_refused_or_changes_no_number(tmp_path: Path) -> None:
     assert refused.issuperset(in_chunks)
 
 
+def test_a_chunk_of_zeros_is_refused_unless_it_was_written(tmp_path: Path) -> None:
+    """The checksum of zeros is zero, so a block that a disk lost has the right checksum."""
+    path = write_adapted(tmp_path / "a.h5")
+    whole, content = read(path), path.read_bytes()
+    zeros = [name for name, values in whole.items() if values.ndim and not values.view("u1").any()]
+    assert not zeros
+    for name in (name for name, values in whole.items() if values.ndim):
+        damaged = bytearray(content)
+        place, size = chunk_bytes(path, name)
+        damaged[place : place + size] = bytes(size)
+        other = tmp_path / "other.h5"
+        other.write_bytes(damaged)
+        with pytest.raises(CovcalError, match=rf"other\.h5: /{name} (has damaged chunks|.*split)"):
+            read(other)
+
+
+@pytest.mark.parametrize("rows", [10, 300_000])
+def test_chunks_that_were_written_as_zeros_are_read(rows: int, tmp_path: Path) -> None:
+    """Labels of one class, also a copy of them, and rows that come in blocks of any size."""
+    path, copied = tmp_path / "a.h5", tmp_path / "b.h5"
+    labels = np.zeros(rows, dtype=np.int64)
+    labels[-1:] = 1 if rows > 10 else 0
+    with HDF5Writer(path, schema="x/1", classes=["a"], attributes={}) as writer:
+        writer.write("labels", labels)
+        writer.allocate("blocks", (rows, 2))
+        for start in range(0, rows, 7001):
+            writer.fill("blocks", start, np.zeros((min(7001, rows - start), 2)))
+        writer.complete()
+    with (
+        File(path, remedy="") as file,
+        HDF5Writer(copied, schema="x/1", classes=[], attributes={}) as w,
+    ):
+        w.copy("labels", file["labels"])
+        w.complete()
+    for written in (path, copied):
+        with File(written, remedy="") as file:
+            assert is_same(file["labels"][()], labels)
+    with File(path, remedy="") as file:
+        assert not file["blocks"][()].any()
+    with h5py.File(path, "r+") as file:
+        assert file["labels"].attrs["zero_chunks"] == (4 if rows > 10 else 1)
+        file["labels"][...] = 0
+        file["labels"].attrs["zero_chunks"] -= rows == 10
+    with File(path, remedy="") as file, pytest.raises(CovcalError, match="labels has damaged chun"):
+        file["labels"][()]
+
+
 @pytest.fixture(scope="module")
 def whole_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with features, a calibration and a filled label sheet; not to be changed."""

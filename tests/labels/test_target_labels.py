@@ -88,7 +88,7 @@ def test_estimate_does_not_see_them(small_files: Path, tmp_path: Path, kind: str
 def test_pick_and_label_do_not_see_them(adapted: Path) -> None:
     """Rows are drawn, and labels of theirs put in, whatever stands where evaluate reads."""
     found = []
-    for value in (0, 12345):
+    for value in (1, 12345):
         spoil(adapted, value)
         covcal("pick", adapted, "-n", 9, "-o", adapted.with_name("x.csv"), "-f").require_success()
         lines = adapted.with_name("x.csv").read_text()
