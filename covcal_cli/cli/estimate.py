@@ -244,6 +244,7 @@ def _further(expectation: "Expectation") -> "list[Table]":
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     """Return estimates as ``table``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.cli import tables
+    from covcal_cli.estimators.metrics import ACCURACY, COST
     from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table
     from covcal_cli.report.tables import latex
 
@@ -258,9 +259,10 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
             legend = []
-            if any(ALL_CLASSES in row for row in metrics.rows):
+            in_means = {e.metric for e in estimation.metrics if e.class_name is None}
+            if in_means - {ACCURACY, COST}:
                 legend.append(
-                    'The rows "all classes" hold the mean of the classes, except for accuracy '
+                    f'The rows "{ALL_CLASSES}" hold the mean of the classes, except for accuracy '
                     "and cost."
                 )
             if is_short and len(estimation.classes) > MOST_CLASSES:

@@ -121,6 +121,8 @@ def test_a_cost_has_a_gate(small_files: Path) -> None:
         assert f"gate cost <= {limit:g}" in done.out
     shown = f"{entry['value']:.3g} ({entry['low']:.3g} to {entry['high']:.3g})"
     assert f"Expected cost       {shown} per row, if every row is accepted" in done.out
+    one_class = (*asked, "--metrics", f"recall:{content['classes'][0]}")
+    assert 'The rows "all classes"' not in covcal(*one_class, cwd=small_files).require_success().out
     for kind, row in (("markdown", f"| all classes | {shown} |"), ("latex", f"& {shown} ")):
         assert row in covcal(*asked, "--format", kind, cwd=small_files).require_success().out
 
@@ -129,7 +131,7 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     """One row for the mean and one for each class, in each format."""
     asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
     out = covcal(*asked, cwd=small_files).require_success().out
-    assert "all classes" in out
+    assert 'The rows "all classes" hold the mean of the classes' in out
     assert "ranges of metrics are rules of thumb" in out
     out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
     assert "| class | recall | auroc |" in out
