@@ -20,6 +20,7 @@ from scipy.special import softmax
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_digits
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import StackingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -749,6 +750,13 @@ class TestScikitLearn:
         for model in (LinearRegression(), "model"):
             with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):
                 covcal.calibrated(model).fit(np.eye(60), np.arange(60) % 2)
+
+    def test_a_stack_of_classifiers_is_one(self) -> None:
+        """Its predict_proba appears only when it is fitted."""
+        rows, labels, _ = arrays(k=3)
+        model = StackingClassifier([("linear", LogisticRegression())])
+        wrapped = covcal.calibrated(model, method="temp").fit(rows, labels)
+        assert wrapped.predict_proba(rows).shape == (600, 3)
 
     @pytest.mark.parametrize("shape", [(59,), (61,), (60, 1)])
     def test_rows_and_labels_of_a_wrapped_classifier_are_as_many(

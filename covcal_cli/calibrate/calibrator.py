@@ -468,22 +468,16 @@ class CalibratedClassifier:
         """
         X = X.tocsr() if hasattr(X, "tocsr") else X
         labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X))
-        if not any(
-            hasattr(self.estimator, name) for name in ("predict_proba", "decision_function")
-        ):
-            raise ArgumentError(
-                f"estimator must be a classifier with predict_proba or decision_function, not "
-                f"{shown(self.estimator)}"
-            )
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
-        if hasattr(self.estimator, "classes_"):
-            self.estimator_: Any = self.estimator
-        else:
+        self.estimator_: Any = self.estimator
+        if hasattr(self.estimator, "fit") and not hasattr(self.estimator, "classes_"):
             order = np.random.default_rng(self.calibrator_.seed).permutation(len(labels))
             trained, rest = np.split(order, [round(_TRAINED * len(labels))])
             self.estimator_ = copy.deepcopy(self.estimator)
             self.estimator_.fit(_rows(X, trained), labels[trained])
             X, labels = _rows(X, rest), labels[rest]
+        if not hasattr(self.estimator_, "classes_"):
+            raise ArgumentError(f"estimator must be a classifier, not {shown(self.estimator)}")
         self.classes_: AnyArray = np.asarray(self.estimator_.classes_)
         self.calibrator_.fit(
             self._logits(X),
