@@ -170,6 +170,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         ordered.sort(key=numbers.__getitem__)
     elif are_placeholders(ordered):
         ordered.sort(key=placeholder_number)
+        if len(ordered) == count:
+            return replace(named_classes(ordered), whose="the source")
     if len(ordered) != count:
         if path.is_file():
             noun, remedy = "classes", "name the labels"

@@ -108,7 +108,13 @@ def test_what_is_asked_for_beats_the_model_which_beats_the_source() -> None:
 
 def test_placeholders_of_hugging_face_are_no_names() -> None:
     names = ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert choose_classes(None, names, [Data(PETS)], 3).names == PETS
+    guessed = choose_classes(None, names, [Data(PETS)], 3)
+    assert guessed.names == PETS
+    assert guessed.note is not None
+    # Labels that are placeholders too leave nothing to guess.
+    numbered = choose_classes(None, names, [Data(names)], 3)
+    assert numbered.names == names
+    assert numbered.note is None
 
 
 def test_a_model_that_names_other_than_its_classes_is_refused() -> None:
