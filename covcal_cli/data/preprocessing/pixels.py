@@ -118,12 +118,12 @@ class Resize:
 
 def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
     """Return the resized image. Raises ValueError if the result would be too large for memory."""
-    from PIL import Image
-
     width, height = image.size
     height, width = resize.target(height, width)
     if image.size == (width, height):
         return image
+    from PIL import Image
+
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
         raise ValueError(
@@ -143,8 +143,6 @@ def centred(
     of another size raises ValueError. `fill` is the colour of the border, one number per channel;
     by default it is black.
     """
-    from PIL import Image
-
     height, width = size
     if image.size == (width, height):
         return image
@@ -157,6 +155,8 @@ def centred(
     left = _offset(image.width - width, rule)
     if image.height >= height and image.width >= width:
         return image.crop((left, top, left + width, top + height))
+    from PIL import Image
+
     colour = fill[0] if len(fill) == 1 else fill or 0
     whole = Image.new(image.mode, (width, height), colour)
     whole.paste(image, (-left, -top))
@@ -238,10 +238,10 @@ class PixelPipeline:
         Raises ValueError if pixels have no fixed range (32 bits), or if resizing is off and the
         image does not have the size of the input. The caller skips such an image.
         """
-        from PIL import ImageOps
-
         kind = image.format
         if self.exif:
+            from PIL import ImageOps
+
             image = ImageOps.exif_transpose(image)
         image = eight_bit(image, kind)
         mode = "L" if self.color == "L" else "RGB"
@@ -285,9 +285,9 @@ def numbers(values: tuple[float, ...]) -> str:
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
     """Return 16-bit grey values scaled to 8 bits; Pillow itself would clip them at 255."""
-    from PIL import Image
-
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
+        from PIL import Image
+
         values = np.asarray(image).astype(np.float64) / _SIXTEEN_BIT_STEP
         return Image.fromarray(np.rint(values).astype(np.uint8))
     if image.mode in ("I", "F"):
