@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.classifiers import TORCH, kind_of
+from covcal_cli.classifiers import TORCH, kind_of, names_a_function
 from covcal_cli.errors import CovcalError
 from covcal_cli.export.forecaster import (
     Exporter,
@@ -138,9 +138,12 @@ def export(
             raise CovcalError(f"{model} holds its own weights: leave out --weights")
         exporter = OnnxExporter(Path(model), independent=bool(labels))
     if exporter.sha256 != calibration.model["sha256"]:
+        remedy = "export that model, or extract and calibrate this one"
+        if names_a_function(model):
+            remedy = f"pass the --weights of extract, or {remedy}"
         raise CovcalError(
             f"{document} was made for another model ({calibration.model['name']}, with another "
-            f"sha256) than {model}: export that model, or extract and calibrate this one"
+            f"sha256) than {model}: {remedy}"
         )
     # Open the model so that phi and the logits are the same tensors as in the extraction.
     aligned = calibrated_networks(calibration, document, networks)

@@ -52,7 +52,7 @@ def open_onnx(
 ) -> "OpenedOnnx":
     """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
     path = Path(model)
-    if weights is not None:
+    if weights is not None and path.exists():
         raise CovcalError(
             f"{path} contains its weights: leave out --weights (it is only for a torch model as "
             "module:function)"

@@ -33,7 +33,9 @@ def open_function(reference: str, weights: Path | None) -> Program:
         if isinstance(module, nn.DataParallel):
             module = module.module
         module = _on_cpu(reference, module).eval()
-        notes: tuple[str, ...] = (f"{reference} sets its own weights; --weights replaces them",)
+        notes: tuple[str, ...] = (
+            f"{reference} sets the weights: if it does not load them, pass --weights",
+        )
         if weights is not None:
             notes = load_weights(module, weights, reference)
         fed = find_inputs(module, reference, holders=(make, module))

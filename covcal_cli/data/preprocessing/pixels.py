@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 Size = tuple[int, int]
 Color = Literal["L", "RGB", "BGR"]
-Layout = Literal["NCHW", "NHWC", "NHW"]
+Layout = Literal["NCHW", "NHWC", "NHW", "flat"]  # flat: the values of NCHW as one vector
 Pixels = NDArray[np.uint8]
 _FORM = re.compile(
     r"(?P<none>none)|(?P<squash>squash)(?::(?P<height>\d+)(?:x(?P<width>\d+))?)?"
@@ -191,6 +191,8 @@ class PixelPipeline:
     def row_shape(self) -> RowShape:
         """The shape of one row of the model's input."""
         channels = len(self.mean)
+        if self.layout == "flat":
+            return (channels * self.size[0] * self.size[1],)
         shapes = {"NCHW": (channels, *self.size), "NHWC": (*self.size, channels), "NHW": self.size}
         return shapes[self.layout]
 
@@ -273,7 +275,9 @@ class PixelPipeline:
         """Return the part of a row for one channel as a view, shape (H, W)."""
         if self.layout == "NHW":
             return row
-        plane: AnyArray = row[channel] if self.layout == "NCHW" else row[..., channel]
+        if self.layout == "flat":
+            row = row.reshape(-1, *self.size)
+        plane: AnyArray = row[..., channel] if self.layout == "NHWC" else row[channel]
         return plane
 
 

@@ -4,6 +4,7 @@ The complete settings are printed and recorded.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -104,8 +105,13 @@ class Preprocessing:
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
         # find out which axis is which, and the size
-        layout = self.layout or _layout(shape)
-        axes = _axes(layout, shape)
+        sides = self.crop or self.size
+        layout: Layout = "flat"
+        if self.layout is None and len(shape) == 2 and sides is not None:
+            shape = _image_in_vector(shape, sides)
+        else:
+            layout = self.layout or _layout(shape)
+        axes = _axes("NCHW" if layout == "flat" else layout, shape)
         color = self.color or _color(shape, axes.get("C", 1))
         if axes.get("C", 1) not in (None, _CHANNELS[color]):
             raise CovcalError(
@@ -230,14 +236,34 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
     return axes
 
 
+def _image_in_vector(shape: Shape, size: Size) -> Shape:
+    """Return the shape in NCHW of images of `size` whose values are one vector per row."""
+    n_rows, length = shape
+    channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
+    if length is not None and channels is None:
+        raise CovcalError(
+            f"the model's input {_text(shape)} does not hold the pixels of {size[0]}x{size[1]} "
+            f"images in grey or RGB: {_pixels_remedy(shape)}give its rows as x in an .npz file"
+        )
+    return n_rows, channels, *size
+
+
+def _pixels_remedy(shape: Shape) -> str:
+    """Return advice to pass --size if the model's input is one vector; else ""."""
+    if len(shape) != 2:
+        return ""
+    length = shape[1] or 0
+    sides = [math.isqrt(length // c) for c in (1, 3) if math.isqrt(length // c) ** 2 * c == length]
+    return f"if it holds pixels, pass --size {sides[0] if any(sides) else 'HxW'}; otherwise "
+
+
 def _layout(shape: Shape) -> Layout:
     if len(shape) == 3:
         return "NHW"
     if len(shape) != 4:
         raise CovcalError(
-            f"the model's input {_text(shape)} is not an image: give its rows as x in an .npz "
-            "file, or set the attribute input_shape of a torch model that also reads images, "
-            "such as (1, 28, 28)"
+            f"the model's input {_text(shape)} is not an image: {_pixels_remedy(shape)}give its "
+            "rows as x in an .npz file"
         )
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
     if first == last:

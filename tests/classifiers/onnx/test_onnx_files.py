@@ -168,6 +168,8 @@ def test_weights_with_an_onnx_file_are_refused(tmp_path: Path) -> None:
     path = SOFTMAX.save(tmp_path)
     with pytest.raises(CovcalError, match="contains its weights: leave out --weights"):
         open_classifier(path, weights=path)
+    with pytest.raises(CovcalError, match=r"nets does not exist: .* or module:function"):
+        open_classifier(tmp_path / "nets", weights=path)
 
 
 @pytest.mark.real

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covcal_cli.data.preprocessing.pixels import PixelPipeline, Resize
+from covcal_cli.data.preprocessing.pixels import Color, PixelPipeline, Resize
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError
 from tests.made_rows import row_of
@@ -65,6 +65,20 @@ def test_the_declared_input_fills_in_what_is_not_given() -> None:
         assert Preprocessing().resolve(shape, F4).row_shape == row
 
 
+@pytest.mark.parametrize(("color", "channels"), [("L", 1), ("RGB", 3), ("BGR", 3)])
+def test_a_vector_holds_the_pixels_of_an_image_as_flatten_gives_them(
+    color: Color, channels: int
+) -> None:
+    asked = Preprocessing(size=(8, 6), mean=(0.5,), color=color)
+    flat = asked.resolve((None, channels * 48), F4)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 7, 3), np.uint8))
+    planes = asked.resolve((None, channels, 8, 6), F4)
+    rows = [np.empty(pipeline.row_shape, np.float32) for pipeline in (flat, planes)]
+    for pipeline, row in zip((flat, planes), rows, strict=True):
+        pipeline.write(image, row)
+    np.testing.assert_array_equal(rows[0], rows[1].reshape(-1))
+
+
 def test_what_is_given_wins() -> None:
     asked = Preprocessing(
         size=(8, 6), scale=1.0, mean=(127.0,), std=(128.0,), color="BGR", layout="NCHW"
@@ -78,8 +92,11 @@ def test_what_is_given_wins() -> None:
 @pytest.mark.parametrize(
     ("asked", "shape", "dtype", "message"),
     [
-        ({}, (None, 512), F4, "is not an image: give its rows as x in an .npz"),
-        ({}, (None, 512), F4, "or set the attribute input_shape of a torch model"),
+        ({}, (None,), F4, "is not an image: give its rows as x in an .npz"),
+        ({}, (None, 784), F4, "not an image: if it holds pixels, pass --size 28; otherwise give"),
+        ({}, (None, 3072), F4, "pass --size 32; otherwise"),
+        ({}, (None, 512), F4, "pass --size HxW; otherwise"),
+        ({"size": (8, 6)}, (None, 784), F4, "does not hold the pixels of 8x6 .*: .* --size 28;"),
         ({}, (None, None, None, None), F4, "which axis holds the channels: pass --layout"),
         ({"layout": "NCHW"}, (None, None, 8, 8), F4, "does not show its colours: pass --color"),
         ({}, (None, 3, None, None), F4, "has no fixed image size: pass --size"),
