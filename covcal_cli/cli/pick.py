@@ -142,6 +142,7 @@ def pick(
     from covcal_cli.labels.pick import pick as draw
     from covcal_cli.labels.sheet import sheet_text
     from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO
+    from covcal_cli.records import json_of
 
     names = [name.value for name in split or []]
     people = labellers or (2 if overlap else 1)
@@ -195,6 +196,11 @@ def pick(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
     sheet = picked.sheet
+    if decision is not None and count < (needed := json_of(decision)["labels_needed"]):
+        console.note(
+            f"{decision} suggests {needed} labels: with {count} labels, a promise is less likely "
+            "or is for fewer rows"
+        )
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
         console.note(
             "the page shows only the ids of the rows. To show images, pass --images TARGET. To "

@@ -93,6 +93,8 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     likely = "probably" if decision.promised_chance >= 0.8 else "perhaps"
     assert f"{likely} needs {decision.labels_needed} labels" in done.out
     assert np.all(np.diff([point.share for point in decision.curve]) > 0)
+    fewer = covcal("pick", "-n", decision.labels_needed - 1, "--for", "decide.json", cwd=folder)
+    assert f"suggests {decision.labels_needed} labels" in fewer.require_success().err
 
 
 DAMAGED: dict[str, tuple[str, Any]] = {
