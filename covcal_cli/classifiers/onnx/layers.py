@@ -28,7 +28,10 @@ QUANTISED = {
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
 # With reduce_range, the error of a network's outputs was 8e-8 instead of 0.03.
-OVERFLOW = "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI), or "
+OVERFLOW = (
+    "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI) and with more "
+    "calibration rows (logits outside their range are cut), or "
+)
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
 # the position of the weights among the inputs of each operator
