@@ -95,7 +95,7 @@ class EvaluateSettings:
     @property
     def groupings(self) -> tuple[str, ...]:
         """All columns by which rows are grouped."""
-        return tuple(dict.fromkeys(([self.by] if self.by else []) + [*self.grouped_by]))
+        return tuple(dict.fromkeys(([] if self.by is None else [self.by]) + [*self.grouped_by]))
 
 
 DEFAULTS = EvaluateSettings()

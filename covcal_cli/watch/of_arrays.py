@@ -259,7 +259,7 @@ class Watch:
             rest, logits = logits.drop(columns=names), logits[names]
         elif not hasattr(calibrator, "feature_names_in_"):
             _require_classes(logits, names)
-        if hasattr(logits, "__len__") and not len(logits):  # the period has no rows
+        if hasattr(logits, "__len__") and np.ndim(logits) and not len(logits):  # no rows
             return np.zeros((0, len(self._standard.calibration.classes))), rest
         if calibrator is not None:
             return calibrator.rows(logits), rest

@@ -95,11 +95,12 @@ class TestGroups:
         for name in ("[bold]nord", ":smile:", "[/]"):
             assert f" {name} " in out
 
-    def test_an_unknown_column(self, grouped: Path) -> None:
+    @pytest.mark.parametrize("name", ["site", ""])
+    def test_an_unknown_column(self, name: str, grouped: Path) -> None:
         """What there is to group by is listed."""
-        line = covcal("evaluate", grouped, "--by", "site").error_line()
+        line = covcal("evaluate", grouped, "--by", name).error_line()
         assert line.endswith(
-            "no target column 'site' to group by: use region, row, year, class, predicted"
+            f"no target column '{name}' to group by: use region, row, year, class, predicted"
         )
 
     def test_a_column_of_single_rows(self, grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:

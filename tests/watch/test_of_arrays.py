@@ -192,6 +192,8 @@ def test_a_period_may_have_no_rows(made: Path) -> None:
     for logits in nothing:
         assert watch.observe(logits, period="w").answer == "not known: the period has no rows"
     assert watch.observe(rows("w0")["logits"], period="w").measured.rows == 200
+    with pytest.raises(ValueError, match=r"logits must have shape .*, not \(\)"):
+        watch.observe(np.asarray(5), period="x")
 
 
 @pytest.mark.parametrize(
