@@ -1,7 +1,7 @@
 """Run the model on one domain, batch by batch, and write the rows to features.h5.
 
-A shard, a resumed run and an uninterrupted run divide the rows into different batches, but must
-give the same numbers to the last bit. `BatchRunner` follows two rules for this:
+Results must not depend on how rows are divided into batches, because runs can be split or resumed.
+`BatchRunner` follows two rules for this:
 
 - Every run of the model has the same number of rows. A shorter batch is filled up, because
   numerical libraries choose their algorithms by the size of the batch.
@@ -78,7 +78,7 @@ class DomainReport:
 
 @dataclass(eq=False)
 class DomainExtraction:
-    """One domain, with all that is needed to run the classifier on its rows and write them."""
+    """The extraction of one domain."""
 
     name: str  # "source" or "target"
     data: DomainData
@@ -106,7 +106,7 @@ class DomainExtraction:
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
-        """Yield some rows, in order, as batches of inputs of the model."""
+        """Yield batches of model inputs."""
         batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
         with closing(batches):  # if the caller fails, the threads that decode images must stop
             yield from batches
@@ -131,7 +131,7 @@ class DomainExtraction:
                 self._run_batch(spool, piece, runner.run, progress)
 
     def forget_begun(self) -> None:
-        """Close the batches in `begun`, and forget their first results."""
+        """Drop the first batch, its results and the open reader."""
         if self.begun is not None:
             self.begun[0].close()
         self.begun = None
@@ -143,7 +143,7 @@ class DomainExtraction:
         run: Callable[[Inputs], Results],
         progress: ProgressCallback | None,
     ) -> None:
-        """Add phi(x) and outputs of a batch, which `run` returns, to the spool."""
+        """Run a batch and add the results to the spool."""
         self._require_readable([*spool.skipped, *piece.skipped])
         arrays: dict[str, Float32s] = {}
         if len(piece.rows):
@@ -158,7 +158,7 @@ class DomainExtraction:
             progress(Progress(self.name, done, len(self.rows)))
 
     def add_evidence(self, spool: DomainSpool, outputs: Outputs, evidence: OutputEvidence) -> None:
-        """Add all outputs in the spool to the evidence on whether they are logits."""
+        """Update `evidence` with all outputs in the spool."""
         for values in spool.numbers()["logits"].blocks():
             evidence.add(outputs.shown(values))
 
@@ -334,7 +334,7 @@ class DomainExtraction:
 
 
 def skipped_words(count: int) -> str:
-    """Return how many files were skipped, as the end of a sentence; "" if no file was skipped."""
+    """Return the number of skipped files, as text."""
     return f"; {count} {'file' if count == 1 else 'files'} skipped" if count else ""
 
 
@@ -385,7 +385,7 @@ def prove(
 
 
 def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, copies: int) -> bool:
-    """Return whether the first row gets other logits in a batch of copies of itself."""
+    """Return whether the logits of the first row depend on its batch."""
     repeated = {name: np.repeat(values[:1], copies, axis=0) for name, values in inputs.items()}
     _, same = classifier.run(repeated)
     moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
@@ -402,7 +402,7 @@ class BatchRunner:
 
     @property
     def note(self) -> str | None:
-        """A note why each row is run alone; None if rows are run together."""
+        """A note if each row is run alone, else None."""
         if not self._alone:
             return None
         return (
@@ -485,10 +485,10 @@ class OutputStatistics:
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:
-    """Return the attributes that say how exactly the last layer gives the logits.
+    """Return the attributes with the rounding error of the last layer.
 
     `worst` is the largest ``|phi W^T + b - logits|`` over all rows of the file, and `largest` is
-    the largest ``|logit|``. Both are stored, because ``merge`` needs both numbers of every part.
+    the largest ``|logit|``.
     """
     rounded = _significant(worst)
     return {

@@ -12,11 +12,10 @@ An extraction has five steps:
 4. Settle: all rows decide whether the outputs are logits or probabilities
    (`classifiers.classifier.Outputs`).
 5. Join (`DomainExtraction.write`): the numbers in the spool, with labels, splits, ids and groups,
-   are a `parts.Part` of the domain, and `parts.Join` writes them. ``covcal merge`` joins the parts
-   in several files in the same way. So it writes the same bytes.
+   are a `parts.Part` of the domain, and `parts.Join` writes them. ``covcal merge`` uses the same
+   code.
 
-Rows are in a stable order, and the file contains no dates or other facts of a single run. So the
-same input gives the same bytes.
+Rows are in a stable order, and the file contains no dates. So the same input gives the same bytes.
 
 `dry_run` runs a few batches and says what an extraction would do, without writing.
 """
@@ -279,7 +278,7 @@ class DryRun:
     """A description of what an extraction would do, for the user."""
 
     reading: str  # see `ExtractReport`
-    head: str  # in one line, the last linear layer and how exactly it gives the logits of one batch
+    head: str  # the last linear layer and its rounding error on one batch
     preprocessing: str  # in one line, how images are preprocessed
     holds_images: bool
     classes: tuple[str, ...]  # in the order of the logits

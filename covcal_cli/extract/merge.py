@@ -1,8 +1,7 @@
 """``covcal merge``: join the features files of parts of the data into one features file.
 
 The parts are the shards of one run, or one file per domain, or both. The result has the same bytes
-as one run over all of the data. Parts that do not belong together are refused, and the message
-names the first difference.
+as one run over all data.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +111,7 @@ def join_domains(
 ) -> MergeReport:
     """Write the rows of each domain from all files of a run.
 
-    `also` is called with the parts of each domain, and writes more into the file.
+    `also` writes further datasets of a domain.
     """
     with ExitStack() as stack:
         # a domain consists of its parts in all files
@@ -225,7 +224,7 @@ def _plain(value: Any) -> Attribute:
 
 
 def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse files unless they are all shards of a domain, and each shard occurs once."""
+    """Refuse missing or repeated shards."""
     shards: dict[int, FeatureFile] = {}
     counts = set()
     for file in files:

@@ -1,8 +1,7 @@
 """Parts of a domain's rows: kept while a run extracts them, and joined to one features file.
 
-A `Part` is some of the rows: the rows that a run has finished, a shard, or all rows of a domain in
-another file. `Join` writes the rows of all parts in order, in blocks of one size. The layout of an
-HDF5 file depends only on the order of writing. So equal rows give equal bytes, however they are
+A `Part` holds finished rows of a run, a shard, or a domain of another file. `Join` writes the rows
+of all parts in order, in blocks of one size. So equal rows give equal bytes, however they are
 divided into parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
@@ -11,8 +10,8 @@ of numbers per array, and a journal with one line of JSON per batch. The line is
 numbers of its batch, and contains their checksum:
 
 - If the process is killed, only the batch in progress is lost.
-- After a power cut, numbers that the journal names may be missing. Then the checksum is wrong, and
-  this batch and all later batches are run again.
+- If a checksum is wrong, for example after a power cut, that batch and all later batches are run
+  again.
 
 ``config.json`` has every setting that changes the numbers. A run with other settings is never
 continued. Files are joined only if they have the same model, classes and options. If not, the
@@ -74,7 +73,7 @@ class Part:
 
 
 class Join:
-    """One domain, which consists of the rows of all parts in order, with the same columns."""
+    """The parts of one domain, joined in the order of the rows."""
 
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
@@ -160,8 +159,6 @@ class Join:
         """Yield pieces (part, start, stop), and the order that sorts their rows by row number.
 
         The order is None if there is only one part. Each part is read once, from beginning to end.
-        With several parts, each step takes the rows with the next `size` numbers, from all parts
-        that have such rows.
         """
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
@@ -338,7 +335,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Accept a line of the journal if the files contain all of its numbers, undamaged."""
+        """Accept a line of the journal if its numbers are complete and undamaged."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -383,7 +380,7 @@ class DomainSpool:
 
 
 def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
-    """Return one checksum of a batch: of its numbers (`checksum`) and of its journal line."""
+    """Return the checksum of a batch and its journal line."""
     return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
 
 
@@ -481,7 +478,7 @@ def require_origin(file: FeatureFile) -> None:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Return the setting in which two attributes with preprocessing differ."""
+    """Return the first preprocessing setting that differs."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
     except (TypeError, ValueError):  # the attribute is damaged

@@ -1,8 +1,7 @@
 """Choose and check every setting of an extraction before the model runs on all rows.
 
-``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. If there is no model, a
-`TableClassifier` takes its place. So tables of outputs are extracted by the same code as the
-outputs of a model.
+``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. Without a model, a
+`TableClassifier` reads the outputs from tables.
 """
 
 import hashlib
@@ -94,7 +93,7 @@ class ExtractPlan:
     threads: int
     domains: Mapping[str, DomainExtraction]  # the source first
     warnings: tuple[str, ...]  # warnings, one line each
-    origin: str | None  # a note on where the preprocessing was found, unless the user named it
+    origin: str | None  # a note on the source of the preprocessing
     remarks: tuple[str, ...]  # notes on the columns of tables
 
     @property
@@ -331,8 +330,7 @@ def _proved(
 ) -> BatchRunner:
     """Check the last layer on a first batch, and whether rows influence each other.
 
-    The domain of this batch keeps its results and the open reader, so that `DomainExtraction.run`
-    neither reads nor runs these rows again.
+    The domain keeps the results, so `DomainExtraction.run` does not repeat the batch.
     """
     runner = None
     for domain in domains.values():
@@ -359,7 +357,7 @@ def _proved(
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use; in a container, they may be fewer."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -517,8 +515,8 @@ def base_preprocessing(
 ) -> tuple[Preprocessing, str | None]:
     """Return the preprocessing before options such as --size change it, and where it was found.
 
-    It is the preprocessing that --preprocess names, or else the preprocessing that comes with the
-    model, in its metadata or in a file beside it. If the user named it, the note is None.
+    The source is --preprocess, the model's metadata, or a file beside the model. If the user named
+    it, the note is None.
     """
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
@@ -639,7 +637,7 @@ class TableClassifier:
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts that are not empty. A text that both domains have is returned once."""
+    """Return the texts without empty texts and repetitions."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

@@ -119,7 +119,7 @@ class Calibration(Document):
     )
     discriminator: str | None  # "logistic" or "network"; None without importance weights
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
-    loss: str  # the loss that T_f minimises: "brier" or "nll"
+    loss: str  # the loss function: "brier" or "nll"
     # the fit of T_f: rows, errors, loss before and after, and the limit of T_f if T_f equals it
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # the fields of `WeightHealth`; None without weights
@@ -153,8 +153,7 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """The mean target confidence before and after calibration.
 
-        The mean is over the rows for which the accuracy was estimated, or, without an estimate,
-        over the target validation rows.
+        The rows are the rows of the accuracy estimate, or by default the target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")

@@ -28,7 +28,7 @@ Covered = Literal["future rows", "these rows"]
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The expected error if only the rows with the highest scores are accepted."""
+    """The expected error of the accepted rows for one share of accepted rows."""
 
     share: Share  # the share of rows that is accepted
     error: Share  # the expected share of wrong rows among the accepted rows
@@ -84,7 +84,7 @@ class SetRule:
     coverage: Share  # the share of rows whose set should contain the right class
     cut: Share  # the smallest probability of a class in a set
     mean_size: float  # mean number of classes in a set
-    labels: Count  # number of labels from which the cut was chosen; 0 if the cut is an estimate
+    labels: Count  # number of labels used for the threshold; 0 without labels
     certainty: Share | None  # the certainty of the coverage
 
     def members(self, probabilities: Floats) -> Booleans:
@@ -104,7 +104,7 @@ class Decision(Document):
     error: Share | None
     certainty: Share  # the certainty of the promise
     covers: Covered  # the rows that the promise is about
-    score: str  # the name of the number that ranks the rows
+    score: str  # the name of the score
     threshold: Share | None  # the score above which rows are accepted; None if no row is accepted
     share: Share  # the share of rows that is accepted
     rows: Number  # number of target rows of `splits`
@@ -180,8 +180,7 @@ def beliefs_of(
 ) -> list[Float64s]:
     """Return the expected wrong rows at each point of a curve, as shares of all rows.
 
-    There is one array for each part. Part 0 stands for the expected error, part 1 for the high end
-    of its range, and part -1 for the low end.
+    Part 0 is the expected error, part 1 the high end of its range, and part -1 the low end.
     """
     share, error, low, high = np.array([(p.share, p.error, p.low, p.high) for p in curve]).T
     errors = [error + abs(part) * ((high if part > 0 else low) - error) for part in parts]

@@ -110,10 +110,7 @@ class Domain:
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return at most `most` random rows of these splits, ascending, as `thinned` draws them.
-
-        Reads the rows in blocks, because the numbers of all rows could take much memory.
-        """
+        """Return at most `most` random rows of these splits, ascending, as `thinned` draws them."""
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
@@ -262,7 +259,7 @@ class Domain:
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             if len(part) == len(rows) and taken.dtype == np.float32:
-                return taken  # all rows are in this part, so no copy is needed
+                return taken  # no copy is needed
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
@@ -384,7 +381,7 @@ class FeatureFile:
 
     @property
     def handle(self) -> File:
-        """The open HDF5 file, for content that no method of this class returns."""
+        """The open HDF5 file."""
         return self._file
 
     def sha256(self) -> str:
@@ -511,7 +508,7 @@ def _label_names(path: Path, attributes: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def thinned(rows: Rows, most: int, seed: int) -> Rows:
-    """Return at most `most` random rows of `rows`, ascending. Equal seeds give equal rows."""
+    """Return a random sample of at most `most` rows, ascending."""
     if len(rows) <= most:
         return rows
     return rows[thinned_places(len(rows), most, seed)]

@@ -1,12 +1,10 @@
 """Which file was made from which, and whether files still belong together.
 
-If the user names no file, a command takes a file of the current folder, which must still belong to
-the files beside it. Otherwise a command could mix a new extraction with the results of an
-earlier extraction. A file that the user names is always used; a note says if it does not belong to
-the other files.
+By default, a command takes files of the current folder and refuses files of different extractions.
+A file that the user names is always used; a note warns about a mismatch.
 
-Anybody may have written a JSON document. So a file that only a document names is opened only if the
-file is in the folder of the document.
+JSON documents are not trusted. A path in a document is used only if the file is in the document's
+folder, or the user names the file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +28,6 @@ from covcal_cli.formats.features import (
 from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
-# If the user names no file, a command takes adapted.h5, or else features.h5.
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
 # The attributes of an adapted file that identify the features file from which it was made.
 _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
@@ -92,7 +89,7 @@ def file_to_judge(
     - `path`: the file that the user named.
     - `calibrations`, `documents`: the calibrations and their files.
     - `purpose`: the name of the command, for messages.
-    - `picked`: whether cal.json of this folder was taken because the user named no calibration.
+    - `picked`: whether cal.json is the default and not named by the user.
 
     Raises `CovcalError` if a file that the user did not name has changed, was made from a file that
     has changed, or is outside the calibration's folder.
@@ -180,7 +177,7 @@ def is_unchanged(entry: Input) -> bool:
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 that a file had before rows were labelled, which identifies the file."""
+    """Return the sha256 of a file before rows were labelled."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # not an HDF5 file, or a damaged file

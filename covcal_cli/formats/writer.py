@@ -1,8 +1,7 @@
 """Write covcal's HDF5 files, block by block. The module `features` reads the files.
 
-Equal blocks give equal bytes, because there are no time stamps and no compression, and HDF5's
-default version is used. Datasets consist of chunks of about half a MiB, each with a checksum
-(fletcher32) that HDF5 compares whenever it reads the chunk. The root attribute ``complete`` is
+Equal blocks give equal bytes, because there are no time stamps and no compression. Datasets consist
+of chunks of about half a MiB, each with a checksum (fletcher32). The root attribute ``complete`` is
 written last, and covcal refuses a file without ``complete``.
 """
 
@@ -108,7 +107,7 @@ class HDF5Writer:
         self._note_zeros(self._file.create_dataset(name, data=values, **layout), 0, values, 0)
 
     def share(self, name: str, written: str) -> None:
-        """Give a second name, `name`, to a dataset that is already written."""
+        """Add the hard link `name` to a dataset."""
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
@@ -171,7 +170,7 @@ def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str
 
 
 def _storable(value: Attribute) -> Attribute:
-    """Return an attribute that HDF5 accepts: bytes of paths that are not UTF-8 are escaped."""
+    """Return an attribute with invalid UTF-8 escaped."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
