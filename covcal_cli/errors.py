@@ -80,7 +80,7 @@ class OutputExistsError(CovcalError):
 
 
 class TooFewRowsError(CovcalError):
-    """A file has too few rows: a domain or a split is missing or small, or labels are missing."""
+    """A file has too few rows or labels."""
 
 
 class UnlabelledError(CovcalError):
@@ -104,7 +104,7 @@ class StoppedError(Exception):
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return, in quotes and cut to `limit` characters, a value that a user or a file gave."""
+    """Return a value in quotes, cut to `limit` characters."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
@@ -171,7 +171,7 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-# A command with its options, which stays; an option that names its Python argument; other options.
+# Three cases: a command, an option with its Python argument, any option.
 _OPTION = re.compile(
     r"covcal [a-z]+ (?:[^:;,.]|\.(?=\S))*|--[a-z-]+ \((\w+=True) in Python\)|--([a-z][a-z-]*)"
     r"|(?<=\s)-o\b"

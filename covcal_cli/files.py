@@ -28,7 +28,7 @@ if sys.platform != "win32":
     import fcntl
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# endings of names that promise another format than HDF5
+# file extensions of other formats than HDF5
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
 # The largest plausible ratio of an array's size in memory to its size in the file.
@@ -46,8 +46,8 @@ def check_output(
     """Refuse an output that cannot be written, or that must not be replaced.
 
     Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
-    is not a plain file or is one of `inputs`, or if its folder does not exist. The message names
-    `option`, with which the user gave the path.
+    is not a plain file or is one of `inputs`, or if its folder does not exist. `option` is the name
+    of the path's option, for messages.
     """
     try:
         path.resolve()
@@ -72,7 +72,7 @@ def check_output(
 
 
 def require_hdf5_name(path: Path) -> None:
-    """Refuse an output whose name promises another format than HDF5."""
+    """Refuse an output with the file extension of another format."""
     if path.suffix.lower() in _OTHER_FORMATS:
         name = path.with_suffix(".h5").name
         raise CovcalError(f"{path} would hold HDF5, not {path.suffix}: name it {name}")
@@ -234,7 +234,7 @@ def _begun(path: Path) -> _Writing:
 
 
 def _created(path: Path, partial: Path) -> _Writing | None:
-    """Create and lock the hidden sibling; return None if the caller must try again."""
+    """Create and lock the hidden sibling, or return None to try again."""
     how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
@@ -286,7 +286,7 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return an error with a remedy if covcal knows a remedy, else the error itself."""
+    """Return the error, with a remedy if possible."""
     # HDF5 gives the error number only in its text.
     if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
         return CovcalError(

@@ -95,7 +95,7 @@ class Dataset:
 
         HDF5 looks up chunks in an index. If the index is damaged, HDF5 reads zeros. HDF5 stores the
         list of all chunks in another place, so a complete list does not prove an intact index. A
-        chunk that a disk lost reads as zeros with the right checksum, so such chunks are counted.
+        lost chunk also reads as zeros with a valid checksum. So chunks of zeros are counted.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
@@ -135,7 +135,7 @@ def _usual_type(dtype: np.dtype[Any]) -> Any:
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether any slice along the last axis has only zeros or only empty texts."""
+    """Return whether any slice along the last axis has only zeros or empty texts."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
@@ -250,7 +250,7 @@ class File(Group):
 
     @property
     def n_beside(self) -> int:
-        """The number of groups in the parent of the group that is read. This group counts too."""
+        """The number of groups in the parent group."""
         with _readable(self.path, "/"):
             return len(self._raw.parent)
 
@@ -267,7 +267,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return, by name, those of the root attributes `names` that are texts or single numbers.
+    """Return the root attributes `names`, if they are texts or single numbers.
 
     The rest of the file is not checked.
     """
@@ -437,9 +437,7 @@ def _require_checksums(
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield name and value of the attributes that are texts or single numbers.
-
-    If `names` is given, all other attributes are left out.
+    """Yield name and value of text and number attributes, only of `names` if given.
 
     `group` is h5py's low-level identifier, which is twice as fast as h5py's object.
     """

@@ -87,7 +87,7 @@ def describe(path: str | Path) -> str:
 
 
 def _other_kind(start: bytes, suffix: str) -> str:
-    """Return the end of an error message: the kind of a file, and what to do with such a file."""
+    """Return the kind of a file and a remedy, for an error message."""
     if start.lower().startswith(b"<!doctype html"):
         return "is a web page: open it in a browser"
     if start.startswith((b"\x89PNG", b"<svg", b"%PDF")):
@@ -317,7 +317,7 @@ def _of_schema(path: Path, schema: Any) -> Lines:
 
 
 def _model(calibration: Calibration) -> str:
-    """Return the name of the model and the start of its hash, or that there is no model."""
+    """Return the name and the shortened hash of the model."""
     name, digest = calibration.model["name"], calibration.model["sha256"]
     return f"{name} {digest[:12]}" if digest else f"not named, because a table held its {name}"
 

@@ -98,7 +98,7 @@ Number = Annotated[int, Within(1)]  # a count that is at least 1
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError if one of the numbers is smaller than the number before it. Skip None."""
+    """Raise ValueError if the numbers decrease. Skip None."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
@@ -106,7 +106,7 @@ def require_ascending(**values: float | None) -> None:
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Raise ValueError if `content` lacks a key of `kinds`, or has a value of another type."""
+    """Check the keys and types of `content`; raise ValueError."""
     values = _checked(dict, content, place)
     for name, kind in kinds.items():
         if name not in values:
@@ -186,7 +186,7 @@ def encoded(value: Any, path: Path) -> Any:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """Return the hash of a document's content. Spaces and the order of keys do not matter."""
+    """Return the hash of a document's content."""
     rest = {name: value for name, value in content.items() if name != DIGEST}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -333,7 +333,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # The file's hash also notices if somebody swapped the calibrations of two labels.
+        # The file's hash also detects exchanged calibrations.
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
@@ -350,7 +350,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
 
 
 def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the labels of a file that has one document per label; empty for other files."""
+    """Return the label names of a file with one document per label."""
     documents = content.get("labels")
     if content.get("schema") != multilabel.SCHEMA or not isinstance(documents, dict):
         return ()
@@ -434,7 +434,7 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return every field's name, keys and type, and whether the field is required."""
+    """Return the name, keys, type and necessity of each field."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (
