@@ -297,6 +297,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names with commas between them; if there are many, the first names and a count."""
+    """Return names as text; a long list is shortened."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -25,7 +25,7 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # how many batches threads fill while the model reads another
+_AHEAD = 2  # number of batches that threads fill in advance
 _SMALL = 64 * 64 * 3  # number of values up to which an image counts as small
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
@@ -84,7 +84,7 @@ class ImageFiles(ABC):
 
 
 def openers_of(opener: Callable[[int], Opener], rows: Rows, size: int) -> Iterator[list[Opener]]:
-    """Yield for each batch of `size` rows a list of functions, each of which opens an image."""
+    """Yield batches of functions that open images."""
     for start in range(0, len(rows), size):
         yield [opener(row) for row in rows[start : start + size].tolist()]
 
@@ -97,7 +97,7 @@ def decode_batches(
     *,
     threads: int,
 ) -> Generator[Batch, None, None]:
-    """Yield batches of decoded images for the input `name`, and decode the next ones meanwhile.
+    """Yield batches of decoded images for the input `name`.
 
     `openers` has a sequence of functions for each batch. Each function opens the image of one row.
     If a function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten

@@ -189,7 +189,7 @@ def _contents(store: Store) -> str:
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the class of each column or array whose name matches; "" if it names no class."""
+    """Return the class of each matching column; "" without a class name."""
     class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)
@@ -201,7 +201,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns of the classes if each is named like its class, without a prefix.
+    """Return the columns that have the names of the classes.
 
     pandas writes such tables after ``predict_proba``. The classes are `classes`, or all labels.
     """
@@ -273,7 +273,7 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 
 
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-    """Return the order in which names are used, as positions, and the names in this order.
+    """Return the positions of the sorted names, and the sorted names.
 
     Numbers are sorted, and so are the placeholders LABEL_0, LABEL_1 and so on; other names keep
     their order. If the names are the numbers 0 to K-1, None is returned instead of the names.

@@ -134,8 +134,7 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    All outputs are read once at the beginning, because only all rows together show whether they are
-    logits or probabilities.
+    All outputs are read once at the beginning, to decide whether they are logits or probabilities.
     """
 
     holds_images = False

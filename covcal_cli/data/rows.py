@@ -1,7 +1,7 @@
 """Read the labels, split, ids, groups and domain of rows from their file.
 
-The code after `RowFacts` finds columns that could be mistaken for features. They are ids, and a
-column ``domain``, which says whether a row belongs to the source or the target.
+The code after `RowFacts` finds columns that could be mistaken for features. They are ids and a
+column ``domain`` with the values source and target.
 
 If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
 name. So a new file does not change the splits of the other files.

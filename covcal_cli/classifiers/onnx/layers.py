@@ -400,7 +400,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return the largest rounding error that tensors of integers after `start` cause in the output.
+    """Return the largest rounding error in the output from integer tensors after `start`.
 
     Each tensor of integers adds two steps of its scale, because a quantised softmax is computed
     from a rounded table.

@@ -282,8 +282,7 @@ class Reading:
     ) -> "Reading":
         """Add a batch to the proof that phi W^T + b gives the scores, and return the reading.
 
-        If the scores are not a linear function of features that the user chose, the reading that is
-        returned has no W and b.
+        W and b are None if the scores are not a linear function of the chosen features.
         """
         head = self.head
         if features is None or head.weight is None or head.bias is None:

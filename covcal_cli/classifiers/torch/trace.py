@@ -1,7 +1,7 @@
 """Record a run of a torch program: its linear layers, their order, and the features of ``--phi``.
 
-Eager modules, TorchScript and exported programs run the same operators. So a call of a linear layer
-(`LayerCall`) is recognised by its operator and the operator's arguments.
+Eager modules, TorchScript and exported programs run the same operators. So a `LayerCall` is
+recognised by the operator and the arguments.
 
 - A `Trace` records from which layers an output comes.
 - A `LayerReader` records the values in chosen layers, in every later run.
