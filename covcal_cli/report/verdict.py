@@ -5,7 +5,7 @@ tested, because a mean can hide a wrong class. Without labels, the verdict uses 
 accuracy, and says that nothing was measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -270,6 +270,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
         f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
         *_compared(_changes(evaluation, name)),
+        *_better(evaluation, name, content.calibrations),
         *_overtaken(evaluation, name),
     ]
     if "ece" in evaluation.intervals.get(name, {}) and classes.n > 1:
@@ -279,7 +280,11 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    changes = (evaluation.difference(name, NONE, metric) for metric in _NAMES)
+    return _differences(evaluation, name, NONE)
+
+
+def _differences(evaluation: Evaluation, name: str, against: str) -> list[Difference]:
+    changes = (evaluation.difference(name, against, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
 
@@ -383,7 +388,11 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
 
 def _average(gap: MeanGap) -> str:
     sentence = gap.sentence
-    return f"On average it is {sentence}" if gap.direction else sentence[:1].upper() + sentence[1:]
+    return (
+        f"On average the confidence is {sentence}"
+        if gap.direction
+        else sentence[:1].upper() + sentence[1:]
+    )
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
@@ -403,6 +412,20 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
     else:
         conclusion = "these rows do not prove that it is better or worse"
     return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
+
+
+def _better(evaluation: Evaluation, name: str, calibrations: Iterable[str]) -> list[str]:
+    """Return a sentence for each calibration that is proved better than the first one."""
+    sentences = []
+    for other in calibrations:
+        changes = _differences(evaluation, other, name)
+        better = [_NAMES[change.metric] for change in changes if change.direction == -1]
+        if better and not any(change.direction == 1 for change in changes):
+            sentences.append(
+                f"On the same rows, {other} is better than {name} ({listed(better)}): "
+                f"prefer {other}."
+            )
+    return sentences
 
 
 def _expected(content: ReportContent) -> Verdict:

@@ -172,6 +172,17 @@ class TestVerdict:
         assert "it is better by" in page.words
         assert "Do not trust the confidence: it is too" in page.words
 
+    def test_a_later_calibration_that_is_proved_better(self, folder: Path) -> None:
+        """The verdict is about the first calibration, and names the better one."""
+        harmful, fitted = calibrated(folder, name="a.json", forecaster=0.2), calibrated(folder)
+        documents = ("-c", f"sharp={harmful}", "-c", f"fitted={fitted}")
+        page = reported(folder, *documents)
+        assert "On the same rows, fitted is better than sharp (ECE, Brier score, log loss)" in (
+            page.words
+        )
+        page = reported(folder, *documents[2:], *documents[:2], "-f")
+        assert "is better than" not in page.words
+
     def test_harm(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
         assert "Do not use temp here: it makes the confidence worse." in page.words
@@ -225,7 +236,9 @@ class TestVerdict:
         ece = re.search(r"the calibration error \(ECE\) is (\d+\.\d) to \d+\.\d points", page.words)
         assert ece is not None
         assert float(ece[1]) > 1
-        assert re.search(r"No average error|On average it is too \w+ by [01]\.\d", page.words)
+        assert re.search(
+            r"No average error|On average the confidence is too \w+ by [01]\.\d", page.words
+        )
 
     def test_without_intervals_nothing_is_said_of_chance(self, folder: Path) -> None:
         page = reported(folder, "-c", str(calibrated(folder)), "--bootstrap", "0")
