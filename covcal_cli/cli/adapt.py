@@ -105,8 +105,9 @@ def _summary(report: "AdaptReport") -> str:
 
     members, counts = report.members, report.counts
     apart = members_apart(members)
-    on = f" in {apart} of {len(members)} members" if 0 < apart < len(members) else ""
-    result = f"not aligned{on}: source and target still differ" if apart else "aligned"
+    result = "not aligned: source and target still differ" if apart else "aligned"
+    if 0 < apart < len(members):
+        result = f"source and target still differ for {apart} of {len(members)} members"
     shares = _range(100 * member.ess_share for member in members)
     agreement = _range(100 * member.target_agreement for member in members)
     steps = _range((member.steps for member in members), "")

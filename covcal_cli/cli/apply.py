@@ -125,7 +125,7 @@ def apply(
     for text in notes:
         console.note(text)
     if applied.networks is not None:
-        console.note(f"aligned logits come from the networks in {applied.networks}")
+        console.note(f"the networks that covcal adapt trained are read from {applied.networks}")
     which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
     if not to_stdout and applied.labels:
         shares = [f"{label} in {100 * mean:.0f} %" for label, mean in applied.labels.items()]
@@ -156,6 +156,7 @@ def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     if confidence_only:
         advice = "leave out --confidence-only to see the probabilities in prob_NAME"
     return (
-        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, another class has a higher "
-        f"probability than the label, because calibration never changes the label: {advice}"
+        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the label is no longer the "
+        "most probable class, because calibration changes the probabilities but not the label: "
+        f"{advice}"
     )

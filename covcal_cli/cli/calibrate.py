@@ -206,7 +206,11 @@ def details(calibration: "Calibration") -> str:
     if calibration.weights is not None:
         facts |= _weights(calibration.weights)
     if calibration.bound is not None:
-        at = "at the T that minimises it" if calibration.loss == "brier" else "at this T"
+        at = (
+            "at the T with the smallest weighted error"
+            if calibration.loss == "brier"
+            else "at this T"
+        )
         error = calibration.bound["weighted_error"]
         facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at}"
     parts = [tables.aligned(facts)]
@@ -238,11 +242,12 @@ def _accuracy(calibration: "Calibration") -> str:
     from covcal_cli.errors import in_percent, interval
 
     estimates, source = _estimates(calibration), calibration.source_accuracy
-    by = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
+    how = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
     text = "not estimated; run covcal estimate to get it"
     if "accuracy" in estimates:
         ends = interval(estimates["accuracy_low"], estimates["accuracy_high"])
-        text = f"{in_percent(estimates['accuracy'])} % {by} ({ends})"
+        accuracy = in_percent(estimates["accuracy"])
+        text = f"{accuracy} % {how} ({ends})"
     elif calibration.candidates:
         text = "not estimated"
     return text if source is None else f"{text}; {in_percent(source.share)} % on the source"
@@ -272,8 +277,9 @@ def _confidence(calibration: "Calibration") -> str:
     text += f": it was too {'high' if gap > 0 else 'low'} by about {points}"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
-        turned = "" if rest * gap > 0 else f" too {'high' if rest > 0 else 'low'}"
-        text += f", and after calibration{turned} by {round(100 * abs(rest))}"
+        still = "still " if rest * gap > 0 else ""
+        side, points = "high" if rest > 0 else "low", in_points(f"{100 * abs(rest):.0f}")
+        text += f". After calibration it is {still}too {side} by about {points}"
     return text
 
 
@@ -282,8 +288,8 @@ def _temperature(calibration: "Calibration") -> str:
     text = " and ".join(values)
     if calibration.labelled_rows is not None:
         return (
-            f"{text}, and {calibration.confidence_offset:+.2f} on the log odds of the confidence, "
-            f"fitted to {calibration.labelled_rows.n} labels"
+            f"{text}, and an offset of {calibration.confidence_offset:+.2f} for the log odds of "
+            f"the confidence, both fitted to {calibration.labelled_rows.n} labels"
         )
     offsets = " with class offsets" if calibration.class_offsets else ""
     chosen = "" if calibration.method == calibration.method_used else " (chosen by auto)"
@@ -296,10 +302,9 @@ def _fit(calibration: "Calibration") -> str:
     rows = "target rows" if labels else "source validation rows"
     rises = fit["loss"] > fit["loss_before"] and not labels
     why = " (rises because T is not fitted to the source)" if rises else ""
-    return (
-        f"{fit['rows']} {rows}, {fit['errors']} errors; {calibration.loss} loss "
-        f"{fit['loss_before']:.5f} -> {fit['loss']:.5f}{why}"
-    )
+    before, after = (f"{fit[name]:.5f}" for name in ("loss_before", "loss"))
+    loss = f"{calibration.loss} loss {before} before and {after} after the fit{why}"
+    return f"{fit['rows']} {rows}, {fit['errors']} errors; {loss}"
 
 
 def _offsets(calibration: "Calibration") -> str:
@@ -315,22 +320,22 @@ def _label_error(estimates: Mapping[str, Any]) -> str:
 
     ends = interval(estimates["ece_low"], estimates["ece_high"])
     return (
-        f"{100 * estimates['ece']:.1f} % by labels ({ends}), measured on rows left out of the fit"
+        f"{100 * estimates['ece']:.1f} % ({ends}), measured by labels of rows that the fit did "
+        "not use"
     )
 
 
 def _weights(health: Mapping[str, Any]) -> dict[str, str]:
+    ess, in_fit, n = health["ess"], health["ess_fit"], health["n"]
+    mean, largest, cut = health["mean_weight"], health["largest_share"], health["clipped_share"]
+    auc, error = health["domain_auc"], health["discriminator_error"]
     return {
-        "Weights": (
-            f"effective sample size {health['ess']:.1f} of {health['n']} rows, "
-            f"{health['ess_fit']:.1f} in the fit; mean {health['mean_weight']:.3f}, "
-            f"{health['clipped_share']:.1%} cut at the limit; largest single weight: "
-            f"{health['largest_share']:.1%} of the total"
-        ),
+        "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit",
+        "Weight sizes": f"mean {mean:.3f}; the largest weight is {largest:.1%} of the total; "
+        f"{cut:.1%} of the weights were cut at the limit",
         "Domains": (
-            f"a classifier separates source from target with AUC {health['domain_auc']:.3f} "
-            f"(0.5 = indistinguishable) and squared error {health['discriminator_error']:.3f} "
-            "(0.25 = chance)"
+            f"a classifier separates source from target with AUC {auc:.3f} "
+            f"(0.5 = indistinguishable) and squared error {error:.3f} (0.25 = chance)"
         ),
     }
 

@@ -195,7 +195,10 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
     """
     fitted = calibration.labelled_rows
     if fitted is not None and fitted.design == "random":
-        console.note("the expected error has no range: the calibration was fitted to random labels")
+        console.note(
+            "the expected error has no range, because the calibration was fitted to labels of "
+            "random rows"
+        )
         return None
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
@@ -245,28 +248,28 @@ def _answer(decision: "Decision", output: str) -> str:
         limit = short_percent(decision.error)
         best, promise = "rows with the highest confidence", f"a promise of at most {limit} wrong"
         if decision.is_promise and use is not None:
-            future = "" if decision.covers == "these rows" else ", and of future rows like them,"
+            future = "" if decision.covers == "these rows" else ", and of similar future rows,"
             facts["Promise"] = (
-                f"At most {limit} of them{future} are wrong, with "
-                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, "
-                f"{use.wrong} wrong)"
+                f"At most {limit} of these rows{future} are wrong, with "
+                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, {use.wrong} "
+                "wrong)"
             )
         elif (point := decision.expected) is not None:
             range_ = interval(point.low, point.high)
             facts["Expect"] = (
-                f"{in_percent(point.error)} % of them to be wrong ({range_}). This is an estimate, "
-                "not a promise."
+                f"{in_percent(point.error)} % of these rows to be wrong ({range_}). This is an "
+                "estimate, not a promise."
             )
         elif use is None:
-            facts["Reason"] = f"more than {limit} may be wrong even among the {best}"
+            facts["Reason"] = f"more than {limit} may be wrong, even of the {best}"
         elif use.labels:
-            allowed = f"at most {use.allowed}" if use.allowed > 0 else "no wrong one"
+            allowed = f"at most {use.allowed} wrong rows" if use.allowed > 0 else "no wrong row"
             facts["Reason"] = (
-                f"{use.wrong} of the {use.labels} picked {best} are wrong; {promise} allows "
+                f"{use.wrong} of the {use.labels} labelled {best} are wrong, but {promise} allows "
                 f"{allowed}"
             )
         else:
-            facts["Reason"] = f"too few of the {best} were picked for {promise}"
+            facts["Reason"] = f"too few of the {best} have labels for {promise}"
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
     if rule is not None:
@@ -274,7 +277,7 @@ def _answer(decision: "Decision", output: str) -> str:
         if rule.certainty is not None:
             what += f", with {short_percent(rule.certainty)} certainty"
         facts["Sets"] = (
-            f"{rule.mean_size:.2f} classes on average; the right class is among them in "
+            f"{rule.mean_size:.2f} classes on average. A set contains the right class in "
             f"{short_percent(rule.coverage)} of rows ({what})"
         )
     return aligned(facts)

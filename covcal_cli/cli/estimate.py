@@ -290,13 +290,17 @@ def _answer(estimation: "Estimation") -> str:
     accuracy = f"{in_percent(best.accuracy)} %"
     if best.low < best.high:  # without a range, every row has a label
         accuracy += f" ({interval(best.low, best.high)})"
-    accuracy += "" if best.bounds else ": too wide to be of use, label some rows (covcal pick)"
+    accuracy += (
+        ""
+        if best.bounds
+        else ". This range is too wide to be useful: label some rows with covcal pick"
+    )
     facts = {"Estimated accuracy": accuracy, "Range": best.interval}
     if source is not None:
         facts["Source accuracy"] = f"{in_percent(source.share)} % of {source.rows} rows"
     facts["Rows"] = (
-        f"{estimation.source_rows} source (validation) and {estimation.target_rows} target (train "
-        f"and validation){labels}"
+        f"{estimation.source_rows} source validation rows; {estimation.target_rows} target rows "
+        f"(train and validation){labels}"
     )
     cost = next((e for e in estimation.metrics if e.metric == COST and e.group is None), None)
     if cost is not None:

@@ -248,16 +248,17 @@ def evaluate(
     evaluation = assessment.evaluation
     if assessment.level is not None and assessment.level > evaluation.level:
         console.note(
-            f"the gates share the level of {100 * evaluation.level:.3g} %, so each gate uses an "
-            f"interval of {100 * assessment.level:.3g} %"
+            f"all gates together have the confidence level of {100 * evaluation.level:.3g} %, so "
+            f"each gate uses an interval of {100 * assessment.level:.3g} %"
         )
     networks_used = [
         name for name, scaling in evaluation.scalings.items() if scaling.forecaster != "original"
     ]
     if networks_used:
         console.note(
-            f"the NLL and Brier score of {', '.join(networks_used)} use the probabilities of "
-            "adapt's networks, whose labels can differ from the classifier's: compare by ECE"
+            f"the NLL and Brier score of {', '.join(networks_used)} belong to the networks of "
+            "covcal adapt, which can predict other labels than the classifier: compare the ECE "
+            "instead"
         )
     if file is not None and not calibration and decision is None:
         console.note(
@@ -356,7 +357,9 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         if single is None and name != NONE and classes.off:
             answer[subject] += f"; do not trust it {printable(where_off(classes))}"
     if len(names) > 1 + _MOST_ANSWERED:
-        answer["Others"] = f"{len(names) - 1 - _MOST_ANSWERED} calibrations are only in the table"
+        answer["Others"] = (
+            f"{len(names) - 1 - _MOST_ANSWERED} more calibrations, shown only in the table"
+        )
     answer |= _decided(evaluation)
     if single is not None:
         classes = ClassGaps.of(evaluation.classes.get(single, ()), level)
@@ -383,16 +386,16 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
             low, high = metrics.interval("accepted_error", evaluation.level)
             decided = "promised" if metrics.decision.is_promise else "expected"
             answer["Accepted"] = (
-                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows; "
-                f"{_one_decimal(metrics.wrong / metrics.accepted)} of them are wrong "
-                f"({_one_decimal(low)} to {_one_decimal(high)})"
+                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. Of these rows, "
+                f"{_one_decimal(metrics.wrong / metrics.accepted)} are wrong ({_one_decimal(low)} "
+                f"to {_one_decimal(high)})"
             )
             if metrics.decision.error is not None:
                 answer["Accepted"] += f", at most {100 * metrics.decision.error:.3g} % {decided}"
     if metrics.coverage is not None:
         low, high = metrics.interval("coverage", evaluation.level)
         answer["Sets"] = (
-            f"{metrics.set_size:.2f} classes on average; the right class is among them in "
+            f"{metrics.set_size:.2f} classes on average. A set contains the right class in "
             f"{_one_decimal(metrics.coverage)} of the rows ({_one_decimal(low)} to "
             f"{_one_decimal(high)})"
         )
@@ -449,7 +452,9 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
-            title += f"; (n) has fewer than {SMALL_GROUP} rows, so its ECE is mostly noise"
+            title += (
+                f"; groups with (n) have under {SMALL_GROUP} rows, so their ECE is mostly noise"
+            )
         parts.append((title, _groups(evaluation, extras)))
     return parts
 

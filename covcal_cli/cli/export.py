@@ -100,15 +100,21 @@ def export(
     offset = merged.confidence_offset
     built_in = f"{merged.method_used}, T = {merged.scaling.shown(4)}"
     built_in += f", offset {offset:+.3f}" if offset else ""
-    same = "" if labels else "labels identical, "
+    same = [] if labels else ["labels identical"]
     if labels:
         temperatures = [f"{label} {c.scaling.shown(3)}" for label, c in calibrations.items()]
         built_in = f"one for each of {len(labels)} labels, T = {listed(temperatures)}"
     facts = {
         "Outputs": f"{', '.join(written.kept)} (unchanged), {', '.join(written.added)}",
         "Calibration": built_in,
-        "Checked": f"on {inputs}: outputs {outputs}, {same}probabilities within "
-        f"{agreement.probability_error:.0e}",
+        "Checked": f"on {inputs}: "
+        + ", ".join(
+            [
+                f"outputs {outputs}",
+                *same,
+                f"probabilities within {agreement.probability_error:.0e}",
+            ]
+        ),
     }
     console.screen(aligned(facts))
     console.warn(gathered({label: c.warnings for label, c in calibrations.items()}))
@@ -128,7 +134,7 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
             return []
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
-        f"in {rows}, another class has a higher probability than the label, because calibration "
-        f"never changes the label: use the outputs {label} and {confidence}, not the largest of "
-        f"{probabilities}"
+        f"in {rows}, the label is no longer the most probable class, because calibration changes "
+        f"the probabilities but not the label: use the outputs {label} and {confidence}, not the "
+        f"largest of {probabilities}"
     ]

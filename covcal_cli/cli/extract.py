@@ -85,7 +85,11 @@ def extract(
     console = Console(quiet=quiet, verbose=verbose)
     tables_alone = typed.model is None and typed.source is None and target_only is None
     if expect_accuracy is not None and (dry_run or (typed.source is None and not tables_alone)):
-        why = "--dry-run measures no accuracy" if dry_run else "give a source too"
+        why = (
+            "--dry-run does not measure the accuracy: use only one of the two"
+            if dry_run
+            else "the accuracy is measured on the source: give SOURCE too"
+        )
         raise typer.BadParameter(why, param_hint="--expect-accuracy")
     alone = typed.target if tables_alone else None
     inputs = (typed.model, typed.source, typed.target)
@@ -152,9 +156,8 @@ def _skipped(domain: "DomainReport") -> str | None:
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
     more = len(domain.skipped) - _SHOWN_FILES
     rest = f"; and {more} more, listed in the group {domain.name}/skipped" if more > 0 else ""
-    n = len(domain.skipped)
-    files = f"{n} {'file' if n == 1 else 'files'} of {domain.path} could not be read and"
-    return f"{files} {'was' if n == 1 else 'were'} skipped: {named}{rest}"
+    files = "1 file was" if len(domain.skipped) == 1 else f"{len(domain.skipped)} files were"
+    return f"{files} skipped in {domain.path}: {named}{rest}"
 
 
 def _following(report: "ExtractReport", shard: str | None) -> str:
@@ -193,7 +196,8 @@ def _dry_run_summary(plan: "DryRun") -> str:
             "model": plan.reading,
             **images,
             "classes": class_list(plan.classes),
-            "needs": f"{seconds} and {_size(plan.size)} of disk space, twice as much while it runs",
+            "needs": f"{seconds} and {_size(plan.size)} of disk space (twice as much space "
+            "during the run)",
         }
     )
 

@@ -474,7 +474,9 @@ def _size(text: str | None, option: str) -> tuple[int, int] | None:
     except ValueError:
         raise typer.BadParameter(f"{text!r} must be N or HxW", param_hint=option) from None
     if min(size) < 1:
-        raise typer.BadParameter(f"{text!r} has a side below 1 pixel", param_hint=option)
+        raise typer.BadParameter(
+            f"{text!r} has a side below 1 pixel: give 1 or more", param_hint=option
+        )
     return size
 
 
@@ -483,7 +485,9 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers", param_hint=option) from None
+        raise typer.BadParameter(
+            f"{text!r} is not a list of numbers: separate numbers by commas", param_hint=option
+        ) from None
     if not all(map(math.isfinite, numbers)):
         raise typer.BadParameter(
             f"{text!r} holds a number that is not finite: write finite numbers", param_hint=option

@@ -95,12 +95,13 @@ def label(
     )
     console.screen(_summary(labelling))
     if labelling.empty:
-        is_single, cells = labelling.empty == 1, "label" if labelling.of_label else "row"
+        what = "labels have no value" if labelling.of_label else "rows have no label"
+        if labelling.empty == 1:
+            what = "label has no value" if labelling.of_label else "row has no label"
         console.warn(
             [
-                f"{labelling.empty} {cells}{' has' if is_single else 's have'} no "
-                f"{'value' if labelling.of_label else 'label'} yet. The labelled rows are "
-                "therefore assumed to be a random part of their batch, but nothing checks this"
+                f"{labelling.empty} {what} yet. covcal assumes that the labelled rows are a random "
+                "part of their batch, but cannot check this"
             ]
         )
     written = output or path

@@ -149,7 +149,7 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
     next_step = f"read {report.page}{before}"
     if result is None:
         screen = calibrated(report.calibrations, with_verdict=True)
-        measured = "nothing, because no target test row has a value"
+        measured = "nothing, because no target test row has a label"
         return f"{screen}\n\n{tables.aligned({'Measured': measured, 'Next': next_step})}"
     facts = _answer(result)
     if report.model and "Trust" in facts and not {"Not proved", "Do not trust"} & set(facts):
@@ -240,7 +240,7 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     least = min(shares, key=lambda label: shares[label])
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
-        f"the label with the fewest rows is {least}",
+        f"the label with the fewest accepted rows is {least}",
         "Expect": "the errors below; they are estimates, not promises",
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")

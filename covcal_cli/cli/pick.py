@@ -189,8 +189,7 @@ def pick(
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
         console.screen(_summary(picked, " and ".join(files)))
         console.detail(
-            f"a row is drawn with a probability that follows its {picked.sheet.batch.score}; seed "
-            f"{seed}"
+            f"the probability to draw a row depends on its {picked.sheet.batch.score}; seed {seed}"
         )
     console.warn(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
@@ -199,7 +198,7 @@ def pick(
     if decision is not None and count < (needed := json_of(decision)["labels_needed"]):
         console.note(
             f"{decision} suggests {needed} labels: with {count} labels, a promise is less likely "
-            "or is for fewer rows"
+            "or covers fewer rows"
         )
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
         console.note(
@@ -248,7 +247,7 @@ def _summary(picked: "PickReport", where: str) -> str:
     half, worst = (
         f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
     )
-    wrong = f", {worst} if the confidence is wrong" if worst != half else ""
+    wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
     least = 100 * picked.mean_error
     first = (
@@ -261,8 +260,8 @@ def _summary(picked: "PickReport", where: str) -> str:
         overlap = 0 if share is None else share.overlap
         most = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
         classes = (
-            f"Sharing   {most} rows for each of {len(sizes)} labellers, {overlap} of them the same "
-            f"for all\n{classes}"
+            f"Sharing   {most} rows for each of {len(sizes)} labellers; {overlap} of these rows "
+            f"go to every labeller\n{classes}"
         )
     if region_of(batch.score) is not None:
         promise = f"Promise   covcal decide uses the labels to test the promise{before}"

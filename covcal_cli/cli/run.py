@@ -337,8 +337,9 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         if labels is not None and comparison.answer.startswith("off"):
             features = as_word(renewal.report.page.with_name("features.h5"))
             lines.append(
-                "The confidence is wrong by labels. To fit to some of them: covcal calibrate "
-                f"{features} --labels {min(_FITTED, labels.labels // 2)} -o labelled.json"
+                "The labels show that the confidence is wrong. To fit a calibration to some of "
+                f"these labels: covcal calibrate {features} --labels "
+                f"{min(_FITTED, labels.labels // 2)} -o labelled.json"
             )
     return "\n".join(lines)
 

@@ -381,8 +381,9 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
     if rows == 0:
         return []
     return [
-        f"In {rows:,} of {metrics.n:,} rows, another class has a higher probability than the "
-        "label, because calibration never changes the label: use the columns label and confidence."
+        f"In {rows:,} of {metrics.n:,} rows, the label is no longer the most probable class, "
+        "because calibration changes the probabilities but not the label: use the columns label "
+        "and confidence."
     ]
 
 

@@ -259,7 +259,7 @@ class TestLabelBesideTheLikeliestClass:
         count = int((rows.probabilities.argmax(axis=1) != rows.index).sum())
         assert 0 < count < len(rows.ids)
         assert rows.index.tolist() == logits_of(file).argmax(axis=1).tolist()
-        assert f"in {count} of {len(rows.ids)} rows, another class has a higher" in done.err
+        assert f"in {count} of {len(rows.ids)} rows, the label is no longer the most" in done.err
         assert "use the columns label and confidence" in done.err
         assert apply(file, document, io.BytesIO()).label_is_not_top == count
 
@@ -423,7 +423,7 @@ class TestNewRows:
         covcal("calibrate", *arguments, cwd=fl_folder).require_success()
         covcal("apply", "adapted.h5", "-o", "stored.npz", cwd=fl_folder).require_success()
         done = covcal("apply", "new.h5", "-o", "new.npz", cwd=fl_folder).require_success()
-        assert "aligned logits come from the networks in adapted.h5" in done.err
+        assert "the networks that covcal adapt trained are read from adapted.h5" in done.err
         stored, new = read(fl_folder / "stored.npz"), read(fl_folder / "new.npz")
         assert new.ids == stored.ids
         assert new.index.tolist() == stored.index.tolist()

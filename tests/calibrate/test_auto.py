@@ -249,8 +249,11 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("accuracy", "words"),
     [
-        (0.81, "too low by about 2 points, and after calibration too high by 3"),
-        (0.9, "too low by about 11 points, and after calibration by 6"),
+        (0.81, "too low by about 2 points. After calibration it is too high by about 3 points"),
+        (
+            0.9,
+            "too low by about 11 points. After calibration it is still too low by about 6 points",
+        ),
         (0.84, "too low by about 5 points\n"),
         (0.79, "about right\n"),
     ],

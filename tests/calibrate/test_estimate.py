@@ -84,7 +84,7 @@ def test_an_interval_that_leaves_half_of_all_accuracies(tmp_path: Path, moved: f
     done = covcal("estimate", write(tmp_path / "features.h5", moved=moved)).require_success()
     first = done.out.splitlines()[0]
     (low, high), *_ = re.findall(r"\((\d+) to (\d+) %\)", first)
-    assert (int(high) - int(low) >= 50) == ("too wide to be of use" in first) == (moved > 0)
+    assert (int(high) - int(low) >= 50) == ("too wide to be useful" in first) == (moved > 0)
 
 
 def test_json_has_everything(tmp_path: Path) -> None:

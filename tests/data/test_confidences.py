@@ -283,7 +283,7 @@ def test_what_is_written_has_no_probabilities_of_other_classes(
     content = json.loads((folder / "cal.json").read_text()) | {"confidence_offset": -3.0}
     write_document(content, tmp_path / "low.json", force=False)
     done = covcal("apply", arguments[0], "-c", tmp_path / "low.json", "-o", rows, "-f")
-    assert "another class" not in done.require_success().err
+    assert "no longer the most probable" not in done.require_success().err
     covcal("evaluate", *arguments, "-o", tmp_path / "metrics.json").require_success()
     metrics = json.loads((tmp_path / "metrics.json").read_text())["metrics"]["none"]
     assert "correctness_brier" in metrics

@@ -137,7 +137,7 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
     # Sets follow the labels too: the estimate without labels may contradict this calibration.
     covcal("calibrate", "--labels", 60, "-qo", "random.json", cwd=folder).require_success()
     done = covcal("decide", "-c", "random.json", "--set", 0.9, "-f", cwd=folder).require_success()
-    assert "fitted to random labels" in done.err
+    assert "fitted to labels of random rows" in done.err
     refused = covcal("decide", "--error", 0.15, "--labels", "marked", "-fq", cwd=folder)
     assert "covcal calibrate --labels none" in refused.error_line()
 
@@ -152,7 +152,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
     assert done.out.startswith("Accept  none of the target rows")
     assert (
-        "picked rows with the highest confidence are wrong; a promise of at most 10 % wrong"
+        "labelled rows with the highest confidence are wrong, but a promise of at most 10 % wrong"
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
@@ -421,7 +421,7 @@ def test_the_demo_leads_to_a_promise_that_apply_and_export_share(
     done = covcal("label", "features.h5", "to-label.csv", cwd=tmp_path).require_success()
     assert "next: covcal decide features.h5 --force" in done.err
     done = covcal("decide", "--error", 0.2, "-f", cwd=tmp_path).require_success()
-    assert "At most 20 % of them, and of future rows like them, are wrong" in done.out
+    assert "At most 20 % of these rows, and of similar future rows, are wrong" in done.out
     covcal("apply", "--decide", "decide.json", "-o", "p.npz", "-q", cwd=tmp_path).require_success()
     export = ("export", "digits.onnx", "--decide", "decide.json", "-q")
     covcal(*export, cwd=tmp_path).require_success()

@@ -619,11 +619,12 @@ class TestArguments:
         """Two gates share the level; NLL and Brier score of an fl method are of its networks."""
         files = ("adapted.h5", "-c", "temp.json", "-c", "fl+temp.json", "--fail-above", "ece=1")
         err = covcal("evaluate", *files, cwd=small_files).require_success().err
-        assert "share the level of 95 %, so each gate uses an interval of 97.5 %" in err
-        assert "NLL and Brier score of fl+temp use the probabilities of adapt's networks" in err
+        assert "all gates together have the confidence level of 95 %" in err
+        assert "so each gate uses an interval of 97.5 %" in err
+        assert "NLL and Brier score of fl+temp belong to the networks of covcal adapt" in err
         single = covcal("evaluate", *files[:3], *files[5:], cwd=small_files).require_success().err
-        assert "share the level" not in single
-        assert "adapt's networks" not in single
+        assert "all gates together" not in single
+        assert "networks of covcal adapt" not in single
 
     def test_without_a_calibration(self, features: Path) -> None:
         """Who names a file and no calibration is told that only the classifier is judged."""

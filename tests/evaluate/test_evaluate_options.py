@@ -82,7 +82,7 @@ class TestGroups:
         out = covcal("evaluate", grouped, "--by", "region").require_success().out
         assert "by region" in out
         assert "(n) 27" in out
-        assert "(n) has fewer than 100 rows, so its ECE is mostly noise" in out
+        assert "groups with (n) have under 100 rows, so their ECE is mostly noise" in out
 
     def test_names_are_shown_as_they_are(self, grouped: Path) -> None:
         """A name that looks like markup or an emoji's is no command to the table."""

@@ -318,7 +318,7 @@ def require_counted(case: Case, done: Outcome) -> None:
     count = int((scores.argmax(axis=1) != label).sum())
     assert count > 0
     assert (
-        f"in {count} of {len(label)} rows, another class has a higher probability than the label"
+        f"in {count} of {len(label)} rows, the label is no longer the most probable class"
         in done.err
     )
     assert "use the outputs label and confidence, not the largest of probabilities" in done.err

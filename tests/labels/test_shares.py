@@ -24,7 +24,10 @@ def shared(adapted: Path, tmp_path: Path) -> Path:
     """A folder with adapted.h5 and the filled sheets of two labellers who differ in five rows."""
     run = ("pick", "-n", N, "--overlap", OVERLAP, "--page", "label.html")
     done = covcal(*run, cwd=tmp_path).require_success()
-    assert "Sharing   20 rows for each of 2 labellers, 10 of them the same for all" in done.out
+    assert (
+        "Sharing   20 rows for each of 2 labellers; 10 of these rows go to every labeller"
+        in done.out
+    )
     assert "Label these 30 rows in label-1.html and label-2.html" in done.out
     assert "then covcal label adapted.h5 to-label-1.csv to-label-2.csv" in done.err
 

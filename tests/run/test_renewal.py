@@ -220,7 +220,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
     elif "--force" not in options:
         option = "--replace" if by_labels is None else "--force"
         assert f"The new results are in out/next; add {option} to use them." in text
-        fit = "To fit to some of them: covcal calibrate out/next/features.h5 --labels "
+        fit = "labels: covcal calibrate out/next/features.h5 --labels "
         assert (fit in text) == (by_labels is not None)
         assert found == before
 
