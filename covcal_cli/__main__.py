@@ -1,13 +1,11 @@
 """Start the program ``covcal`` (or ``python -m covcal_cli``), and handle Ctrl-C.
 
-Ctrl-C always ends the command, and is never reported as another error. Three cases need care:
+Three cases need care:
 
-- A compiled module that Ctrl-C interrupts while it is loaded raises another error, or ends the
-  process. So the handler waits until the module is loaded.
-- Compiled code that runs may also turn Ctrl-C into another error. So the command line calls
-  `was_interrupted` before it reports an error.
-- Python only prints an exception in a destructor or in the callback of a weak reference, and
-  continues. If Ctrl-C arrives there, it is sent again shortly afterwards.
+- Ctrl-C can crash a compiled module while it is loaded. So the handler waits for the module.
+- Compiled code may turn Ctrl-C into another error. So the command line calls `was_interrupted`
+  before it reports an error.
+- Python ignores exceptions in destructors. So Ctrl-C in a destructor is sent again a moment later.
 """
 
 import _thread
@@ -19,7 +17,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-_PAUSE = 0.3  # seconds until Ctrl-C is sent again; a destructor has ended by then
+_PAUSE = 0.3  # seconds until Ctrl-C is sent again
 _IMPORTING = "<frozen importlib"
 _INTERRUPTED = 130
 _was_pressed = threading.Event()
@@ -28,11 +26,11 @@ _was_pressed = threading.Event()
 def main() -> None:
     """Run the command line of this process and exit."""
     try:
-        heed_interrupts()  # first, because Ctrl-C must also end the following imports in one line
-        # Set this before NumPy is loaded. On a busy machine, BLAS threads that wait for each
-        # other make the short matrix products of covcal up to ten times slower.
+        heed_interrupts()  # before the imports, which Ctrl-C must also end
+        # On a busy machine, several BLAS threads make short matrix products up to ten times slower.
+        # Set this before NumPy is loaded.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        # Loading modules makes no garbage. Looking for garbage less often saves time.
+        # Collecting garbage less often makes imports faster.
         gc.set_threshold(50_000)
         from covcal_cli.cli.app import run
 
@@ -45,7 +43,7 @@ def main() -> None:
 
 
 def heed_interrupts() -> None:
-    """Handle Ctrl-C from here on, unless this process ignores it, as background jobs do."""
+    """Handle Ctrl-C, unless this process ignores it (a background job)."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _handle_unraisable
@@ -82,7 +80,7 @@ def _handle_unraisable(error: Any) -> None:
 def _send() -> None:
     if sys.platform == "win32":
         _thread.interrupt_main()
-    else:  # A real signal also ends a system call that waits; a simulated signal does not.
+    else:  # a real signal, because a simulated signal does not end a waiting system call
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 

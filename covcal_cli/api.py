@@ -18,9 +18,8 @@
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
 The names in `__all__` are public. Public names keep their meaning within a major version, but
-results may get more fields. All other names in the package are private and may change. To make this
-import fast, the module of a public name is loaded when the name is first used. A wrong argument
-raises a `CovcalError` that names the argument.
+results may get more fields. All other names in the package are private and may change. A module is
+loaded when one of its names is first used. A wrong argument raises a `CovcalError`.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
 explains these options. Some options have another name: `allow_limit` is ``--force`` of calibrate,
@@ -134,7 +133,7 @@ def fit_file(
     settings: "CalibrateSettings | None" = None,
     labels: "Draw | None" = None,
 ) -> "Calibration":
-    """Fit a method like `calibrate`, but with the messages of the command line."""
+    """Fit a method, and name command line options in errors."""
     from covcal_cli.calibrate.calibrate import calibrate as fit
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.labels.target_labels import random_labels
@@ -153,20 +152,20 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels from ``covcal label``, or the number of labels that
-    ``CalibrateSettings(labels=50)`` asks for.
+    Target labels are read only if they come from ``covcal label``, or if the settings ask for them,
+    such as ``CalibrateSettings(labels=50)``.
 
     Parameters
     ----------
     path : str or Path
     settings : CalibrateSettings, optional
     labels : Draw, optional
-        Labelled target rows to fit to, from `random_labels`.
+        Labelled target rows for the fit, from `random_labels`.
 
     Raises
     ------
     CovcalError
-        If the file lacks something that the method needs, or T is at a limit of its interval.
+        If the method cannot use the file, or T is at a limit of its interval.
     """
     return fit_file(path, settings, labels)
 

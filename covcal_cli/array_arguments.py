@@ -1,4 +1,4 @@
-"""Read arrays that users of the Python API pass. Errors name the argument."""
+"""Check the array arguments of the Python API."""
 
 import re
 from typing import Any
@@ -10,8 +10,8 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Values that are all in [0, 1] count as probabilities, not as logits, if there are at least this
-# many rows. The key is true for several columns, and false for one column.
+# Number of rows from which values in [0, 1] count as probabilities. The key says whether there are
+# several columns.
 _FEW_BOUNDED = {True: 8, False: 50}
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
@@ -22,7 +22,7 @@ def array_of(values: Any, name: str) -> AnyArray:
     if hasattr(values, "detach"):
         try:
             values = values.detach().cpu()
-        except NotImplementedError as error:  # a tensor without values, on the device "meta"
+        except NotImplementedError as error:  # a tensor on the device "meta" has no values
             raise ArgumentError(f"{name} must be an array ({error})") from error
         if "bfloat16" in str(values.dtype):
             values = values.float()
@@ -43,7 +43,7 @@ def numbers_of(values: Any, name: str) -> Float64s:
     """Return real numbers as a float64 array; any shape is allowed."""
     array = array_of(values, name)
     try:
-        if array.dtype.kind in "cmMV":  # complex numbers, times and records
+        if array.dtype.kind in "cmMV":
             raise TypeError(f"it holds {array.dtype}")
         with np.errstate(over="ignore"):
             numbers: Float64s = array.astype(np.float64)
@@ -61,7 +61,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return the facts that tell whether rows contain logits or some form of probabilities."""
+    """Return the evidence on whether rows are logits or probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -69,9 +69,9 @@ def form_of(rows: Float64s) -> OutputEvidence:
 
 
 def logits_of(values: Any, name: str) -> Float64s:
-    """Return logits as (n, K) float64. A single number z per row becomes the logits 0 and z.
+    """Return logits as (n, K) float64.
 
-    Probabilities are refused, by the same rules as in ``covcal extract``.
+    With one number z per row, the logits are 0 and z. Probabilities are refused.
     """
     rows = numbers_of(values, name)
     single = rows.ndim == 1
@@ -122,7 +122,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 def columns_of(values: Any) -> list[Any] | None:
     """Return the column names of a data frame or an Arrow table; None for other values."""
-    names = getattr(values, "column_names", None)  # of an Arrow table
+    names = getattr(values, "column_names", None)
     columns = names if isinstance(names, list) else getattr(values, "columns", None)
     return None if columns is None else list(columns)
 
@@ -135,7 +135,7 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 
 
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
-    """Return column names as whole numbers if labels are; a table names its columns by texts."""
+    """Return the column names as whole numbers if the labels are whole numbers."""
     if columns is None or labels.dtype.kind not in "iu":
         return columns
     are_whole = all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in columns)
@@ -143,19 +143,19 @@ def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | Non
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, or pandas's NA or NaT."""
+    """Return whether a value is None, NaN, NA or NaT."""
     try:
         return value is None or bool(value != value)
-    except TypeError:  # NA of pandas has no truth value
+    except TypeError:  # pandas.NA
         return True
 
 
 def labels_of(values: Any, name: str, n: int) -> AnyArray:
-    """Return the labels of n rows, which are class names or class numbers."""
+    """Return n labels, which are class names or class numbers."""
     labels = array_of(values, name)
     if labels.shape != (n,):
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}")
-    is_list = isinstance(values, list)  # NumPy turns None and NaN among texts into texts
+    is_list = isinstance(values, list)  # an array of texts has None as "None"
     if is_list or labels.dtype.kind in "fO":
         for row, label in enumerate(values if is_list else labels.tolist()):
             if is_missing(label) or label in (np.inf, -np.inf):
@@ -176,7 +176,7 @@ def class_numbers(
 ) -> Labels:
     """Return the index of each label among K different classes, shape (n,).
 
-    `has_classes` is false if the user could have given the classes, but did not.
+    If `has_classes` is false, an error advises to give the classes.
     """
     instead = "" if has_classes else ", or give classes in the order of the columns"
     order, k = np.argsort(classes), len(classes)

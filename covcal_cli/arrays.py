@@ -1,4 +1,4 @@
-"""Names for the types of arrays that covcal uses, and constants for them."""
+"""Types of arrays, and constants."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,23 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]  # any precision, for logits of a file or a model
-Float32s = NDArray[np.float32]  # logits and features in files
-Float64s = NDArray[np.float64]  # for computations: class-major logits (K, n), weights, losses
-Integers = NDArray[np.int64]  # counts, or indexes of bins, groups or cells
-Labels = NDArray[np.int64]  # classes 0 .. K-1; `UNKNOWN_LABEL` if there is no label
-Splits = NDArray[np.uint8]  # the split of each row: 0 train, 1 validation, 2 test
-Rows = NDArray[np.int64]  # row numbers of a domain, ascending
+Floats = NDArray[np.floating[Any]]  # Floats of any precision.
+Float32s = NDArray[np.float32]  # Logits and features in files.
+Float64s = NDArray[np.float64]  # Class-major logits (K, n), weights and losses.
+Integers = NDArray[np.int64]  # Counts and indexes.
+Labels = NDArray[np.int64]  # Class numbers from 0 to K-1, or `UNKNOWN_LABEL`.
+Splits = NDArray[np.uint8]  # Split of each row: 0 train, 1 validation, 2 test.
+Rows = NDArray[np.int64]  # Ascending row numbers.
 Booleans = NDArray[np.bool_]
-AnyArray = NDArray[Any]  # any type: inputs and outputs of a model, or data
-Inputs = Mapping[str, AnyArray]  # inputs of a model, shape (m, ...), by input name
+AnyArray = NDArray[Any]
+Inputs = Mapping[str, AnyArray]  # Model inputs of shape (m, ...), by name.
 
-UNKNOWN_LABEL = -1  # the class number of a row without a label
-# the smallest float32 with full precision, which replaces a probability of 0 in a logarithm
+UNKNOWN_LABEL = -1  # Class number of a row without a label.
+# Replaces a probability of 0 in a logarithm.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
-
-# The inputs that a model declares.
 
 Shape = tuple[int | None, ...]
 
@@ -33,7 +31,7 @@ class ModelInput:
     """An input that a model declares."""
 
     name: str
-    shape: Shape  # the sizes of the axes, rows first; None if the model allows any size
+    shape: Shape  # None for an axis of any size
     dtype: np.dtype[np.generic]
     takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 

@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
 
-# The columns of the table with -v, and their explanations in the legend.
+# The columns of the table, and their explanations in the legend.
 _COLUMNS = {
     "member": "",
     "steps": "",
@@ -128,7 +128,7 @@ def _range(values: Iterable[float], unit: str = " %") -> str:
 
 
 def _details(report: "AdaptReport") -> str:
-    """Return the settings, a table with one line per member, and a legend of its columns."""
+    """Return the settings, a table of the ensemble members, and its legend."""
     from covcal_cli.cli import tables
     from covcal_cli.report.tables import Table
 

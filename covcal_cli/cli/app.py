@@ -46,18 +46,15 @@ from covcal_cli.errors import (
 CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" in kind.__name__)
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 
-_COMPLETE = "_COVCAL_COMPLETE"  # the environment variable by which a shell asks for completions
-_LARGEST_INTEGER = 2**31 - 1  # largest value of an option such as a seed or a number of rows
-_HELP_GAPS = 6  # width of the borders and gaps of a list in --help, in characters
+_COMPLETE = "_COVCAL_COMPLETE"  # The environment variable that asks for completions.
+_LARGEST_INTEGER = 2**31 - 1  # The largest value of an option.
+_HELP_GAPS = 6  # Width of borders and gaps in --help, in characters.
 _LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command that refuses numbers that are too large, and options that have no effect.
-
-    The help of such a command lists the options under headings.
-    """
+    """A command with checked options, which its help lists under headings."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let ``--choices`` take all words up to the next option."""
@@ -131,7 +128,7 @@ def _command(
     def register(function: Callable[..., None]) -> None:
         for parameter in signature(function).parameters.values():
             for information in get_args(parameter.annotation)[1:]:
-                # An unreadable file is bad input (exit code 1). typer would call it bad usage (2).
+                # for an unreadable file, exit with code 1; typer would use 2
                 information.readable = False
         app.command(name, cls=_Command, rich_help_panel=group, short_help=short_help)(function)
 
@@ -174,7 +171,7 @@ class Shell(StrEnum):
 
 
 def _completion() -> Any:
-    """Return typer's module for completion, ready for use."""
+    """Initialise and return typer's module for completion."""
     completion: Any = import_module("typer.completion")
     completion.completion_init()
     return completion
@@ -254,7 +251,7 @@ def run(arguments: Sequence[str], was_interrupted: Callable[[], bool] = lambda: 
             raise KeyboardInterrupt
         return result if isinstance(result, int) else OK
     except (Exception, KeyboardInterrupt) as error:
-        # After Ctrl-C, compiled code may raise any other error, which must not be reported.
+        # compiled code may turn Ctrl-C into another error
         told = isinstance(error, StoppedError) or not was_interrupted()
         return _ended(error if told else KeyboardInterrupt())
 
@@ -273,10 +270,10 @@ def _ended(error: BaseException) -> int:
         print("interrupted: no partial output was left", file=sys.stderr)
         return INTERRUPTED
     if isinstance(error, LimitExceededError):
-        if str(error):  # if the message is empty, the result explains the failure
+        if str(error):
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    # the program that reads the output, such as head or less, has ended
+    # the reader of the output, such as head, has ended
     if isinstance(error, BrokenPipeError):
         return ERROR
     if isinstance(error, CLICK_ERROR):
@@ -286,7 +283,7 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, CovcalError):
         text = str(error)
     elif isinstance(error, ModuleNotFoundError):
-        # A package is missing, for example after an installation with --no-deps.
+        # a package is missing
         name = str(error.name).partition(".")[0]
         needed = "onnx onnxruntime pillow" if name in _OF_EXTRACT else name
         text = f"this needs {name}: pip install {needed}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
 
 DomainName = StrEnum("DomainName", {"target": "target", "source": "source"})
-_SHOWN = 6  # largest number of labels that one line names
+_SHOWN = 6
 RowsName = StrEnum("RowsName", ["all", "train", "validation", "test"])
 
 
@@ -101,7 +101,7 @@ def apply(
         picked = not calibration
         return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
 
-    # The calibration of the first label names the features file, which is read for all labels.
+    # the calibration of every label names the same features file
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:

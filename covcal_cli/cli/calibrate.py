@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration, Candidate
     from covcal_cli.records import Guard
 
-_NAMES = 18  # width of the column of names
+_NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # if confidence and accuracy differ by less, the confidence is "about right"
+_CLOSE = 0.01  # Difference up to which a confidence is "about right".
 
 
 def calibrate(
@@ -106,7 +106,7 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
 
     def fit() -> "Calibration":
-        # Only `api` may draw rows whose labels are known.
+        # only `api` may draw rows with known labels
         return fit_file(path, settings) if count is None else api.fit_file(path, settings)
 
     content: Calibration | dict[str, Any]
@@ -129,7 +129,7 @@ def calibrate(
             from covcal_cli.formats.lineage import notes_on_named
 
             notes = [*notes_on_named(file), *notes]
-    # `_next` reads the input file, so an error in it must come before anything is written.
+    # `_next` can fail, so call it before writing
     hint = _next(path, output)
     if to_stdout:
         console.result(document_text(content, Path("cal.json")))
@@ -160,7 +160,7 @@ def _next(path: Path, output: Path) -> str:
 
 
 def _count(labels: str) -> int | None:
-    """Return the number of labels that --labels asks for, or None if its value is a word."""
+    """Return the number in --labels, or None if the value is a word."""
     from covcal_cli.calibrate.methods import LABELS
 
     if labels in LABELS:
@@ -174,7 +174,7 @@ def _count(labels: str) -> int | None:
 
 
 def answer(calibration: "Calibration", verdict: str = "") -> str:
-    """Return the answer for the user: accuracy, confidence, temperature, reason and checks."""
+    """Return accuracy, confidence, temperature, reason and checks."""
     from covcal_cli.calibrate.methods import checks_of
 
     facts = {
@@ -229,7 +229,7 @@ def details(calibration: "Calibration") -> str:
 
 
 def _listed(heading: str, guards: Sequence["Guard"]) -> str:
-    """Return one line per check: whether it passed, its name, and its sentence."""
+    """Return one line per check."""
     from covcal_cli.cli import tables
 
     names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
@@ -260,7 +260,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 
 def _confidence(calibration: "Calibration") -> str:
-    """Return the mean confidence before and after calibration, compared with the accuracy."""
+    """Compare the mean confidence with the accuracy, before and after calibration."""
     from covcal_cli.errors import in_percent, in_points
 
     before, after = calibration.target_confidence
@@ -308,7 +308,7 @@ def _fit(calibration: "Calibration") -> str:
 
 
 def _offsets(calibration: "Calibration") -> str:
-    """Return the class offsets as text; if there are many classes, only the largest offsets."""
+    """Return the largest class offsets as text."""
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])
@@ -341,7 +341,7 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _candidates(candidates: Sequence["Candidate"]) -> str:
-    """Return auto's candidates as a table: which was chosen, and why each was chosen or not."""
+    """Return a table of the candidates of auto, with the reason for each decision."""
     from covcal_cli.cli import tables
     from covcal_cli.errors import percent
     from covcal_cli.maths.softmax import shown_temperatures

@@ -1,7 +1,7 @@
-"""Print a command's result to stdout, and its progress, notes and warnings to stderr.
+"""Print results to stdout, and progress, notes and warnings to stderr.
 
-Tables always fit 80 columns. On a terminal, sentences are wrapped at 80 columns and failures are in
-colour; elsewhere each sentence is one plain line. Output for programs is written unchanged.
+Tables fit 80 columns. A terminal gets wrapped sentences and colours. A file or pipe gets each
+sentence as one plain line.
 """
 
 import codecs
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 WIDTH = 80
 _YELLOW, _RED, _PLAIN = "\x1b[33m", "\x1b[1;31m", "\x1b[0m"
 _ALARMS = re.compile(r"\bFAILED\b")
-# A line such as "Reason  text": the name at its start, and the gap after the name.
+# Matches the first column of a line such as "Reason text".
 _NAMED = re.compile(r"\S(?:\S| (?! ))* {2,}(?=\S)")
-_SECONDS = 30.0  # without a terminal: seconds between two lines of progress
-_BAR, _BESIDE = 20, 38  # widths of the progress bar and of the text beside it, in characters
+_SECONDS = 30.0  # Seconds between two lines of progress.
+_BAR, _BESIDE = 20, 38  # Widths of the progress bar and its text, in characters.
 
 
 class Console:
@@ -47,7 +47,7 @@ class Console:
         sys.stdout.flush()
 
     def screen(self, text: str) -> None:
-        """Print the command's result for people to stdout: sentences wrapped, alarms in colour."""
+        """Print the command's result for people to stdout."""
         lines = "\n".join(_wrapped(printable(line), sys.stdout) for line in text.split("\n"))
         if _coloured(sys.stdout):
             lines = _ALARMS.sub(rf"{_RED}\g<0>{_PLAIN}", lines)
@@ -74,7 +74,7 @@ class Console:
             say("warning", text if count == 1 else f"{text} ({count} times)")
 
     def wrote(self, path: Path, hint: str | None = None, *, about: str = "") -> None:
-        """Print the name of a written file, a remark about the file, and the next command."""
+        """Print the name of a written file and the next command."""
         if not self.quiet:
             _to_stderr(f"wrote {message(str(path))}{f'    {message(about)}' if about else ''}")
             if hint:
@@ -99,7 +99,7 @@ class Console:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    """Yield a callback that shows a bar for each stage, with the remaining time and numbers."""
+    """Yield a callback that shows a progress bar for each stage."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -129,7 +129,7 @@ def _bars() -> Iterator[ProgressCallback]:
 
 
 class _Lines:
-    """Progress without a terminal: a line every `_SECONDS`."""
+    """Progress as lines, for files and pipes."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -145,7 +145,7 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return as many numbers of the step as fit into `room` characters."""
+    """Return the numbers of a step as text, cut to `room` characters."""
     text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"
@@ -166,7 +166,7 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Wrap a line at `WIDTH` columns. If it begins with a name, indent the rest below the text."""
+    """Wrap a line at `WIDTH` columns."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)
@@ -184,7 +184,7 @@ def _wrapped(line: str, stream: TextIO) -> str:
 def prepare_streams() -> None:
     """Make printing work even if the encoding of a stream lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # Python sets a closed stream to None. Use a stream whose first write fails instead.
+    # A closed stream is None. Replace it by a stream that cannot be written.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:
@@ -209,7 +209,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the file that the user named, else the file of this folder, and print its name."""
+    """Return the user's file, or else find one in this folder and print its name."""
     if file is None:
         from covcal_cli.formats.lineage import file_here
 
@@ -233,9 +233,9 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return how many checks passed, and the name of each failed check with its advice.
+    """Return the number of passed checks, and the failed checks with advice.
 
-    If one of the `warnings` already gives the advice, only the name of the check is given.
+    Advice that is in `warnings` is not repeated.
     """
     if not guards:
         return ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
-_FEW = 20  # if fewer rows of a group are accepted, the error of the group is mostly noise
+_FEW = 20  # Number of accepted rows below which the error rate of a group is mostly noise.
 
 
 def decide(
@@ -190,8 +190,7 @@ def decide(
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
     """Return the estimated accuracy, or None if no estimate is possible.
 
-    The estimate uses labels only if the calibration uses labels. Otherwise the estimate could
-    contradict the calibrated probabilities.
+    The estimate uses the labels that the calibration uses, so that both agree.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and fitted.design == "random":
@@ -226,7 +225,7 @@ def _is_of_use(decision: "Decision") -> bool:
 
 
 def _answer(decision: "Decision", output: str) -> str:
-    """Return the accepted share and its error, in a few lines."""
+    """Return the share of accepted rows and the error rate among them."""
     from covcal_cli.cli.tables import aligned
     from covcal_cli.errors import in_percent, interval, short_percent
 
@@ -305,7 +304,7 @@ def _groups(decision: "Decision") -> str:
 
 
 def _offer(decision: "Decision", output: str) -> str:
-    """Return the number of labels that a promise needs, and the command that picks rows."""
+    """Return how many more labels are needed, and the command that picks rows."""
     from covcal_cli.decide.decide import LIKELY
     from covcal_cli.errors import in_percent
     from covcal_cli.files import as_word

@@ -53,7 +53,6 @@ def demo(
         for step in STEPS:
             step = (*step, "--force") if continues else step
             console.screen(f"\n$ covcal {' '.join(step)}")
-            # An error in a step is handled as in any other command.
             code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)

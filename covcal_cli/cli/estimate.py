@@ -210,7 +210,7 @@ def estimate(
 
 
 def _is_for_decision(path: Path) -> bool:
-    """Return whether all labels of a file are of rows that were picked for a decision."""
+    """Return whether all labels of a file were picked for a decision."""
     from covcal_cli.formats.features import FeatureFile
     from covcal_cli.labels.draws import read_draw
 
@@ -219,7 +219,7 @@ def _is_for_decision(path: Path) -> bool:
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
-    """Compare a metric with its limit. The result's sentence also names the failed checks."""
+    """Compare a metric with its limit."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
@@ -288,7 +288,7 @@ def _answer(estimation: "Estimation") -> str:
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
     accuracy = f"{in_percent(best.accuracy)} %"
-    if best.low < best.high:  # without a range, every row has a label
+    if best.low < best.high:  # the bounds are equal if every row has a label
         accuracy += f" ({interval(best.low, best.high)})"
     accuracy += (
         ""
@@ -316,7 +316,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # On a terminal, assumptions are too long for a column: they follow below the table.
+    # a terminal is too narrow for a column of assumptions
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # largest number of calibrations that have a line above the tables
+_MOST_ANSWERED = 3  # Largest number of calibrations with a line above the tables.
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -197,7 +197,7 @@ def evaluate(
         raise typer.BadParameter("needs --baseline", param_hint="--fail-regression")
     if baseline is not None and not allowed:
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
-    # To save time, metrics that nobody sees are not computed.
+    # compute only the metrics that are shown
     every_metric = metrics is MetricsName.all
     to_json = report.document is not None or report.prints_json or format is TexFormatName.json
     settings = EvaluateSettings(
@@ -282,7 +282,7 @@ def evaluate(
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
-    """Return the next command: apply or export a calibration that is proved right, else report."""
+    """Return the next command."""
     from covcal_cli.files import as_word
     from covcal_cli.report.verdict import measured_action
 
@@ -302,11 +302,11 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 @dataclass(frozen=True)
 class _Extras:
-    """The parts of the result to show besides the main metrics."""
+    """The optional parts of the output."""
 
-    every_metric: bool = False  # all other metrics
-    intervals: bool = True  # the tables of intervals and differences
-    diagram: bool = False  # the reliability diagram as text
+    every_metric: bool = False
+    intervals: bool = True
+    diagram: bool = False
 
 
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
@@ -328,10 +328,9 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return what the rows prove about the confidence, as a sentence for each subject.
+    """Return the verdict on each calibration, by the subject of the sentence.
 
-    A single calibration gets a verdict and a sentence about its classes. If there are several
-    calibrations, each gets one sentence.
+    A single calibration also gets a sentence about its classes.
     """
     from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, percent
@@ -376,7 +375,7 @@ def _of_files(evaluation: "Evaluation") -> str:
 
 
 def _decided(evaluation: "Evaluation") -> dict[str, str]:
-    """Return sentences about the rows that a decision accepts, and about its sets."""
+    """Return sentences about the accepted rows and the prediction sets."""
     metrics, answer = evaluation.decision, dict[str, str]()
     if metrics is None:
         return answer
@@ -407,7 +406,7 @@ def _one_decimal(share: float) -> str:
 
 
 def _promise(evaluation: "Evaluation", name: str) -> str:
-    """Return the promised accuracy, the measured accuracy, and what their difference proves."""
+    """Compare the promised accuracy with the measured accuracy."""
     from covcal_cli.evaluate.claims import MeanGap, ece_sentence, percent
 
     metrics = evaluation.metrics[name]
@@ -421,7 +420,7 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
-    """Return which scores prove a calibration better or worse than no calibration."""
+    """Return the scores by which a calibration is significantly better or worse than none."""
     from covcal_cli.forecast import NONE
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
@@ -460,7 +459,7 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return a table of the main metrics, with temperature and rows, or of all other metrics."""
+    """Return a table of the main metrics, or of all other metrics."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 
@@ -494,7 +493,7 @@ def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
 
 
 def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
-    """Return a table of differences between calibrations on the same rows, and what each proves."""
+    """Return a table of differences between calibrations."""
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
 

@@ -21,7 +21,7 @@ from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, outp
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
 
-if TYPE_CHECKING:  # These modules import NumPy and Pillow, which --help does not need.
+if TYPE_CHECKING:
     from covcal_cli.extract.domain import DomainReport
     from covcal_cli.extract.extract import DryRun, ExtractReport
 
@@ -134,7 +134,7 @@ def extract(
         try:
             require_accuracy(report.source_accuracy, expect_accuracy, output)
         except LimitExceededError:
-            console.wrote(output)  # no next command, because the error below says what to do
+            console.wrote(output)
             raise
     console.wrote(output, f"covcal {_following(report, options.shard)}")
 

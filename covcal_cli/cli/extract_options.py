@@ -1,4 +1,4 @@
-"""Define the options that ``covcal extract`` and ``covcal run`` share, and read their values."""
+"""Define and read the common options of ``covcal extract`` and ``covcal run``."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from covcal_cli.classifiers import MODEL_HELP, is_model
 from covcal_cli.cli.options import ModelOutput, Seed, TrustModel
 from covcal_cli.data.stores import SUFFIXES, is_table
 
-if TYPE_CHECKING:  # These modules import NumPy and Pillow, which --help does not need.
+if TYPE_CHECKING:
     from covcal_cli.data.output_columns import OutputKind
     from covcal_cli.data.preprocessing.settings import Preprocessing
     from covcal_cli.extract.settings import ExtractSettings
@@ -52,7 +52,7 @@ _HEADINGS = {
     "Row options": ("fractions", "sample", "limit", "shard", "seed"),
 }
 
-# The arguments. If the data are tables of outputs, the user gives no MODEL.
+# The arguments. Tables of outputs need no MODEL.
 
 Model = Annotated[
     str | None,
@@ -111,7 +111,7 @@ class Inputs:
     model: str | None  # None if the data are tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # the outputs in the tables; None: column names decide
+    outputs: "OutputKind | None" = None  # kind of outputs in tables; None: by the column names
 
     @classmethod
     def read(
@@ -350,7 +350,7 @@ class ExtractOptions:
         return cls(**values)
 
     def settings(self, outputs: "OutputKind | None" = None) -> "ExtractSettings":
-        """Return the settings. `outputs` is the kind of outputs that the user named, if any."""
+        """Return the settings. `outputs` is the kind of outputs, if the user named it."""
         from covcal_cli.extract.settings import ExtractSettings, Selection, Shard
 
         if self.sample is not None and self.limit is not None:
@@ -423,8 +423,7 @@ class ExtractOptions:
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
     """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
 
-    typer reads the options of a command from its signature, so the signature needs these
-    parameters. Fields named in `without` are left out.
+    typer finds the options in the signature. Fields named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [
@@ -456,7 +455,7 @@ def takes_extract_options(*without: str) -> Callable[[Command], Command]:
 
 
 def _under_heading(name: str, annotation: Any) -> Any:
-    """Return the annotation of an option. --help then shows the option under its heading."""
+    """Return the annotation that puts an option under its heading in --help."""
     kind, information = get_args(annotation)
     information = copy(information)
     headings = (heading for heading, names in _HEADINGS.items() if name in names)

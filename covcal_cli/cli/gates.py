@@ -1,8 +1,7 @@
-"""Print results and gates, and write reports of gates, for all commands that have gates.
+"""Print results, and report gates.
 
-A gate is a limit that a result must keep. A command computes its result, and a `GateResult` for
-each gate. `GatedOutput` checks the options, writes the files and prints the result. If a gate
-failed, the command ends with exit code 3.
+A gate is a limit on a metric. A command computes its result and a `GateResult` for each gate.
+`GatedOutput` then writes the files and prints the result. If a gate failed, the exit code is 3.
 """
 
 import os
@@ -24,18 +23,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
-# The XML element of JUnit for each outcome.
-# The outcome "not proved" is neither a pass nor a failure, so it counts as skipped.
+# The JUnit element for each outcome. "not proved" is neither a pass nor a failure.
 _ELEMENTS = {
     "failed": "failure",
     "not proved": "skipped",
     "skipped": "skipped",
     "error": "error",
 }
-# For each kind of XML element, the name of the attribute that counts these elements.
+# The attribute that counts the elements of each kind.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
-# File suffixes that -o refuses, with the format that --format can print instead.
+# Suffixes that -o refuses, and the format to use instead.
 _PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -50,16 +48,16 @@ def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class GatedOutput:
-    """The files that a command writes, and the format in which it prints its result and gates."""
+    """The output files and the output format of a command."""
 
     command: str
     output: Path | None  # the file of -o; "-" prints JSON to stdout instead
     format: StrEnum
     junit: Path | None
     force: bool
-    has_gates: bool  # whether the user set a gate
-    gate_options: str  # the options that set a gate, for error messages; such as "--fail-on"
-    # Other files to write, and files to append to. The key is the option that names the file.
+    has_gates: bool
+    gate_options: str  # options that set a gate, for messages
+    # other files to write or append to, by option
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 
@@ -90,7 +88,7 @@ class GatedOutput:
 
     @property
     def document(self) -> Path | None:
-        """The JSON file to write, if any."""
+        """The JSON file to write."""
         return None if self.prints_json else self.output
 
     @property
@@ -104,7 +102,7 @@ class GatedOutput:
         return {**files, **self.appended}
 
     def check(self, inputs: Sequence[Path]) -> None:
-        """Refuse outputs that exist already, or that are inputs."""
+        """Refuse outputs that exist or are inputs."""
         from covcal_cli.files import check_output
 
         for option, path in self._by_option.items():
@@ -115,9 +113,8 @@ class GatedOutput:
     def errors_in_report(self) -> Iterator[None]:
         """If the block raises a `CovcalError`, write the error into the JUnit report.
 
-        So an earlier report of success does not remain. A file that exists is replaced only if
-        `force` is set and the file starts like a JUnit report of covcal. Any other file might be an
-        input, because an error may come before covcal knows its inputs.
+        So an earlier report of success does not remain. With `force`, only a JUnit report of covcal
+        is replaced. Any other file might be an input.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text
@@ -192,7 +189,7 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
 
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:
-    """Return lines that make GitHub show each gate that did not pass as an annotation."""
+    """Return one GitHub annotation for each gate that did not pass."""
     from covcal_cli.errors import printable
 
     return [
@@ -203,7 +200,7 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 
 def _append_to_step_summary(text: str) -> None:
-    """Append Markdown to the summary of the GitHub job, if covcal runs in one."""
+    """Append Markdown to the summary of the GitHub job, if there is one."""
     from covcal_cli.errors import CovcalError
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -219,12 +216,12 @@ def _append_to_step_summary(text: str) -> None:
         ) from error
 
 
-# The JUnit report, which GitLab, Jenkins and other CI systems show.
-# Equal results give equal files, because the report contains no times and no host name.
+# The JUnit report, which GitLab, Jenkins and other CI systems show. The report has no times, so
+# that equal results give equal files.
 
 
 def junit_report(gates: "Sequence[GateResult]", command: str = "evaluate") -> str:
-    """Return the XML for a command: one suite, with one test case per gate."""
+    """Return a JUnit suite with one test case per gate."""
     return _junit(
         ((f"{gate.subject}: {gate.gate}", gate.outcome, gate.sentence) for gate in gates), command
     )
@@ -240,7 +237,7 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
 
 
 def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
-    """Return the XML of test cases, each with its name, outcome and sentence."""
+    """Return the XML of test cases."""
     import xml.etree.ElementTree as ET
 
     counts = dict.fromkeys(("tests", *_COUNTERS.values()), 0)
@@ -265,5 +262,5 @@ def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Remove the characters that XML does not allow. File names can contain such characters."""
+    """Remove the characters that XML does not allow."""
     return _NOT_XML.sub("\ufffd", text)

@@ -105,12 +105,12 @@ def label(
             ]
         )
     written = output or path
-    # A calibration in this folder was fitted without these labels.
+    # a calibration in this folder does not use the new labels
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
-    if not labelling.has_source:  # without a source, the file is a period of covcal watch
+    if not labelling.has_source:  # a file without a source is a period of covcal watch
         following = f"covcal watch {as_word(written)} -c cal.json, with the same --history"
-    # Labels that a calibration used cannot prove a promise about this calibration.
+    # labels for a decision must not be used for a calibration
     if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the same --error"
     console.wrote(written, following)

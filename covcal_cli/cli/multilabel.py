@@ -113,7 +113,7 @@ def _rendered(
 
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
-    """Return for which labels to trust the confidence, and the ECE of each calibration."""
+    """Return the labels whose confidence is right, and the ECE of each calibration."""
     from covcal_cli.errors import percent
     from covcal_cli.report.verdict import measured_action
 
@@ -142,7 +142,7 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the verdict on all labels, measured if target rows have labels, and the next step."""
+    """Return the verdict on all labels, and the next step."""
     from covcal_cli.cli import tables
 
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""
@@ -159,7 +159,7 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
 
 
 def _accepted(result: "LabelAssessments") -> "Table":
-    """Return the share of accepted rows for each label, and how many of these rows are wrong."""
+    """Return the accepted share and its error rate for each label."""
     from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
 
@@ -311,7 +311,7 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
 
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
-    """Accept the changed rows as normal, for each label with an alarm. Return the changes."""
+    """Acknowledge the alarms of all labels. Return the changes."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.multilabel import one_label
 
@@ -334,7 +334,7 @@ def publish_watched(
     console: "Console",
     draw: Callable[[Any, str], str],
 ) -> None:
-    """Show the verdict for each label in the last period, then all periods of each label."""
+    """Show the last verdict for each label, then all periods of each label."""
     from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
     from covcal_cli.records import of_labels

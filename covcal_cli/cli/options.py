@@ -103,7 +103,6 @@ class MethodName(StrEnum):
         vars()[name] = name
 
 
-# The dict gives the type checker the possible values.
 LossName = StrEnum("LossName", {"brier": "brier", "nll": "nll"})
 DeviceName = StrEnum("DeviceName", ["auto", "cpu", "cuda"])
 PresetName = StrEnum("PresetName", ["default", "paper"])

@@ -237,7 +237,7 @@ def pick(
 
 
 def _summary(picked: "PickReport", where: str) -> str:
-    """Return the rows to label, and how precisely their labels will tell the accuracy."""
+    """Return the rows to label, and the expected precision of the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.errors import in_points, printable
     from covcal_cli.labels.score import region_of

@@ -21,7 +21,7 @@ from covcal_cli.cli.options import (
     output,
 )
 
-_SENTENCES = 5  # largest number of sentences on the screen without --verbose
+_SENTENCES = 5  # Largest number of sentences without --verbose.
 
 
 def report(
@@ -85,7 +85,7 @@ def report(
             picked=not calibration,
         )
 
-    # The calibration of the first label chooses the file for all labels.
+    # the calibration of every label names the same file
     labels = labels_of(file, documents)
     path, notes = for_first_label(labels, judged)
     if file is None:

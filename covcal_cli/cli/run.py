@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from covcal_cli.run.renewal import Comparison, Renewal
     from covcal_cli.run.run import RunReport, Step
 
-# The steps are extract, calibrate, evaluate, (export or apply), and report.
-# adapt is one more step, and --from also adds one.
+# The steps are extract, calibrate, evaluate, export and report.
 _STEPS = 5
-_FITTED = 300  # rows for a fit that `run --from` suggests
+_FITTED = 300  # Number of rows that `run --from` suggests for a fit.
 _NO_MODEL = (
     "No calibrated model was written, because the classes seem to be in the wrong order "
     "(covcal export --force writes one)"
@@ -215,18 +214,18 @@ def run(
 
 @dataclass
 class _ProgressLines:
-    """The lines on stderr that tell which step is running."""
+    """Progress lines on stderr."""
 
     console: Console
-    steps: int  # number of all steps
+    steps: int
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
-    warnings: set[str] = field(default_factory=set)  # the warnings that were printed
+    warnings: set[str] = field(default_factory=set)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # For extract, print the line at the first row, so that bad input prints only the error.
+        # extract prints its line at the first row, so bad input prints only the error
         if step != "extract":
             self.print_begun()
 
@@ -263,12 +262,12 @@ class _Request:
     adapt: bool = False
 
 
-# Options that do not change the rows. A run does not record them, so the user may give them again.
+# Options that a run does not record, because they do not change the rows.
 _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options that the earlier run set, except the `allowed` options."""
+    """Refuse options of extract that are not `allowed`."""
     decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         source = context.get_parameter_source(name)
@@ -280,7 +279,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 
 
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
-    """Return the request of an earlier run, with the options that the user gave again."""
+    """Return the request of an earlier run, with the user's new options."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.files import as_word
     from covcal_cli.run.renewal import earlier_run
@@ -307,7 +306,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return which calibration is now used, the reason, and the numbers as text."""
+    """Return the decision between the calibrations, with its reason and numbers."""
     from covcal_cli.files import as_word
 
     labels = comparison.by_labels
@@ -345,7 +344,7 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 
 
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
-    """Return the first line: which calibration is now used, and the reason."""
+    """Return the decision between the calibrations and its reason."""
     labels = comparison.by_labels
     first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
     if labels is None:

@@ -1,4 +1,4 @@
-"""Draw tables and lines as text for a terminal, and tables as Markdown."""
+"""Draw tables for a terminal or as Markdown."""
 
 import re
 import textwrap
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from covcal_cli.cli.console import WIDTH
 from covcal_cli.errors import printable
 
-if TYPE_CHECKING:  # This module imports NumPy, which --help does not need.
+if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 _GAP = "  "
@@ -21,7 +21,7 @@ _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def aligned(facts: Mapping[str, str]) -> str:
-    """Return one line per fact: its name and its text. The texts begin in the same column."""
+    """Return names and texts in two aligned columns."""
     lines = [(printable(name), printable(text)) for name, text in facts.items()]
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
@@ -51,9 +51,8 @@ def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
-    If the table is wider, its headings are broken between words, and the longest column of text is
-    narrowed. A table that is still too wide is split into several tables, and each of these repeats
-    the leading columns of text.
+    Headings are broken between words, and the longest column of text is narrowed. A table that is
+    still too wide is split, and each part repeats the leading columns of text.
     """
     lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
@@ -76,7 +75,7 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Break the headings of columns between words. If needed, also narrow the longest text."""
+    """Break headings between words, and narrow the longest text."""
     narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
@@ -89,7 +88,7 @@ def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[li
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
-    """Return one table: its headings, a rule, and its rows. A row can take several lines."""
+    """Return the lines of a table."""
     widths = [_width(column) for column in columns]
     rows = []
     for cells in zip(*columns, strict=True):
@@ -136,6 +135,6 @@ def markdown(table: "Table") -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape a text for a cell in Markdown, so that nothing in it acts as markup or HTML."""
+    """Escape markup and HTML in a text for a Markdown cell."""
     escaped = _MARKS.sub(r"\\\g<0>", printable(text))
     return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

@@ -299,7 +299,7 @@ def watch(
         settings = WatchSettings(
             by=by,
             every=every,
-            # The user allows this number of false alarms for all labels together.
+            # all labels share the allowed number of false alarms
             false_alarms=false_alarms / max(1, len(names)),
             tolerance=tolerance / 100,
             stable=stable,
