@@ -1,9 +1,8 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are read in parts, so they may have any size. Labels, ids and groups are kept in memory.
-Images are preprocessed. Images come from an array uint8 [n, h, w] or [n, h, w, c], from a column
-``path`` with the paths of image files, or from a column with the bytes of image files. All other
-arrays of numbers must have the shape of the model's input, and their numbers are not changed.
+Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images come from an array
+uint8 [n, h, w] or [n, h, w, c], from a column ``path`` of file paths, or from a column of file
+contents. Other arrays must have the shape of the model's input.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -57,7 +56,7 @@ class ArrayFile:
         self.n = count_rows(self.store)
         self.label_sets = LabelSets(self.store, self.n) if multilabel else None
         self.image_name = image_column(self.store)
-        # In a table, columns of numbers are features, unless its rows are images.
+        # columns of numbers are features, except in a table of images
         of_images = self.image_name is not None or path_column(self.store) is not None
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
         self.facts = facts = RowFacts(self.store, self.n, features, keep=keep)
@@ -71,12 +70,12 @@ class ArrayFile:
         self.notes += note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
-        """Return the arrays for every input of a model; None if the rows are image files."""
+        """Return the arrays for every input of a model; None for image files."""
         if self.facts.path_name is not None:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the model reads the table's numbers, so the images are only shown to people
+        try:  # the model may read numbers; then the images are only for people
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -88,7 +87,7 @@ class ArrayFile:
 class ArrayData:
     """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
 
-    `remark` is a note for the user that the file has its columns in another order than `feeds`.
+    `remark` is a note for the user about a different order of columns.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class ArrayData:
         if feeds is None:
             require_one_input(file.path, wanted)
             used = [] if file.image_name is None else [file.image_name]
-        # without images, the columns that the model reads are features and not groups
         elif file.image_name is not None:
             unused = {*self.columns} - {*used} | {*file.keep}
             self.columns = {name: v for name, v in self.columns.items() if name in unused}
@@ -207,7 +205,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # remove an axis of one channel: Pillow expects a grey image to have the shape (h, w)
+    # Pillow needs the shape (h, w) for a grey image
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

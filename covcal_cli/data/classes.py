@@ -17,21 +17,21 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL
 from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
-_SHOWN = 12  # the most names in a message
-_PLACEHOLDER = "LABEL_"  # Hugging Face calls a class without a name LABEL_0, LABEL_1, ...
+_SHOWN = 12  # Largest number of names in a message.
+_PLACEHOLDER = "LABEL_"  # Hugging Face's names for classes without a name.
 
 
 class NumberedNames(tuple[str, ...]):
-    """Class names in the order of the class numbers. A plain tuple of names has no such order."""
+    """Class names in the order of the class numbers."""
 
     __slots__ = ()
 
 
 class NamesClasses(Protocol):
-    """Data with labels that may be names."""
+    """Data whose labels can be class names."""
 
     path: Path
-    # The names of class folders, or the distinct labels; None if labels are class numbers.
+    # Names of the class folders, or distinct labels; None for class numbers.
     class_folders: tuple[str, ...] | None
 
 
@@ -40,11 +40,11 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # length K
-    # whether names are class numbers, so that "3" and "03" mean the same class
+    # whether "3" and "03" mean the same class
     by_number: bool
-    # where the names come from, for messages
+    # origin of the names, for messages
     whose: str = field(default="the model", compare=False)
-    # Whether the order of the names is a guess, because the model names no classes.
+    # whether the order of the names is a guess
     is_assumed: bool = field(default=False, compare=False)
 
     @property
@@ -66,10 +66,9 @@ class ClassMap:
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the number of the class that is called `folder`.
+        """Return the number of the class that a folder or label names.
 
-        `what` is the word "folder" or "label", for messages. Refuse a name that belongs to no class
-        or to several classes.
+        `what` is "folder" or "label", for messages. A name without exactly one class is refused.
         """
         index = self.index(folder)
         if index is None:
@@ -91,7 +90,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return ", `advice` with --classes FILE"; "" if the user gave ``--classes``."""
+        """Return advice to use ``--classes``; "" if the user gave it."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -103,8 +102,7 @@ def numbered_classes(count: int) -> ClassMap:
 def named_classes(names: Sequence[str]) -> ClassMap:
     """Return classes with these names, in the order of the logits.
 
-    A label such as 3 is the number of a class in two cases: no name is a number, or the names are
-    0, 1, 2 and so on.
+    A label such as 3 is a class number, unless the names are other numbers than 0, 1, 2 and so on.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
@@ -118,9 +116,9 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the `count` classes, named by the user, else by the model, else by the source.
+    """Return the `count` classes with their names.
 
-    If none of the three names classes, the names are numbers.
+    The names come from the user, else from the model, else from the source, else they are numbers.
 
     - `asked`: the classes of ``--classes``, if given.
     - `model_names`: the class names in the model.
@@ -145,9 +143,8 @@ def choose_classes(
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
     """Return `count` classes with the names of a domain's folders or labels.
 
-    Empty folders count too. `NumberedNames` keep their order. Other names are sorted; if all
-    of them are numbers, by value. If all names are numbers below `count`, they are class numbers,
-    and some may be missing. Else there must be exactly `count` names.
+    Empty folders count too. `NumberedNames` keep their order. Other names are sorted. Names that
+    are numbers below `count` are class numbers, and some may be missing.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -162,7 +159,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             f"{path}: two class names mean the same number ({listed(sorted(folders))}): rename "
             "or merge them"
         )
-    # Numbers below `count` are class numbers. Other names are sorted.
+    # Names that are numbers below `count` are class numbers.
     ordered = sorted(folders)
     if len(numbers) == len(folders):
         if max(numbers.values()) < count:
@@ -207,7 +204,7 @@ def is_plain_number(name: str) -> bool:
 
 
 def placeholder_number(name: str) -> int:
-    """Return k of the placeholder LABEL_k; -1 if the name is no placeholder."""
+    """Return k for the name LABEL_k, and -1 for any other name."""
     number = name.removeprefix(_PLACEHOLDER)
     return int(number) if number != name and is_plain_number(number) else -1
 

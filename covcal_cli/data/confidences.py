@@ -1,19 +1,16 @@
-"""Read tables with one confidence per row, as if they had the probabilities of all classes.
+"""Read tables with one confidence per row as tables of class probabilities.
 
-Detectors, matchers, OCR and language models often give a prediction and its confidence, but not the
-probability of every class. `confidence_stores` turns such a table into a table of probabilities.
-The predicted class gets the confidence, and all other classes share the rest equally. So a
-temperature has its usual effect: as T grows, the confidence falls to 1/K. But the probabilities of
-the other classes are not real, so no result may depend on them (`FeatureFile.has_one_confidence`).
+Detectors, OCR and language models often give a prediction and its confidence, but not the
+probability of every class. `confidence_stores` gives the confidence to the predicted class, and
+divides the rest equally among the other classes. These probabilities are invented, so no result may
+depend on them (`FeatureFile.has_one_confidence`).
 
-The classes are all predictions and labels of both tables. If the source only says whether a
-prediction is right, one more class stands for all other answers. In three cases the classes are
-`RIGHT` and 19 wrong answers, not the predictions:
+The classes are the predictions and labels of both tables. Without labels in the source, the class
+`OTHER` is added. In three cases the classes are `RIGHT` and 19 wrong answers instead:
 
 - The table has no predictions.
 - There are too many different predictions, such as texts.
-- The source only says whether a prediction is right, and some confidences are below 1/K, as in
-  detections.
+- The source has no labels, and some confidences are below 1/K, as in object detection.
 """
 
 import re
@@ -38,20 +35,20 @@ PREDICTIONS = (
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# largest share of confidences below 1/K: the highest of K probabilities is at least 1/K
+# Largest share of confidences below 1/K.
 _BELOW_CHANCE = 0.01
-# fewest rows of each prediction to check that a column is not the probability of one class
+# Fewest rows per prediction for `_require_of_prediction`.
 _TELLING = 10
-_NONE = -1.0  # many tools write this number if a row has no confidence
+_NONE = -1.0  # Means "no confidence" in many tools.
 _MOST_DECIMALS = 7
-# a confidence of 1/K is raised by this factor, so that the predicted class is the most probable
+# Increase of a confidence of 1/K, so that the predicted class is the most probable.
 _ABOVE_CHANCE = 1e-4
 _YES, _NO = ("1", "1.0", "true", "yes", "right"), ("0", "0.0", "false", "no", "wrong")
 _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
 
 class _Columns:
-    """The columns of one table: the confidence, the prediction, and what the right answer is."""
+    """The confidences, predictions and right answers of one table."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -146,7 +143,7 @@ class _Columns:
 
 
 class ConfidenceStore(Store):
-    """A table with one confidence per row, seen as a table of probabilities."""
+    """A table of confidences as a table of probabilities."""
 
     is_table = True
 
@@ -173,7 +170,7 @@ class ConfidenceStore(Store):
 
     @property
     def is_event(self) -> bool:
-        """Whether the only classes are right and wrong answers."""
+        """Whether the classes are right and wrong answers."""
         return self._names == EVENTS
 
     def whole(self, name: str) -> AnyArray:
@@ -257,7 +254,7 @@ class ConfidenceStore(Store):
                 f"{low} of {len(values)} confidences are below {chance:.2g}, the confidence of a "
                 f"guess among {len(self._names)} answers: they count as {chance:.2g}"
             )
-        # If d decimals are written, a confidence of 1 is really between 1 - 0.5 * 10^-d and 1.
+        # with d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
@@ -271,7 +268,7 @@ class ConfidenceStore(Store):
 def confidence_stores(
     stores: Mapping[str, Store], classes: Sequence[str] | None
 ) -> dict[str, Store]:
-    """Return tables of probabilities; they must fit the `classes` of a calibration, if given."""
+    """Return tables of probabilities, for the `classes` of a calibration if given."""
     tables = {name: _Columns(store) for name, store in stores.items()}
     _bring_to_one_unit(tables)
     names = _names(tables, classes)
@@ -328,7 +325,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
 
 
 def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
-    """Refuse a column with the probability of one of two classes, instead of the confidence."""
+    """Refuse probabilities of one class, where confidences are expected."""
     predictions = np.array(columns.predictions or ())
     parts = [columns.values[predictions == name] for name in classes]
     if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
@@ -359,7 +356,7 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
 
 
 def _decimals(values: Float64s) -> int:
-    """Return how many decimals the values have."""
+    """Return the number of decimals of the values."""
     for decimals in range(1, _MOST_DECIMALS):
         units = values * 10.0**decimals
         if (np.abs(units - np.rint(units)) < 1e-6).all():

@@ -1,4 +1,4 @@
-"""Define what data of a domain, and preprocessing of images, must provide (protocols)."""
+"""Protocols of the data of a domain and of image preprocessing."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ RowShape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of rows as inputs of the model; reading the next batch overwrites the arrays."""
+    """A batch of rows as model inputs. The next batch overwrites its arrays."""
 
     inputs: Inputs
-    rows: Rows  # (m,): the numbers of the rows in the domain, ascending
-    # for each row that could not be read: its number and the reason
+    rows: Rows  # (m,): ascending row numbers
+    # numbers of unreadable rows, with the reasons
     skipped: tuple[tuple[int, str], ...] = ()
 
 
 class DomainData(Protocol):
-    """The n rows of one domain in a stable order, as inputs of a model."""
+    """The n rows of one domain, as inputs of a model."""
 
     path: Path
-    # whether ids are integers in the data, so that apply writes integers too
+    # whether the ids are integers in the data
     ids_are_integers: bool
-    given_split: Splits | None  # (n,): the splits in the data, if there are any
+    given_split: Splits | None  # (n,): the splits in the data
     class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
     way_to_label: str  # how the user can label the rows, for messages
-    # the kept columns by name, (n,) each; ``covcal evaluate --by`` groups the rows by a column
+    # the kept columns by name, (n,) each
     columns: Mapping[str, AnyArray]
-    notes: tuple[str, ...]  # notes on how the data were read, for the user
+    notes: tuple[str, ...]  # notes for the user
     holds_images: bool  # whether the rows need preprocessing
 
     @property
@@ -46,17 +46,17 @@ class DomainData(Protocol):
 
     @property
     def split_names(self) -> Sequence[str]:
-        """The name of each row, whose hash decides the split of the row."""
+        """A name for each row. Its hash decides the split of the row."""
         ...
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row, shape (n,); -1 where the label is unknown."""
+        """Return the class number of every row, shape (n,); -1 if unknown."""
         ...
 
     def batches(
         self, pipeline: "ImagePipeline | None", rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Yield the given rows, which must ascend, in batches of `size` rows.
+        """Yield the rows in batches of `size` rows.
 
         `pipeline` preprocesses images. A row that cannot be read is left out of its batch and
         listed in `Batch.skipped`.
@@ -82,13 +82,13 @@ class ImagePipeline(Protocol):
         ...
 
     def to_json(self) -> str:
-        """Return the steps as one line of JSON; equal lines mean equal preprocessing."""
+        """Return the preprocessing as one line of JSON."""
         ...
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Decode an image and write it into `out`, one row of the model's input.
+        """Decode an image into `out`, one row of the model's input.
 
-        Pillow has read only the header of `image`. If the image is damaged, Pillow raises an error.
+        Pillow raises an error if the image is damaged.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Make the inputs of a model from the arrays of a file.
 
-An array or column that is named like an input is that input. If the model has a single input, three
-more names are possible: the array x, the only array with several values per row, and all columns of
-numbers of a table. Values are not changed, but they may be rounded to the type of the input.
+An array feeds the input of the same name. A single input can also be the array x, the only array
+with several values per row, or all columns of numbers of a table. Values may be rounded to the type
+of the input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model, and the arrays from which it is made."""
+    """One input of the model, and its arrays."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # one array, or several columns that form the input together
+    names: tuple[str, ...]  # one array, or several columns
     side_by_side: bool = False
 
 
@@ -58,12 +58,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns of a table that together are the model's input, in order."""
+    """Return the columns that form the model's input, in order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the names of number arrays of shape (n,); if `several`, of arrays with more axes."""
+    """Return the names of the number arrays with one axis, or with `several` axes."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -83,7 +83,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays whose shape or type does not fit the input; the message names both."""
+    """Refuse arrays whose shape or type does not fit the input."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -114,17 +114,15 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
 def fed(
     store: Store, feed: Feed, arrays: Mapping[str, AnyArray], rows: Rows, ids: Sequence[str]
 ) -> AnyArray:
-    """Return one input of the model for some rows, (m, ...), in the model's type.
+    """Return one model input for m rows, shape (m, ...), in the model's type.
 
-    Raises `CovcalError`, with row and column, if a value is missing, not finite, or too large for
-    the type.
+    Raises `CovcalError` for a value that is missing, infinite, or too large for the type.
     """
     dtype = feed.wanted.dtype
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
         if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
-            # Usually all numbers fit the model's type. Then convert the columns directly to this
-            # type, without another copy.
+            # usually all numbers fit the model's type, and one copy is enough
             block = _beside(parts, dtype)
             if np.isfinite(block).all():
                 return block
@@ -162,7 +160,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
     wanted, width = feed.wanted, len(feed.names)
     if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
         return
-    # a model that accepts any number of columns would not notice that some are missing
+    # a model with inputs of any width cannot detect missing columns
     _require_no_commas(store)
     if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
         return
@@ -180,14 +178,14 @@ def _check_columns(store: Store, feed: Feed) -> None:
 
 
 def _require_no_commas(store: Store) -> None:
-    """Refuse a table where numbers have decimal commas, which would make them texts."""
+    """Refuse a table that has numbers with decimal commas."""
     for message in store.with_commas.values():
         raise store.error(message)
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
     shape = entry.shape
-    if len(shape) == 1 and len(wanted.shape) == 2:  # a single column is enough for an input [N, 1]
+    if len(shape) == 1 and len(wanted.shape) == 2:  # a column fits an input [N, 1]
         shape = (*shape, 1)
     return len(shape) == len(wanted.shape) and all(
         want in (None, have) for have, want in zip(shape[1:], wanted.shape[1:], strict=True)
@@ -201,9 +199,9 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":
-        # a file of pixels does not say how the pixels become floats
+        # pixels need preprocessing
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # in CSV all numbers are floats; if the model needs integers, `fed` refuses fractions later
+    # all numbers of a CSV are floats; `fed` refuses fractions
     return table or entry.dtype.kind in "iub"
 
 
@@ -212,7 +210,7 @@ def _unfit(
 ) -> CovcalError:
     """Return the error for the first `bad` value.
 
-    `block` has the values; it is None if the bad value is NaN or infinite.
+    `block` has the values, or is None for values that are NaN or infinite.
     """
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])

@@ -1,9 +1,8 @@
 """Read images from folders and from ``.tar`` shards.
 
 The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``. The folders of splits and the
-folders of classes are optional. Hidden files and folders, such as ``.ipynb_checkpoints``, are left
-out, and so is ``__MACOSX`` from a zip file of a Mac. Rows are in the order of their paths. The id
-of a row is its path inside the domain, with forward slashes.
+folders of classes are optional. Hidden files and folders, and ``__MACOSX``, are left out. Rows are
+in the order of their paths. The id of a row is its path inside the domain, with forward slashes.
 
 Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
 to the first dot belong to one sample. The positions of all files in a shard are read once. After
@@ -71,7 +70,7 @@ class FolderData(ImageFiles):
         self.notes: tuple[str, ...] = tuple(self._remarks())
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row by its class folder; -1 outside class folders."""
+        """Return the class number of every row, shape (n,); -1 outside class folders."""
         indices = [classes.require(self.path, name) for name in self._class_numbers]
         return np.array([*indices, UNKNOWN_LABEL], dtype=np.int64)[self._classes]
 
@@ -94,7 +93,7 @@ class FolderData(ImageFiles):
         return partial(_open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield each image's id, name (its hash decides the split), class number and split."""
+        """Yield each image's id, name, class number and split."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -120,7 +119,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # a link to a folder that contains the link would make an endless path
+        if real in above:  # a link to one of its own parent folders
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -141,8 +140,8 @@ class FolderData(ImageFiles):
 
 
 def _open_image(path: str) -> Image.Image:
-    # Pillow reads files in many small steps. Pillow is a third faster if it reads from memory.
-    with open_plain(path) as file:  # to make a Path takes as long as to run the model
+    # Pillow reads a third faster from memory.
+    with open_plain(path) as file:
         return Image.open(BytesIO(file.read()))
 
 
@@ -174,15 +173,15 @@ def _is_utf8(path: str) -> bool:
 
 
 def holds_shards(folder: Path) -> bool:
-    """Return whether a folder, or its folder train, val or test, contains shards."""
+    """Return whether a folder, or one of its split folders, contains shards."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
 
 
 class TarData(ImageFiles):
     """The images of one shard, or of a folder of shards.
 
-    The folder contains shards, or folders train, val and test with shards. The id of a row is the
-    name of the shard without its suffix, and the key of the sample, such as ``train-000/n01_17``.
+    Shards can be in folders train, val and test. The id of a row has the name of the shard and the
+    key of the sample, such as ``train-000/n01_17``.
     """
 
     way_to_label = "add a .cls file for each image"
@@ -225,7 +224,7 @@ class TarData(ImageFiles):
             )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row, shape (n,); -1 where the label is unknown."""
+        """Return the class number of every row, shape (n,); -1 if unknown."""
         return self._labels.indices(classes)
 
     def opener(self, row: int) -> Opener:
@@ -234,7 +233,7 @@ class TarData(ImageFiles):
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return the shards of a path, in order: a file itself, or the shards in a folder."""
+    """Return a shard, or the shards in a folder, in order."""
     shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
@@ -256,7 +255,7 @@ def _split_folders(folder: Path) -> list[Path]:
 
 @dataclass
 class _Sample:
-    """Where the image of a sample is in a shard, and what its label is."""
+    """The position of an image in a shard, and its label."""
 
     image: tuple[int, int] | None = None  # offset and size of the image in the shard
     label: str = ""
@@ -282,7 +281,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
             raise CovcalError(
                 f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
             ) from error
-    # an archive without a block of zeros at its end is cut short
+    # a complete archive ends in a block of zeros
     _require_whole(shard, end + _BLOCK, size)
     yield from samples.items()
 

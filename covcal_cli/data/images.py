@@ -1,9 +1,8 @@
 """Decode images in threads while the model runs, in a stable order.
 
-Threads are enough, because Pillow releases the interpreter lock while it decodes and resizes.
-Starting a task takes longer than decoding a small image, so each task decodes several neighbouring
-images. The decoder writes them into the batch that the model will read. Three batches are used in
-turn: the model reads one, while threads fill the other two.
+Threads are enough, because Pillow decodes without the interpreter lock. Each task decodes several
+neighbouring images, because starting a task takes longer than decoding a small image. There are
+three batches: the model reads one batch, while threads fill two others.
 """
 
 import math
@@ -25,11 +24,11 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # number of batches that threads fill in advance
-_SMALL = 64 * 64 * 3  # number of values up to which an image counts as small
+_AHEAD = 2  # Number of batches that threads fill in advance.
+_SMALL = 64 * 64 * 3  # Largest number of values of a small image.
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# Pillow raises these for broken files; SyntaxError is for a broken PNG.
+# Pillow raises these for broken files.
 _UNREADABLE = (
     OSError,
     SyntaxError,
@@ -43,17 +42,17 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """Neighbouring images of a batch, which one task decodes (a "run")."""
+    """The neighbouring images that one task decodes."""
 
-    start: int  # position of the first image in the batch
-    decoded: list[int] = field(default_factory=list)  # positions of images that were decoded
-    # position of each image that was skipped, and the reason
+    start: int  # position of the first image
+    decoded: list[int] = field(default_factory=list)  # positions of decoded images
+    # positions of skipped images, with reasons
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch that threads are filling: its array, its row numbers, and its runs."""
+    """A batch that threads are filling."""
 
     buffer: AnyArray
     rows: Rows
@@ -61,7 +60,7 @@ class _Pending:
 
 
 class ImageFiles(ABC):
-    """Rows that are image files, in folders or shards."""
+    """Image files in folders or shards."""
 
     holds_images = True
     ids_are_integers = False
@@ -105,7 +104,7 @@ def decode_batches(
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # One array is for the model, and one for each batch that threads fill.
+    # one more array than `_AHEAD`, for the model
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
@@ -117,7 +116,6 @@ def decode_batches(
             if len(buffer) < len(batch):
                 buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
             buffers.append(buffer)
-            # threads fill this array while the model reads an earlier one
             length = _run_length(len(batch), pipeline, threads)
             runs = [
                 pool.submit(
@@ -137,7 +135,7 @@ def decode_batches(
 
 
 def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
-    """Return the number of images per task, such that all threads have work."""
+    """Return the number of images per task."""
     small = math.prod(pipeline.row_shape) <= _SMALL
     fewest, most = _SMALL_RUN if small else _LARGE_RUN
     return min(most, max(fewest, -(-images // threads)))
@@ -150,7 +148,7 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Decode images into the rows of `buffer` from `start` on; unreadable images leave no gaps."""
+    """Decode images into `buffer` from row `start` on, without gaps."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():
@@ -166,7 +164,7 @@ def _decode(
 
 
 def _joined(batch: _Pending, name: str) -> Batch:
-    """Wait for the tasks of a batch, and close the gaps that skipped images leave."""
+    """Wait for the tasks of a batch, and close gaps between tasks."""
     runs = [future.result() for future in batch.runs]
     filled = 0
     for run in runs:
@@ -183,7 +181,7 @@ def _joined(batch: _Pending, name: str) -> Batch:
 
 
 def _reason(error: BaseException) -> str:
-    """Return a few words on why an image could not be read, without the path of the image."""
+    """Return why an image could not be read, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:

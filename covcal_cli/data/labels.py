@@ -27,15 +27,15 @@ LABEL_NAMES = (
 
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
-_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # how libraries write a missing value
-_LARGEST = 1 << 53  # float64 has every whole number up to this one
+_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # Texts for a missing value.
+_LARGEST = 1 << 53  # Up to here, float64 represents every whole number.
 _WHOLE = re.compile(r"-?[0-9]+")
-# matches the text of a list of numbers
+# Matches a list of numbers.
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
 def differing_in_case(names: Collection[str]) -> list[str]:
-    """Return the names of several letters that differ only in upper and lower case, sorted."""
+    """Return the sorted names that differ only in case, without one-letter names."""
     count = Counter(name.casefold() for name in names)
     return sorted(name for name in names if len(name) > 1 and count[name.casefold()] > 1)
 
@@ -43,33 +43,31 @@ def differing_in_case(names: Collection[str]) -> list[str]:
 class RowLabels:
     """The labels of n rows, read before the classes of the model are known.
 
-    Numbers are class numbers, unless the classes have numbers as names (such as angles, or -1 and
-    1, or 1 to K). Texts are class names. With `texts_are_numbers`, as for CSV, labels become
-    numbers if all of them are whole numbers.
+    Texts are class names. Numbers are class numbers, unless the class names are numbers, such as
+    angles. With `texts_are_numbers`, texts become numbers if all of them are whole numbers.
 
-    An unknown label is written as -1, or as a text such as ``nan``. But if a class has this name,
-    the label means the class.
+    -1 or a text such as ``nan`` is an unknown label, unless a class has this name.
     """
 
     def __init__(
         self,
-        # (n,): integers, whole floats, booleans or texts; -1, NaN and `_MISSING` are unknown labels
+        # (n,): integers, whole floats, booleans or texts
         values: AnyArray,
-        path: Path,  # the file and the name of the array, for messages
+        path: Path,  # file and array name, for messages
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # returns where a row is in the file, for messages; by default, the number of the row
+        # describes the place of a row in messages; default: the row number
         place: Callable[[int], str] | None = None,
         # names in the data for the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
-        # The names that occur as labels, or `number_names`; None if the labels are plain numbers.
+        # labels that are names; None if the labels are numbers
         self.names: tuple[str, ...] | None = None
-        # for each text that means an unknown label, such as "nan": which rows have this text
+        # the rows with each text for an unknown label, such as "nan"
         self._marked: dict[str, Booleans] = {}
-        # whether the data's documentation says that -1 means unknown
+        # whether the file declares that -1 means unknown
         self._is_documented = number_names is not None
         if values.dtype.kind in "iub":
             self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
@@ -110,7 +108,7 @@ class RowLabels:
         return indices
 
     def _require_no_class(self, classes: ClassMap) -> None:
-        """Refuse labels if -1 may be a class: -1 and 1; or -1, 0 and 1; or -1 to K-2."""
+        """Refuse labels where -1 can be a class, such as -1 and 1."""
         names, count = self.names, len(classes.names)
         codes = self._distinct.tolist()
         if names is not None and not all(map(is_plain_number, names)):
@@ -127,7 +125,7 @@ class RowLabels:
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
-        # Find labels that are names among the class names. Labels such as 3 can be names too.
+        # labels such as 3 can be class names too
         if self.names is not None and not self._are_plain_numbers(classes):
             index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in self._distinct.tolist():
@@ -151,16 +149,12 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not a class number below `count`; None if all are."""
+        """Describe the first label that is not a class number below `count`, if any."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
     def _are_plain_numbers(self, classes: ClassMap) -> bool:
-        """Return whether labels are read as class numbers, not as names of classes.
-
-        Labels are class numbers if the classes have no names, and no label of the data is the name
-        of a class.
-        """
+        """Return whether the labels are class numbers instead of class names."""
         return (
             isinstance(self.names, NumberedNames)
             and classes.by_number
@@ -176,7 +170,7 @@ class RowLabels:
         return numbers.astype(np.int64)
 
     def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
-        """Refuse labels if some are `wrong`; the message names the first wrong label."""
+        """Refuse labels if some are `wrong`."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             raise self._error(
@@ -242,15 +236,18 @@ def _is_minus_one(text: str) -> bool:
 
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
-_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # a text in quotes, as Python writes it in a list
-# By the text of a cell, in lower case: 1 if the row has the label, 0 if not, -1 if unknown.
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # A quoted text in a Python list.
+# The value of a cell by its lower-case text: 1 present, 0 absent, -1 unknown.
 PRESENCE = dict.fromkeys(("", "nan", "-1", "-1.0"), UNKNOWN_LABEL)
 PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
 PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 
 
 class LabelSets:
-    """The labels of n rows that can have several labels. The label columns leave `store`."""
+    """The labels of n rows that can have several labels.
+
+    The label columns are removed from `store`.
+    """
 
     def __init__(self, store: Store, n: int, names: Sequence[str] | None = None) -> None:
         self._store, self._n = store, n
