@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from covcal_cli.adapt.training import MemberReport
 
 _FEW_ROWS = 200
-_MOST_THREADS = 256  # OpenMP crashes with a very large number of threads
-_SEPARATED_ESS = 0.05  # if a smaller share of rows is effective, psi still separates the domains
+_MOST_THREADS = 256  # OpenMP crashes with a very large number of threads.
+_SEPARATED_ESS = 0.05  # If a smaller share of rows is effective, psi still separates the domains.
 DEFAULTS = AdaptSettings()
 
 
@@ -36,8 +36,8 @@ class AdaptReport:
     seed: int
     threads: int
     n_features: int
-    n_inputs: int  # number of inputs of psi: principal components or features
-    counts: Mapping[str, int]  # numbers of rows; see `TrainingRows.counts`
+    n_inputs: int  # Number of inputs of psi: principal components or features.
+    counts: Mapping[str, int]  # Numbers of rows; see `TrainingRows.counts`.
     members: "tuple[MemberReport, ...]"
     # squared error of the discriminator on phi: the mean over both domains' validation rows
     domain_error: float

@@ -31,8 +31,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-PROBE_ROWS = 3000  # the largest number of rows of a domain to which a probe is fitted
-_PURPOSE = 1  # the purpose for `member_generators`
+PROBE_ROWS = 3000  # The largest number of rows of a domain to which a probe is fitted.
+_PURPOSE = 1  # The purpose for `member_generators`.
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200  # the first step at which a probe may end the training
 _MEAN_WEIGHT_TOLERANCE = 0.1

@@ -45,13 +45,13 @@ class Schedule:
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
-    weight_decay: float  # decoupled weight decay for AdamW, L2 penalty for SGD
-    batch: int  # number of rows of each domain in a step
-    steps: int | None = None  # largest number of steps; None if `epochs` is given
-    epochs: int | None = None  # largest number of epochs; None if `steps` is given
-    check_every: int | None = None  # number of steps between two checks; None for an epoch
-    warm_up: int = 0  # number of steps at the start in which the learning rate rises linearly
-    halve_every: int | None = None  # number of epochs after which the learning rate is halved
+    weight_decay: float  # Decoupled weight decay for AdamW, L2 penalty for SGD.
+    batch: int  # Number of rows of each domain in a step.
+    steps: int | None = None  # Largest number of steps; None if `epochs` is given.
+    epochs: int | None = None  # Largest number of epochs; None if `steps` is given.
+    check_every: int | None = None  # Number of steps between two checks; None for an epoch.
+    warm_up: int = 0  # Number of steps at the start in which the learning rate rises linearly.
+    halve_every: int | None = None  # Number of epochs after which the learning rate is halved.
 
     def steps_per_epoch(self, n_rows: int) -> int:
         """Return the number of steps that use each of `n_rows` training rows once."""
@@ -81,8 +81,8 @@ class Schedule:
 class DiscriminatorSettings:
     """The settings of a source discriminator with one hidden layer, trained by squared error."""
 
-    hidden: int  # width of the hidden layer
-    dropout: float  # share of hidden activations that are set to 0 in training
+    hidden: int  # Width of the hidden layer.
+    dropout: float  # Share of hidden activations that are set to 0 in training.
     schedule: Schedule
     patience: int  # training ends after this many checks without a smaller validation error
 
@@ -92,28 +92,28 @@ class Settings:
     """All settings of the training, except the data and the seed."""
 
     preset: str
-    members: int  # number of members: each has its own feature map, head, discriminator and seed
-    components: int | None  # number of principal components that psi reads; None: psi reads phi
-    psi_widths: tuple[int, ...]  # widths of psi's layers
-    psi_output_relu: bool  # whether a ReLU also follows the last layer of psi
-    discriminator_hidden: int  # width of the hidden layer of D-bar
-    # share of activations that are set to 0 in training, before the head and inside D-bar
+    members: int  # Number of members: each has its own feature map, head, discriminator and seed.
+    components: int | None  # Number of principal components that psi reads; None: psi reads phi.
+    psi_widths: tuple[int, ...]  # Widths of psi's layers.
+    psi_output_relu: bool  # Whether a ReLU also follows the last layer of psi.
+    discriminator_hidden: int  # Width of the hidden layer of D-bar.
+    # Share of activations that are set to 0 in training, before the head and inside D-bar.
     dropout: float
-    loss: Loss  # the loss of the forecaster, and of D-bar
-    forecaster_weight: float  # weight of the forecaster's loss; D-bar's loss has weight 1
-    discriminator_speed: float  # learning rate of D-bar, divided by the learning rate of psi
+    loss: Loss  # The loss of the forecaster, and of D-bar.
+    forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
+    discriminator_speed: float  # Learning rate of D-bar, divided by the learning rate of psi.
     # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1.
     # Without a horizon, the coefficient is always 1.
     reversal_horizon: int | None
-    penalty: float  # weight of the gradient penalty on D-bar; 0 for no penalty
-    # psi and the head are stored as running averages with this decay; 0 for no averages
+    penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
+    # psi and the head are stored as running averages with this decay; 0 for no averages.
     averaging: float
     # training stops if a new probe finds this share of effective rows or more, twice in a row
     stop_ess: float | None
     # training stops if the mean squared error of D-bar on training rows is below this number
     stop_discriminator_error: float | None
-    schedule: Schedule  # the training of psi, the head and D-bar
-    # the training of the source discriminators on phi and on the fixed psi
+    schedule: Schedule  # The training of psi, the head and D-bar.
+    # The training of the source discriminators on phi and on the fixed psi.
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
@@ -194,12 +194,12 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
 class AdaptSettings:
     """The options of ``covcal adapt``."""
 
-    preset: str = "default"  # "default" or "paper"
-    members: int | None = None  # number of forecasters; None for the preset's number
-    weight_decay: float | None = None  # weight decay of the preset paper; None for 5e-4
-    seed: int = 0  # seed of all random numbers
-    device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device
-    threads: int = 1  # on a busy machine, two threads can be far slower than one
+    preset: str = "default"  # "default" or "paper".
+    members: int | None = None  # Number of forecasters; None for the preset's number.
+    weight_decay: float | None = None  # Weight decay of the preset paper; None for 5e-4.
+    seed: int = 0  # Seed of all random numbers.
+    device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device.
+    threads: int = 1  # On a busy machine, two threads can be far slower than one.
 
     def __post_init__(self) -> None:
         decay, members = self.weight_decay, self.members

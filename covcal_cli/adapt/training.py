@@ -53,8 +53,8 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # largest number of rows of a domain on which a discriminator is trained
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # purposes for `member_generators`; the alignment has purpose 1
+MAX_ROWS = 50_000  # Largest number of rows of a domain on which a discriminator is trained.
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # Purposes for `member_generators`; the alignment has purpose 1.
 _REPORT_PRECISION = 6
 _BLOCK_VALUES = 1 << 22  # a block has at most this number of logits of a member
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
@@ -64,22 +64,22 @@ _CARRIED = ("logits", "labels", "split", "ids", "columns")
 class MemberReport:
     """A report on the training of one member, and on its quality."""
 
-    steps: int  # the training step at which the member's networks were stored
-    # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended"
+    steps: int  # The training step at which the member's networks were stored.
+    # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended".
     stop_reason: str
-    forecaster_loss: float  # mean over the training steps since the previous check
-    discriminator_loss: float  # mean over the training steps since the previous check
-    # accuracy of a new linear probe on validation rows, mean of both domains; 0.5 is chance
+    forecaster_loss: float  # Mean over the training steps since the previous check.
+    discriminator_loss: float  # Mean over the training steps since the previous check.
+    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 is chance.
     probe_accuracy: float
     # share of effective rows among source validation rows, by the discriminator on psi
     ess_share: float
-    mean_weight: float  # mean importance weight of source validation rows
-    # squared error of the discriminator on psi, on validation rows of both domains; 0.25 is chance
+    mean_weight: float  # Mean importance weight of source validation rows.
+    # Squared error of the discriminator on psi, on validation rows of both domains; 0.25 is chance.
     domain_error: float
     # importance-weighted Brier score on labelled source validation rows; lower is better
     weighted_brier: float
-    weighted_brier_control: float  # `weighted_brier` with a control variate
-    # share of target validation rows whose class forecaster and classifier predict alike
+    weighted_brier_control: float  # `weighted_brier` with a control variate.
+    # Share of target validation rows whose class forecaster and classifier predict alike.
     target_agreement: float
 
 
@@ -87,10 +87,10 @@ class MemberReport:
 class TrainedNetworks:
     """The networks of all members, and a report on each member."""
 
-    psi: Perceptrons  # M networks
-    head: Perceptrons  # M networks
-    aligned_discriminator: Perceptrons  # M discriminators on psi
-    discriminator: Perceptrons  # a single discriminator on the projected features
+    psi: Perceptrons  # M networks.
+    head: Perceptrons  # M networks.
+    aligned_discriminator: Perceptrons  # M discriminators on psi.
+    discriminator: Perceptrons  # A single discriminator on the projected features.
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
     domain_error: float  # squared error of `discriminator` on validation rows

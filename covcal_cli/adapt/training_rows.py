@@ -18,8 +18,9 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 200_000  # at most this number of rows of a split are used; the rows are chosen at random
-_BLOCK = 8192  # number of rows whose features are in memory at a time
+# At most this number of rows of a split are used; the rows are chosen at random.
+MAX_ROWS = 200_000
+_BLOCK = 8192  # Number of rows whose features are in memory at a time.
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
 # A function that yields all features, (n, d) float32 on the CPU. Every pass calls it again.
@@ -30,8 +31,8 @@ Blocks = Callable[[], Iterator[Tensor]]
 class DomainRows:
     """The projected rows of a domain that may be used for training."""
 
-    train: Tensor  # (n, k) float32
-    validation: Tensor  # (m, k) float32
+    train: Tensor  # (n, k) float32.
+    validation: Tensor  # (m, k) float32.
 
     def to(self, device: torch.device) -> Self:
         """Return the same rows on another device."""
@@ -44,8 +45,8 @@ class TrainingRows:
 
     source: DomainRows
     target: DomainRows
-    labels: Tensor  # labels of the source's training rows, (n,) int64; -1 if unknown
-    validation_labels: Tensor  # labels of the source's validation rows, (m,) int64; -1 if unknown
+    labels: Tensor  # Labels of the source's training rows, (n,) int64; -1 if unknown.
+    validation_labels: Tensor  # Labels of the source's validation rows, (m,) int64; -1 if unknown.
     n_classes: int
 
     @property
@@ -84,9 +85,9 @@ class TrainingRows:
 class Projection:
     """The linear map ``(x - mean) @ components / scale``."""
 
-    mean: Tensor  # (d,)
-    components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected
-    scale: float  # the divisor with which projected features have a mean variance of 1
+    mean: Tensor  # (d,).
+    components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected.
+    scale: float  # The divisor with which projected features have a mean variance of 1.
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return the projected features, (n, k) float32, of features, (n, d)."""

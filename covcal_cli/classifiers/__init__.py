@@ -18,10 +18,10 @@ LFS_POINTER = b"version https://git-lfs"
 class Kind:
     """A kind of model, such as ONNX."""
 
-    words: str  # the name of the kind in messages
-    usual: tuple[str, ...]  # file name endings that the help text and messages show
-    others: tuple[str, ...]  # file name endings that are accepted, but not shown
-    exported: str  # the ending of the files that export writes
+    words: str  # The name of the kind in messages.
+    usual: tuple[str, ...]  # File name endings that the help text and messages show.
+    others: tuple[str, ...]  # File name endings that are accepted, but not shown.
+    exported: str  # The ending of the files that export writes.
 
 
 ONNX = Kind("an ONNX model", usual=(".onnx",), others=(), exported=".onnx")

@@ -24,8 +24,8 @@ from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest value of votes, percentages, or scores of 8 or 16 bits
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # with this offset, logits keep only half of the digits of float32
-# the two ways to read outputs that may be logits or probabilities
+_FAR = 1 << 12  # With this offset, logits keep only half of the digits of float32.
+# The two ways to read outputs that may be logits or probabilities.
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
 _LOGARITHMS = (
@@ -46,17 +46,17 @@ class Outputs:
 
     def __init__(
         self,
-        where: str,  # the name of the model, for messages
-        tail: str | None,  # the function that turns the logits into the output, if it is known
+        where: str,  # The name of the model, for messages.
+        tail: str | None,  # The function that turns the logits into the output, if it is known.
         *,
-        is_single: bool,  # whether the model gives one number per row
-        has_layer: bool,  # whether the outputs are the results of a linear layer
+        is_single: bool,  # Whether the model gives one number per row.
+        has_layer: bool,  # Whether the outputs are the results of a linear layer.
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # True if `tail` is chosen only after all rows were read
-        self.are_independent = False  # whether rows can have several labels, with one output each
-        self.notes: tuple[str, ...] = ()  # how the outputs are read; empty before `settle`
+        self.is_open = tail == PLAIN  # True if `tail` is chosen only after all rows were read.
+        self.are_independent = False  # Whether rows can have several labels, with one output each.
+        self.notes: tuple[str, ...] = ()  # How the outputs are read; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
@@ -189,16 +189,16 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 class OpenedClassifier(Protocol):
     """A trained classifier as its file describes it, before any data has been run."""
 
-    name: str  # base name of the file
-    sha256: str  # hash of the file and of its weights in other files
-    inputs: tuple[ModelInput, ...]  # the arrays that the model needs
-    fixed_batch: int | None  # number of rows in every run; None if the model allows any number
-    metadata: Mapping[str, str]  # metadata in the file, such as class names and preprocessing
-    class_names: tuple[str, ...] | None  # the names of the K classes; None if the file has none
-    n_classes: int  # K
-    features_tensor: str | None  # name of the tensor with the features phi
-    logits_tensor: str  # name of the tensor with the logits
-    notes: tuple[str, ...]  # notes for the user
+    name: str  # Base name of the file.
+    sha256: str  # Hash of the file and of its weights in other files.
+    inputs: tuple[ModelInput, ...]  # The arrays that the model needs.
+    fixed_batch: int | None  # Number of rows in every run; None if the model allows any number.
+    metadata: Mapping[str, str]  # Metadata in the file, such as class names and preprocessing.
+    class_names: tuple[str, ...] | None  # The names of the K classes; None if the file has none.
+    n_classes: int  # K.
+    features_tensor: str | None  # Name of the tensor with the features phi.
+    logits_tensor: str  # Name of the tensor with the logits.
+    notes: tuple[str, ...]  # Notes for the user.
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
         """Return the classifier, after checking on a first batch that phi and the logits are right.
@@ -214,13 +214,13 @@ class Classifier(Protocol):
     """A classifier after its first batch. Usually its logits are phi(x) W^T + b."""
 
     name: str
-    n_classes: int  # K
-    n_features: int | None  # number of features d; None without features, or before a batch
+    n_classes: int  # K.
+    n_features: int | None  # Number of features d; None without features, or before a batch.
     features_tensor: str | None
     logits_tensor: str
-    proof: Proof  # the largest errors of the check on all batches so far
-    outputs: Outputs  # turns the outputs that `run` returns into logits
-    # phi and the outputs of the first batch, if it was checked; `extract` then frees this memory
+    proof: Proof  # The largest errors of the check on all batches so far.
+    outputs: Outputs  # Turns the outputs that `run` returns into logits.
+    # phi and the outputs of the first batch, if it was checked; `extract` then frees this memory.
     first_results: tuple[Float32s | None, Float32s] | None
 
     @property

@@ -123,8 +123,8 @@ class Proof:
     # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
     # the batch size.
     largest_difference: float = 0.0
-    largest_logit: float = 0.0  # the largest |logit|, without masked classes
-    remarks: tuple[str, ...] = ()  # notes about single batches
+    largest_logit: float = 0.0  # The largest |logit|, without masked classes.
+    remarks: tuple[str, ...] = ()  # Notes about single batches.
 
     @property
     def error(self) -> float:

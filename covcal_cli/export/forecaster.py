@@ -65,8 +65,8 @@ class Forecaster:
 class StoredRows:
     """Rows of the file on which the calibration was fitted, for a second check."""
 
-    features: Float32s | None  # phi, (n, d); None if only the classifier's own logits are scaled
-    logits: Float32s  # the classifier's logits, (n, K)
+    features: Float32s | None  # phi, (n, d); None if only the classifier's own logits are scaled.
+    logits: Float32s  # The classifier's logits, (n, K).
 
 
 @dataclass(frozen=True)
@@ -77,19 +77,19 @@ class Merge:
     stored: StoredRows | None  # None if the file of the rows is missing or has changed
     metadata: Mapping[str, str]
     output: Path
-    force: bool  # whether to replace existing files
-    inputs: Sequence[Path]  # files that must not be replaced
+    force: bool  # Whether to replace existing files.
+    inputs: Sequence[Path]  # Files that must not be replaced.
 
 
 @dataclass(frozen=True)
 class Agreement:
     """The differences between an exported model, the original and NumPy."""
 
-    rows: int  # number of random inputs
-    stored_rows: int  # number of `StoredRows` that were checked
-    output_error: float  # largest change of the original outputs, relative to their largest value
-    probability_error: float  # largest difference from NumPy's probabilities
-    label_is_not_top: int = 0  # number of stored rows whose label is not the most probable class
+    rows: int  # Number of random inputs.
+    stored_rows: int  # Number of `StoredRows` that were checked.
+    output_error: float  # Largest change of the original outputs, relative to their largest value.
+    probability_error: float  # Largest difference from NumPy's probabilities.
+    label_is_not_top: int = 0  # Number of stored rows whose label is not the most probable class.
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class ExportReport:
     """An exported model, and its agreement with the original."""
 
     output: Path
-    kept: tuple[str, ...]  # names of the original outputs
-    added: tuple[str, ...]  # names of the new outputs
-    weights: Path | None  # the file beside the model with large weights, if there is one
+    kept: tuple[str, ...]  # Names of the original outputs.
+    added: tuple[str, ...]  # Names of the new outputs.
+    weights: Path | None  # The file beside the model with large weights, if there is one.
     agreement: Agreement
 
 
@@ -109,8 +109,8 @@ class Original(Protocol):
     features_tensor: str | None
     logits_tensor: str
     n_features: int | None
-    model_outputs: Float32s  # the outputs for the random inputs
-    settled: Outputs  # turns `model_outputs` into logits
+    model_outputs: Float32s  # The outputs for the random inputs.
+    settled: Outputs  # Turns `model_outputs` into logits.
 
 
 OriginalT = TypeVar("OriginalT", bound=Original)

@@ -33,13 +33,13 @@ from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
 from covcal_cli.maths.softmax import Scaling, valid_rows
 
-_LEAST_OPSET = 7  # the first version of the operators with broadcasting
-# in files with an older IR version, stored tensors are also inputs
+_LEAST_OPSET = 7  # The first version of the operators with broadcasting.
+# In files with an older IR version, stored tensors are also inputs.
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
-_AXES_ARE_INPUT_FROM = 18  # the first version in which axes are an input and not an attribute
-_NEW_OPSET = 13  # the version for a model without standard operators
-_PAGE = 4096  # bytes; weights can be mapped into memory if they begin at a multiple of 4096
-# names of the forecaster's inputs if the forecaster runs without the classifier
+_AXES_ARE_INPUT_FROM = 18  # The first version in which axes are an input and not an attribute.
+_NEW_OPSET = 13  # The version for a model without standard operators.
+_PAGE = 4096  # Bytes; weights can be mapped into memory if they begin at a multiple of 4096.
+# Names of the forecaster's inputs if the forecaster runs without the classifier.
 _FEATURES, _LOGITS = "features", "logits"
 
 

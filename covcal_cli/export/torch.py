@@ -46,8 +46,8 @@ Outputs = dict[str, Tensor]
 class ValuePlace:
     """A node of the graph, and the function that turns its value into one vector per row."""
 
-    node: str  # the name of the node
-    view: str  # the name of the function in `VIEWS`
+    node: str  # The name of the node.
+    view: str  # The name of the function in `VIEWS`.
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the vectors, (n, width), from the values of a run."""
@@ -280,13 +280,13 @@ class CalibratedModule(nn.Module):
     def __init__(
         self,
         classifier: fx.GraphModule,
-        signature: Signature,  # the signature of `forward`, with the names of the inputs
-        kept: tuple[str, ...],  # names of the classifier's outputs
+        signature: Signature,  # The signature of `forward`, with the names of the inputs.
+        kept: tuple[str, ...],  # Names of the classifier's outputs.
         *,
-        features: tuple[ValuePlace, ...],  # the nodes with phi; empty if phi is not needed
-        logits: tuple[ValuePlace, ...],  # the nodes with the logits
-        is_single: bool,  # whether `logits` is one number z per row, read as the logits 0 and z
-        are_logged: bool,  # whether the logits are logarithms of probabilities
+        features: tuple[ValuePlace, ...],  # The nodes with phi; empty if phi is not needed.
+        logits: tuple[ValuePlace, ...],  # The nodes with the logits.
+        is_single: bool,  # Whether `logits` is one number z per row, read as the logits 0 and z.
+        are_logged: bool,  # Whether the logits are logarithms of probabilities.
         forecaster: Forecaster,
         added: tuple[str, ...],  # names of the new outputs
     ) -> None:

@@ -16,8 +16,8 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # the largest allowed difference of a probability
-# the sizes to try for a free size of the input, such as the side of an image
+TOLERANCE = 1e-5  # The largest allowed difference of a probability.
+# The sizes to try for a free size of the input, such as the side of an image.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -25,13 +25,13 @@ _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 class Answers:
     """The original model's outputs for random inputs."""
 
-    where: str  # the model, for messages
-    features: Float32s | None  # phi, shape (n, d)
-    logits: Float32s  # shape (n, K)
-    outputs: Sequence[Any]  # all outputs of the model
-    shown: Sequence[Any]  # the outputs that have a number per class
-    is_rounded: bool  # whether different scores of the model may round to equal `logits`
-    output_tolerance: float  # the largest relative change of the original outputs that is allowed
+    where: str  # The model, for messages.
+    features: Float32s | None  # phi, shape (n, d).
+    logits: Float32s  # Shape (n, K).
+    outputs: Sequence[Any]  # All outputs of the model.
+    shown: Sequence[Any]  # The outputs that have a number per class.
+    is_rounded: bool  # Whether different scores of the model may round to equal `logits`.
+    output_tolerance: float  # The largest relative change of the original outputs that is allowed.
 
 
 def prove(

@@ -54,11 +54,11 @@ _COUNTED_VALUES = 1 << 18  # number of values to count at a time; so many fit in
 class DomainReport:
     """The rows that were read from one domain."""
 
-    name: str  # "source" or "target"
-    path: Path  # the path of the data
-    rows: dict[str, int]  # number of rows in each split
-    labelled: int  # number of rows whose class is known
-    # for each row that could not be read: its id and the reason
+    name: str  # "source" or "target".
+    path: Path  # The path of the data.
+    rows: dict[str, int]  # Number of rows in each split.
+    labelled: int  # Number of rows whose class is known.
+    # For each row that could not be read: its id and the reason.
     skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
@@ -84,18 +84,18 @@ class DomainExtraction:
     data: DomainData
     # class numbers of all rows of the data, -1 if unknown: (n,), or (n, L) with several labels
     labels: Labels
-    split: Splits  # the split of each row of the data, shape (n,)
-    rows: Rows  # the numbers of the rows to run, ascending
-    chosen: int  # number of rows in all shards together
-    pipeline: ImagePipeline | None  # turns images into inputs; None for other data
-    size: int  # number of rows in a batch
+    split: Splits  # The split of each row of the data, shape (n,).
+    rows: Rows  # The numbers of the rows to run, ascending.
+    chosen: int  # Number of rows in all shards together.
+    pipeline: ImagePipeline | None  # Turns images into inputs; None for other data.
+    size: int  # Number of rows in a batch.
     threads: int
     skip_unreadable: bool
     has_chosen_fractions: bool  # whether the user chose how many rows each split gets
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # the rows to write; `write` removes rows that cannot be read
-        # for each row that cannot be read: its number and the reason
+        self.kept = self.rows  # The rows to write; `write` removes rows that cannot be read.
+        # For each row that cannot be read: its number and the reason.
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
@@ -365,11 +365,11 @@ def prove(
         return runner, None
     n = len(next(iter(inputs.values())))
     features, logits = classifier.first_results or runner.run(inputs)
-    classifier.first_results = None  # they take memory
-    # a copy, because the original would keep ONNX Runtime's memory in use
+    classifier.first_results = None  # They take memory.
+    # A copy, because the original would keep ONNX Runtime's memory in use.
     results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
-        return runner, None  # `DomainExtraction.run` will name the invalid row
+        return runner, None  # `DomainExtraction.run` will name the invalid row.
     # Rounding can differ in a batch of few rows, so only a batch of `size` rows proves influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
@@ -397,8 +397,8 @@ class BatchRunner:
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
-        self.size = size  # number of rows in a run
-        self._alone = alone  # whether each row is run alone
+        self.size = size  # Number of rows in a run.
+        self._alone = alone  # Whether each row is run alone.
 
     @property
     def note(self) -> str | None:
@@ -447,9 +447,9 @@ class OutputStatistics:
         self.n_classes = classifier.n_classes if classifier else 0
         # the classes that the classifier predicted so far
         self.predictions = np.empty(n, dtype=np.int64)
-        self.affine_difference = 0.0  # the largest |phi W^T + b - logits|
-        self.largest_logit = 0.0  # the largest |logit|, without masked classes
-        # the lowest confidence of the rows so far, until it is at most `_SATURATED`
+        self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
+        self.largest_logit = 0.0  # The largest |logit|, without masked classes.
+        # The lowest confidence of the rows so far, until it is at most `_SATURATED`.
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None

@@ -68,18 +68,18 @@ class ExtractReport:
     """The result of an extraction, for the user."""
 
     output: Path
-    reading: str  # in words, how the classifier's output is read
-    head: str  # in one line, the last linear layer and how exactly it gives the logits
-    preprocessing: str  # in one line, how images are preprocessed
-    holds_images: bool  # whether there were images
-    classes: tuple[str, ...]  # in the order of the logits
-    domains: tuple[DomainReport, ...]  # the source first
+    reading: str  # In words, how the classifier's output is read.
+    head: str  # In one line, the last linear layer and how exactly it gives the logits.
+    preprocessing: str  # In one line, how images are preprocessed.
+    holds_images: bool  # Whether there were images.
+    classes: tuple[str, ...]  # In the order of the logits.
+    domains: tuple[DomainReport, ...]  # The source first.
     # The accuracy on the source; None without labelled source rows.
     source_accuracy: SourceAccuracy | None
-    warnings: tuple[str, ...]  # warnings, one line each
-    notes: tuple[str, ...]  # notes, one line each
-    has_features: bool  # whether there are features, which adapt needs
-    is_multilabel: bool = False  # whether rows can have several of the `classes` as labels
+    warnings: tuple[str, ...]  # Warnings, one line each.
+    notes: tuple[str, ...]  # Notes, one line each.
+    has_features: bool  # Whether there are features, which adapt needs.
+    is_multilabel: bool = False  # Whether rows can have several of the `classes` as labels.
 
     @property
     def facts(self) -> dict[str, str]:
@@ -267,9 +267,9 @@ def _require_one_form(
     )
 
 
-_LABEL_AND_SPLIT = 9  # bytes of the label and the split of a row
-_INDEX_BYTES = 3400  # approximate bytes of the index of a dataset's chunks
-_LONG_ENOUGH = 1.0  # seconds; the times of shorter runs are too noisy
+_LABEL_AND_SPLIT = 9  # Bytes of the label and the split of a row.
+_INDEX_BYTES = 3400  # Approximate bytes of the index of a dataset's chunks.
+_LONG_ENOUGH = 1.0  # Seconds; the times of shorter runs are too noisy.
 _TIMES = 8
 
 
@@ -277,17 +277,17 @@ _TIMES = 8
 class DryRun:
     """A description of what an extraction would do, for the user."""
 
-    reading: str  # see `ExtractReport`
-    head: str  # the last linear layer and its rounding error on one batch
-    preprocessing: str  # in one line, how images are preprocessed
+    reading: str  # See `ExtractReport`.
+    head: str  # The last linear layer and its rounding error on one batch.
+    preprocessing: str  # In one line, how images are preprocessed.
     holds_images: bool
-    classes: tuple[str, ...]  # in the order of the logits
-    domains: tuple[DomainReport, ...]  # the rows to run, the source first
-    batch: int  # number of rows in a run of the model
+    classes: tuple[str, ...]  # In the order of the logits.
+    domains: tuple[DomainReport, ...]  # The rows to run, the source first.
+    batch: int  # Number of rows in a run of the model.
     threads: int
-    size: int  # bytes of the features file; the extraction needs twice as much space
-    seconds: float | None  # computed from the batches that were run; None if no row could be read
-    warnings: tuple[str, ...]  # see `ExtractReport`
+    size: int  # Bytes of the features file; the extraction needs twice as much space.
+    seconds: float | None  # Computed from the batches that were run; None if no row could be read.
+    warnings: tuple[str, ...]  # See `ExtractReport`.
     notes: tuple[str, ...]
 
 

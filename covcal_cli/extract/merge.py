@@ -50,9 +50,9 @@ class MergeReport:
     """The numbers of files and rows that were merged."""
 
     # The keys of all these mappings are names of domains.
-    files: Mapping[str, int]  # number of files with rows
-    rows: Mapping[str, Mapping[str, int]]  # number of rows in each split
-    skipped: Mapping[str, int]  # number of rows that could not be read
+    files: Mapping[str, int]  # Number of files with rows.
+    rows: Mapping[str, Mapping[str, int]]  # Number of rows in each split.
+    skipped: Mapping[str, int]  # Number of rows that could not be read.
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:

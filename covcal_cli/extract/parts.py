@@ -58,12 +58,12 @@ _SYNC_SECONDS = 10.0
 class Part:
     """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # the data, for messages
-    rows: Rows | range  # the numbers of the rows in the domain, ascending
+    path: Path  # The data, for messages.
+    rows: Rows | range  # The numbers of the rows in the domain, ascending.
     # The datasets that hold these rows, by name. Datasets are read from beginning to end.
     content: Mapping[str, Any]
-    columns: Sequence[str]  # the names of the datasets ``columns/NAME``
-    # for each row that could not be read: its number, its id and the reason
+    columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
+    # For each row that could not be read: its number, its id and the reason.
     skipped: Sequence[tuple[int, str, str]]
 
     @property
@@ -78,9 +78,9 @@ class Join:
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
-        self.rows = dict.fromkeys(SPLITS, 0)  # number of rows written so far, by split
-        self._digests: dict[str, Any] = {}  # for each dataset, the hash of what was written
-        # for each row that could not be read: its number, its id and the reason
+        self.rows = dict.fromkeys(SPLITS, 0)  # Number of rows written so far, by split.
+        self._digests: dict[str, Any] = {}  # For each dataset, the hash of what was written.
+        # For each row that could not be read: its number, its id and the reason.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows has run no batch, so it may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
@@ -275,10 +275,10 @@ class DomainSpool:
     """The rows of a domain that are finished: their numbers, and the journal."""
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
-        self.widths = dict(widths)  # number of columns of each array
-        self.done = 0  # number of rows that were run or skipped
-        self.kept = 0  # number of rows that were run
-        # for each row that could not be read: its number and the reason
+        self.widths = dict(widths)  # Number of columns of each array.
+        self.done = 0  # Number of rows that were run or skipped.
+        self.kept = 0  # Number of rows that were run.
+        # For each row that could not be read: its number and the reason.
         self.skipped: list[tuple[int, str]] = []
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}

@@ -88,13 +88,13 @@ class ExtractPlan:
     settings: ExtractSettings
     opened: OpenedClassifier
     classes: ClassMap
-    pipeline: ImagePipeline | None  # turns images into inputs; None without images
-    runner: BatchRunner  # runs the classifier, after its check
+    pipeline: ImagePipeline | None  # Turns images into inputs; None without images.
+    runner: BatchRunner  # Runs the classifier, after its check.
     threads: int
-    domains: Mapping[str, DomainExtraction]  # the source first
-    warnings: tuple[str, ...]  # warnings, one line each
-    origin: str | None  # a note on the source of the preprocessing
-    remarks: tuple[str, ...]  # notes on the columns of tables
+    domains: Mapping[str, DomainExtraction]  # The source first.
+    warnings: tuple[str, ...]  # Warnings, one line each.
+    origin: str | None  # A note on the source of the preprocessing.
+    remarks: tuple[str, ...]  # Notes on the columns of tables.
 
     @property
     def classifier(self) -> Classifier:

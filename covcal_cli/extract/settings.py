@@ -55,9 +55,9 @@ class Selection:
     sample is independent of them.
     """
 
-    sample: int | None = None  # number of rows to draw at random
-    limit: int | None = None  # number of first rows to take
-    shard: Shard | None = None  # which part of the chosen rows this run extracts
+    sample: int | None = None  # Number of rows to draw at random.
+    limit: int | None = None  # Number of first rows to take.
+    shard: Shard | None = None  # Which part of the chosen rows this run extracts.
 
     def describe(self) -> str:
         """Return which rows are chosen, without the shard, such as ``sample 5000``."""
@@ -111,19 +111,19 @@ class ExtractSettings:
     batch: int | None = None
     # number of threads of the model, and also of the decoder; default: all cores
     threads: int | None = None
-    trust_model: bool = False  # whether to open a model file that can run code
-    weights: Path | None = None  # weights of the module that ``module:function`` returns
-    # name of the output that holds the classes, if the model has several outputs
+    trust_model: bool = False  # Whether to open a model file that can run code.
+    weights: Path | None = None  # Weights of the module that ``module:function`` returns.
+    # Name of the output that holds the classes, if the model has several outputs.
     model_output: str | None = None
     # "input", "none", or the name of a tensor; default: the input of the last linear layer
     phi: str | None = None
-    providers: Sequence[str] = ()  # execution providers of ONNX Runtime, the preferred one first
-    # whether tables of outputs hold logits or probabilities; by default their column names say so
+    providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, the preferred one first.
+    # Whether tables of outputs hold logits or probabilities; by default their column names say so.
     outputs: OutputKind | None = None
-    keep: Sequence[str] = ()  # names of further columns of tables to keep
-    choices: tuple[str, ...] = ()  # the answers to look for in logs of a language model
-    multilabel: bool = False  # whether each output is about a label of its own
-    # skip up to 1 % of the rows; if false, stop at the first row that cannot be read
+    keep: Sequence[str] = ()  # Names of further columns of tables to keep.
+    choices: tuple[str, ...] = ()  # The answers to look for in logs of a language model.
+    multilabel: bool = False  # Whether each output is about a label of its own.
+    # Skip up to 1 % of the rows; if false, stop at the first row that cannot be read.
     skip_unreadable: bool = True
 
     def __post_init__(self) -> None:

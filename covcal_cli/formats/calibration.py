@@ -52,8 +52,8 @@ _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "estimates": {"target_confidence_before": Share | None, "target_confidence": Share | None},
     "estimates.labelled": {**_INTERVAL, "ece": Share, "ece_low": Share, "ece_high": Share},
 }
-_LARGEST_OFFSET = 100.0  # with log odds above 100, a float32 probability is 0 or 1
-_LEAST_TEMPERATURE = 1e-100  # with T below 1e-100 or above 1e100, scaled logits would overflow
+_LARGEST_OFFSET = 100.0  # With log odds above 100, a float32 probability is 0 or 1.
+_LEAST_TEMPERATURE = 1e-100  # With T below 1e-100 or above 1e100, scaled logits would overflow.
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class Candidate:
     """A method that ``auto`` compared with other methods."""
 
     method: str
-    temperature: Positive  # T_f of this method
-    target_confidence: Share | None  # mean confidence on target training and validation rows
-    estimated_accuracy: Share | None  # on the target; the same for all candidates
-    expected_ece: Share | None  # absolute difference of target_confidence and estimated_accuracy
+    temperature: Positive  # T_f of this method.
+    target_confidence: Share | None  # Mean confidence on target training and validation rows.
+    estimated_accuracy: Share | None  # On the target; the same for all candidates.
+    expected_ece: Share | None  # Absolute difference of target_confidence and estimated_accuracy.
     chosen: bool
-    why: str  # in a few words, why auto chose this method or did not choose it
+    why: str  # In a few words, why auto chose this method or did not choose it.
     # The ECE is at least `expected_ece` if the estimate is right.
     # None if T was matched to the estimate, because `expected_ece` is then about 0.
     least_ece: Share | None = None
-    matched: bool = False  # whether T makes target_confidence equal to estimated_accuracy
-    aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend
+    matched: bool = False  # Whether T makes target_confidence equal to estimated_accuracy.
+    aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend.
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,19 @@ class LabelledRows:
 
     n: Number
     seed: int
-    sha256: str  # hash of the ids
-    ids: tuple[str, ...]  # sorted
-    design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches
-    population: Number | None = None  # number of rows that could be drawn
-    batches: tuple[Count, ...] = ()  # number of rows in each batch
+    sha256: str  # Hash of the ids.
+    ids: tuple[str, ...]  # Sorted.
+    design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches.
+    population: Number | None = None  # Number of rows that could be drawn.
+    batches: tuple[Count, ...] = ()  # Number of rows in each batch.
 
 
 @dataclass(frozen=True)
 class TargetPrior:
     """The class frequencies that a calibration assumes on the target."""
 
-    name: str  # the value of --target-prior
-    shares: tuple[Share, ...] | None  # one share per class; None for the frequencies of the source
+    name: str  # The value of --target-prior.
+    shares: tuple[Share, ...] | None  # One share per class; None for the frequencies of the source.
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -104,10 +104,10 @@ class Calibration(Document):
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
-    method: str  # the method that the user asked for
-    method_used: str  # the method that was used; `reason` says why, in one sentence
+    method: str  # The method that the user asked for.
+    method_used: str  # The method that was used; `reason` says why, in one sentence.
     reason: str
-    forecaster: Forecasters  # the name of the logits that are scaled
+    forecaster: Forecasters  # The name of the logits that are scaled.
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
     # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
@@ -117,31 +117,32 @@ class Calibration(Document):
     discriminator_temperatures: tuple[Positive, ...] = field(
         metadata=at("temperatures.discriminator")
     )
-    discriminator: str | None  # "logistic" or "network"; None without importance weights
-    max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights
-    loss: str  # the loss function: "brier" or "nll"
-    # the fit of T_f: rows, errors, loss before and after, and the limit of T_f if T_f equals it
+    discriminator: str | None  # "logistic" or "network"; None without importance weights.
+    max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights.
+    loss: str  # The loss function: "brier" or "nll".
+    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if T_f equals it.
     fit: Mapping[str, Any]
-    weights: Mapping[str, Any] | None  # the fields of `WeightHealth`; None without weights
-    bound: Mapping[str, Any] | None  # the terms of Theorem 1 of the paper; None without weights
-    # mean confidence on target validation rows, before and after calibration
+    weights: Mapping[str, Any] | None  # The fields of `WeightHealth`; None without weights.
+    bound: Mapping[str, Any] | None  # The terms of Theorem 1 of the paper; None without weights.
+    # Mean confidence on target validation rows, before and after calibration.
     estimates: Mapping[str, Any]
-    guards: tuple[Guard, ...] = ()  # checks of the assumptions of the method
-    candidates: tuple[Candidate, ...] = ()  # the methods that `auto` compared
+    guards: tuple[Guard, ...] = ()  # Checks of the assumptions of the method.
+    candidates: tuple[Candidate, ...] = ()  # The methods that `auto` compared.
     target_prior: TargetPrior = SOURCE_PRIOR
     # the offsets b, one per class: log(q_y / p_y) if class frequencies are corrected, else empty
     class_offsets: tuple[float, ...] = ()
-    confidence_offset: float = 0.0  # the offset a, which is added to the log odds of the confidence
-    # whether T was fitted to target labels, from covcal label or from --labels N
+    # The offset a, which is added to the log odds of the confidence.
+    confidence_offset: float = 0.0
+    # Whether T was fitted to target labels, from covcal label or from --labels N.
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     seed: int
     classes: tuple[str, ...]
-    model: Mapping[str, str]  # name and sha256 of the classifier
-    source_accuracy: SourceAccuracy | None = None  # None without labelled source rows
-    # the columns of a table, in the order in which the model reads them
+    model: Mapping[str, str]  # Name and sha256 of the classifier.
+    source_accuracy: SourceAccuracy | None = None  # None without labelled source rows.
+    # The columns of a table, in the order in which the model reads them.
     feature_columns: tuple[str, ...] = ()
     # How the model was read: tail, preprocessing of images, tensors of phi and of the logits.
     # Unknown values have no key.

@@ -30,10 +30,10 @@ Covered = Literal["future rows", "these rows"]
 class CurvePoint:
     """The expected error of the accepted rows for one share of accepted rows."""
 
-    share: Share  # the share of rows that is accepted
-    error: Share  # the expected share of wrong rows among the accepted rows
-    low: Share  # the error at the high end of the estimated accuracy
-    high: Share  # the error at the low end of the estimated accuracy
+    share: Share  # The share of rows that is accepted.
+    error: Share  # The expected share of wrong rows among the accepted rows.
+    low: Share  # The error at the high end of the estimated accuracy.
+    high: Share  # The error at the low end of the estimated accuracy.
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, error=self.error, high=self.high)
@@ -44,8 +44,8 @@ class GroupPoint:
     """A group of rows, and the expected error of its accepted rows."""
 
     name: str
-    rows: Count  # number of rows of the group from which the curve was computed
-    accepted: CurvePoint | None  # None if no row is accepted
+    rows: Count  # Number of rows of the group from which the curve was computed.
+    accepted: CurvePoint | None  # None if no row is accepted.
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,19 @@ class CostPoint:
     """The cheapest share of rows to accept, and the mean cost of a row at this share."""
 
     share: Share
-    cost: float  # mean cost of a row, from wrong accepted rows and from reviewed rows
-    low: float  # the lowest mean cost within the range of the estimated accuracy
-    high: float  # the highest mean cost within the range of the estimated accuracy
-    review: float  # the mean cost if a person reviews every row
+    cost: float  # Mean cost of a row, from wrong accepted rows and from reviewed rows.
+    low: float  # The lowest mean cost within the range of the estimated accuracy.
+    high: float  # The highest mean cost within the range of the estimated accuracy.
+    review: float  # The mean cost if a person reviews every row.
 
 
 @dataclass(frozen=True)
 class LabelUse:
     """The labels with which a promise was tested."""
 
-    drawn: Number  # number of rows that `pick` drew for a decision, in all batches
-    # number of labelled rows above the accepted threshold, or else above the first tested threshold
+    drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
+    # Number of labelled rows above the accepted threshold, or else above the first tested
+    # threshold.
     labels: Count
     # number of wrong rows above the threshold of `labels`; rows without a label count as wrong
     wrong: Count
@@ -81,11 +82,11 @@ class SetRule:
     labels.
     """
 
-    coverage: Share  # the share of rows whose set should contain the right class
-    cut: Share  # the smallest probability of a class in a set
-    mean_size: float  # mean number of classes in a set
-    labels: Count  # number of labels used for the threshold; 0 without labels
-    certainty: Share | None  # the certainty of the coverage
+    coverage: Share  # The share of rows whose set should contain the right class.
+    cut: Share  # The smallest probability of a class in a set.
+    mean_size: float  # Mean number of classes in a set.
+    labels: Count  # Number of labels used for the threshold; 0 without labels.
+    certainty: Share | None  # The certainty of the coverage.
 
     def members(self, probabilities: Floats) -> Booleans:
         """Return which classes are in the set of every row, shape (m, K)."""
@@ -102,15 +103,15 @@ class Decision(Document):
 
     # the largest share of accepted rows that may be wrong; None if the user asked only for sets
     error: Share | None
-    certainty: Share  # the certainty of the promise
-    covers: Covered  # the rows that the promise is about
-    score: str  # the name of the score
-    threshold: Share | None  # the score above which rows are accepted; None if no row is accepted
-    share: Share  # the share of rows that is accepted
-    rows: Number  # number of target rows of `splits`
+    certainty: Share  # The certainty of the promise.
+    covers: Covered  # The rows that the promise is about.
+    score: str  # The name of the score.
+    threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
+    share: Share  # The share of rows that is accepted.
+    rows: Number  # Number of target rows of `splits`.
     splits: tuple[str, ...]
-    is_promise: bool  # whether labels prove the error; if not, it is an estimate
-    expected: CurvePoint | None  # the accepted rows, and their expected error
+    is_promise: bool  # Whether labels prove the error; if not, it is an estimate.
+    expected: CurvePoint | None  # The accepted rows, and their expected error.
     labels: LabelUse | None
     # a number of labels that probably makes a promise possible; 0 if no number does
     labels_needed: Count
@@ -119,9 +120,9 @@ class Decision(Document):
     curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares of accepted rows
     sets: SetRule | None
     notes: tuple[str, ...]
-    inputs: tuple[Input, ...]  # the files of data and calibration
-    cost: CostPoint | None = None  # None if the user gave no costs
-    by: str | None = None  # the column of the groups, or "predicted"
+    inputs: tuple[Input, ...]  # The files of data and calibration.
+    cost: CostPoint | None = None  # None if the user gave no costs.
+    by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
     # the probability that `labels_needed` labels are enough for a promise
     promised_chance: Share = 0.0

@@ -34,10 +34,11 @@ ADAPTED_SCHEMA = "covcal.adapted/1"
 FEATURE_COLUMNS = "feature_columns"
 # attribute: the shares of the source's splits, if the target's shares are different
 SOURCE_FRACTIONS = "source_fractions"
-LABELS = "labels"  # attribute: the names of the labels as a JSON list, if rows can have several
-OPTIONS = "options"  # attribute: the options of extract, as a JSON list
-ONE_TABLE = "one_table"  # attribute: 1 if one table contains both domains
-# attribute: sha256 of a features file's content, to compare files without reading all of their rows
+LABELS = "labels"  # Attribute: the names of the labels as a JSON list, if rows can have several.
+OPTIONS = "options"  # Attribute: the options of extract, as a JSON list.
+ONE_TABLE = "one_table"  # Attribute: 1 if one table contains both domains.
+# Attribute: sha256 of a features file's content, to compare files without reading all of their
+# rows.
 CONTENT = "content_sha256"
 # attributes of an adapted file: the path and the two hashes of its features file
 FEATURES_FILE = "features_file"
@@ -54,10 +55,10 @@ ONE_CONFIDENCE = "confidence"
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
-ALL = "all"  # stands for all splits
-REMEDY = "make it with covcal extract"  # the remedy if a file is not a features file
-_LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB
-_BLOCK_BYTES = 4 << 20  # bytes read at a time
+ALL = "all"  # Stands for all splits.
+REMEDY = "make it with covcal extract"  # The remedy if a file is not a features file.
+_LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB.
+_BLOCK_BYTES = 4 << 20  # Bytes read at a time.
 _LEAST_ROWS = 256
 _SPLIT_ROWS = 1 << 18  # the largest number of rows in a block of `split_blocks`
 _REQUIRED = ("logits", "labels", "split", "ids")
@@ -81,8 +82,8 @@ class Domain:
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
-        self.name = name  # "source" or "target"
-        self.n_classes = n_classes  # K
+        self.name = name  # "source" or "target".
+        self.n_classes = n_classes  # K.
         self._group = group
         self.n = self._checked_rows()
         # d, the number of features; None in a file without features

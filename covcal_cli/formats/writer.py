@@ -19,8 +19,8 @@ from covcal_cli.arrays import AnyArray, Booleans
 from covcal_cli.hdf5 import ZERO_CHUNKS, Dataset
 
 Attribute = str | int | float
-_COPIED_BYTES = 4 << 20  # number of bytes that are copied at a time
-_CHUNK_BYTES = 512 << 10  # bytes of a chunk, less than HDF5's cache of 1 MiB for a dataset
+_COPIED_BYTES = 4 << 20  # Number of bytes that are copied at a time.
+_CHUNK_BYTES = 512 << 10  # Bytes of a chunk, less than HDF5's cache of 1 MiB for a dataset.
 
 
 class _Sink(io.FileIO):
@@ -70,9 +70,9 @@ class HDF5Writer:
         self,
         path: Path,  # the temporary file to create
         *,
-        schema: str,  # such as "covcal.features/1"
-        classes: Sequence[str],  # the class names in the order of the logits
-        # root attributes that say how the file was made
+        schema: str,  # Such as "covcal.features/1".
+        classes: Sequence[str],  # The class names in the order of the logits.
+        # Root attributes that say how the file was made.
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)

@@ -35,8 +35,8 @@ _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # By default, tensor cores round float32 to ten bits, too few for the check of the last layer.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
-_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # switches tensor cores off in TensorRT
-_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so a log would repeat them
+_NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # Switches tensor cores off in TensorRT.
+_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so a log would repeat them.
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
@@ -46,10 +46,10 @@ class OnnxFile:
     """An ONNX file that was read."""
 
     path: Path
-    folder: Path  # the folder with the model's weights in other files
-    data: bytes  # the model's bytes, in which links to weights are replaced by their destinations
-    model: onnx.ModelProto  # the parsed model, without weights in other files
-    sha256: str  # hash of the file and of its weights in other files
+    folder: Path  # The folder with the model's weights in other files.
+    data: bytes  # The model's bytes, in which links to weights are replaced by their destinations.
+    model: onnx.ModelProto  # The parsed model, without weights in other files.
+    sha256: str  # Hash of the file and of its weights in other files.
 
     def session(
         self,

@@ -44,7 +44,7 @@ from covcal_cli.errors import CovcalError
 INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8  # the largest number of tensors that a message lists
+_SHOWN = 8  # The largest number of tensors that a message lists.
 # Operators that can begin the tail: a softmax, log-softmax, sigmoid or argmax.
 _TAIL_STARTS = {
     *_SQUASHES,
@@ -60,17 +60,17 @@ _LARGEST_DENOMINATOR = 64
 class Head:
     """The tensors with a classifier's features and logits, and the layer between them."""
 
-    layer: str  # operator and name, such as "Gemm fc2"; empty if there is no linear layer
-    # the tensors that are phi, side by side; empty if the user wants no features
+    layer: str  # Operator and name, such as "Gemm fc2"; empty if there is no linear layer.
+    # The tensors that are phi, side by side; empty if the user wants no features.
     features: tuple[TensorRead, ...]
-    weight: Float64s | None  # W, (K, d); None if the logits are not a linear function of phi
-    bias: Float64s | None  # b, (K,)
-    logits: TensorRead  # the tensor with the logits
-    step: float  # the largest rounding error of logits that are stored as integers
-    tail_step: float  # the largest rounding error of outputs that are stored as integers
-    follower: str | None  # the operator that reads the logits, such as "Softmax"
-    n_scores: int  # number of columns of the logits; 1 if one number per row is for two classes
-    outputs: tuple[ClassOutput, ...]  # the outputs that depend only on the logits
+    weight: Float64s | None  # W, (K, d); None if the logits are not a linear function of phi.
+    bias: Float64s | None  # b, (K,).
+    logits: TensorRead  # The tensor with the logits.
+    step: float  # The largest rounding error of logits that are stored as integers.
+    tail_step: float  # The largest rounding error of outputs that are stored as integers.
+    follower: str | None  # The operator that reads the logits, such as "Softmax".
+    n_scores: int  # Number of columns of the logits; 1 if one number per row is for two classes.
+    outputs: tuple[ClassOutput, ...]  # The outputs that depend only on the logits.
 
 
 def choose_head(

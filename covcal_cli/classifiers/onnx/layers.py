@@ -89,14 +89,14 @@ class Quantisation:
 class Linear:
     """A linear layer, whose result is phi W^T + b."""
 
-    layer: str  # operator and name, such as "Gemm fc2"
-    features: TensorRead  # phi
-    # the tensor with phi W^T + b; None if the operator also applies an activation
+    layer: str  # Operator and name, such as "Gemm fc2".
+    features: TensorRead  # phi.
+    # The tensor with phi W^T + b; None if the operator also applies an activation.
     output: str | None
-    weight: Float64s  # W, shape (K, d)
-    bias: Float64s  # b, shape (K,); 0 if the layer has no bias
-    quantised: Quantisation | None = None  # how to read `output` if it holds integers
-    # a scale that depends on the model's input; a later node multiplies `output` by this scale
+    weight: Float64s  # W, shape (K, d).
+    bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
+    quantised: Quantisation | None = None  # How to read `output` if it holds integers.
+    # A scale that depends on the model's input; a later node multiplies `output` by this scale.
     pending: str | None = None
 
 
@@ -363,13 +363,13 @@ class Position:
     """A tensor between the layer and the output that equals phi W^T + b."""
 
     tensor: str
-    weight: Float64s  # W, shape (K, d)
-    bias: Float64s  # b, shape (K,)
-    step: float = 0.0  # the largest rounding error of the tensor if it is stored as integers
-    quantised: Quantisation | None = None  # how to read the tensor if it holds integers
-    pending: str | None = None  # a scale by which a later node must multiply the tensor
-    follower: str | None = None  # the operator that reads the tensor and is not linear
-    is_flat: bool = False  # whether the second axis is the classes, and not tokens
+    weight: Float64s  # W, shape (K, d).
+    bias: Float64s  # b, shape (K,).
+    step: float = 0.0  # The largest rounding error of the tensor if it is stored as integers.
+    quantised: Quantisation | None = None  # How to read the tensor if it holds integers.
+    pending: str | None = None  # A scale by which a later node must multiply the tensor.
+    follower: str | None = None  # The operator that reads the tensor and is not linear.
+    is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:

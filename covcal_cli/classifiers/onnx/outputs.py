@@ -31,11 +31,11 @@ class ClassOutput:
     """An output that may be the scores of the classes."""
 
     name: str
-    tensor: str  # the tensor to read: the output, or the input of the ZipMap that made the output
-    is_label: bool = False  # whether the output is only the number of the most likely class
-    is_vector: bool = False  # whether the output is one number per row, without an axis of classes
-    columns: int = 0  # the number of columns that the output declares; 0 if it declares none
-    # the keys if each row of the output is a dictionary, in the order of the tensor's columns
+    tensor: str  # The tensor to read: the output, or the input of the ZipMap that made the output.
+    is_label: bool = False  # Whether the output is only the number of the most likely class.
+    is_vector: bool = False  # Whether the output is one number per row, without an axis of classes.
+    columns: int = 0  # The number of columns that the output declares; 0 if it declares none.
+    # The keys if each row of the output is a dictionary, in the order of the tensor's columns.
     zipped: tuple[str | int, ...] = ()
 
     @property

@@ -114,11 +114,11 @@ class Tail:
 
     where: str  # the model, for errors
     head: Head
-    n_scores: int  # number of columns of the scores, at least 1
-    outputs: tuple[ClassOutput, ...]  # candidate outputs; a single output if `kind` is known
-    kind: str | None = None  # one of `proof.TAILS`, or `proof.ARGMAX`; None before the first batch
-    is_double: bool = False  # whether the scores are float64
-    notes: tuple[str, ...] = ()  # notes that follow from `kind`
+    n_scores: int  # Number of columns of the scores, at least 1.
+    outputs: tuple[ClassOutput, ...]  # Candidate outputs; a single output if `kind` is known.
+    kind: str | None = None  # One of `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
+    is_double: bool = False  # Whether the scores are float64.
+    notes: tuple[str, ...] = ()  # Notes that follow from `kind`.
 
     def __post_init__(self) -> None:
         if self.n_scores == 0:
@@ -237,8 +237,8 @@ class Reading:
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # number of features d; None if not known
-    token: Token | None = None  # see `token_of`
+    width: int | None = None  # Number of features d; None if not known.
+    token: Token | None = None  # See `token_of`.
 
     @property
     def tensors(self) -> list[str]:

@@ -16,8 +16,8 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
-_OUT_OF_TABLE = "out of data bounds"  # ONNX Runtime's message for a wrong index of an embedding
-_OPSET = 13  # version of the nodes that are added to a model without standard operators
+_OUT_OF_TABLE = "out of data bounds"  # ONNX Runtime's message for a wrong index of an embedding.
+_OPSET = 13  # Version of the nodes that are added to a model without standard operators.
 
 
 class Runner:

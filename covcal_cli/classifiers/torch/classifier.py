@@ -93,9 +93,9 @@ def _require_numbers(program: Program, weights: Path | None) -> None:
 class Values:
     """The features, logits and output of m rows, all from the same run of a program."""
 
-    features: Float64s | None  # shape (m, d)
-    logits: Float64s  # shape (m, K)
-    output: Float64s  # shape (m, K)
+    features: Float64s | None  # Shape (m, d).
+    logits: Float64s  # Shape (m, K).
+    output: Float64s  # Shape (m, K).
 
 
 class ProgramReader:
@@ -104,9 +104,9 @@ class ProgramReader:
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # where the logits come from
-        output_name: str,  # the name of the output that holds the classes
-        tap: Tap | None,  # reads the features of --phi; None for the input of the head
+        source: Head | Answer,  # Where the logits come from.
+        output_name: str,  # The name of the output that holds the classes.
+        tap: Tap | None,  # Reads the features of --phi; None for the input of the head.
         *,
         features: bool,  # whether to read features at all
     ) -> None:

@@ -40,8 +40,8 @@ _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch
 # Training scripts save the state_dict under these keys, and wrappers add these prefixes to names.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3  # the largest number of names that a message lists
-# bytes of an element, by the name of its storage in torch
+_SHOWN = 3  # The largest number of names that a message lists.
+# Bytes of an element, by the name of its storage in torch.
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),

@@ -28,18 +28,18 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # smallest number of rows that can prove a factor and an offset
-_BFLOAT16 = 4e-2  # the relative error that rounding to bfloat16, with its eight bits, can cause
-_SUM = 1e-3  # largest difference from 1 that the sum of a row of probabilities may have
+_ENOUGH_ROWS = 3  # Smallest number of rows that can prove a factor and an offset.
+_BFLOAT16 = 4e-2  # The relative error that rounding to bfloat16, with its eight bits, can cause.
+_SUM = 1e-3  # Largest difference from 1 that the sum of a row of probabilities may have.
 
 
 @dataclass(frozen=True)
 class Fit:
     """The formula of an output: tail(offset + the sum of factor * result over layers)."""
 
-    tail: str  # one of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``
-    factors: tuple[Float64s, ...]  # one factor per layer: a number, or shape (K,)
-    offset: Float64s  # shape (K,); (1,) if one number per row is for two classes
+    tail: str  # One of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
+    factors: tuple[Float64s, ...]  # One factor per layer: a number, or shape (K,).
+    offset: Float64s  # Shape (K,); (1,) if one number per row is for two classes.
 
     @property
     def is_single(self) -> bool:
@@ -63,8 +63,8 @@ class HeadLayer:
     name: str  # `name`, `op` and `key` are the fields of `LayerCall`
     op: str
     key: tuple[object, ...]
-    turn: int  # the number of the layer's call in a run, counted back from the last call (-1)
-    position: int | None  # the pixel or token that is used; None for the mean over all positions
+    turn: int  # The number of the layer's call in a run, counted back from the last call (-1).
+    position: int | None  # The pixel or token that is used; None for the mean over all positions.
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
         """Return the call of this layer in a run; None if the run has too few calls."""
@@ -77,11 +77,11 @@ class Head:
 
     # several layers if heads are averaged; phi is then the inputs of all layers, side by side
     layers: tuple[HeadLayer, ...]
-    output: str  # name of the output that holds the classes
-    fit: Fit  # the formula from the results of the layers to the output
-    weight: Float64s  # W, (K, d); the first row is 0 if one number per row is for two classes
-    bias: Float64s  # b, (K,)
-    limit: float  # the relative error that rounding in the layers can cause
+    output: str  # Name of the output that holds the classes.
+    fit: Fit  # The formula from the results of the layers to the output.
+    weight: Float64s  # W, (K, d); the first row is 0 if one number per row is for two classes.
+    bias: Float64s  # b, (K,).
+    limit: float  # The relative error that rounding in the layers can cause.
 
     @property
     def layer(self) -> str:
@@ -171,10 +171,10 @@ class Answer:
 class RandomRun:
     """Two runs of a program on n random rows: a trace, and the values in its last layers."""
 
-    trace: Trace  # the trace of the first run
-    choices: Mapping[str, Tensor]  # the outputs of the first run that may be the classes
-    outputs: Mapping[str, Tensor]  # the outputs of the second run
-    calls: Sequence[LayerCall]  # the calls of the last layers in the second run, with values
+    trace: Trace  # The trace of the first run.
+    choices: Mapping[str, Tensor]  # The outputs of the first run that may be the classes.
+    outputs: Mapping[str, Tensor]  # The outputs of the second run.
+    calls: Sequence[LayerCall]  # The calls of the last layers in the second run, with values.
     n: int
     where: str  # the model, for messages
 

@@ -21,7 +21,7 @@ ROWS = 4
 # Usual sizes of images, in the order in which they are tried. A module must declare any other size.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
-_LENGTHS = (128, 1024, 16000, 16)  # usual lengths of texts and signals
+_LENGTHS = (128, 1024, 16000, 16)  # Usual lengths of texts and signals.
 # Attributes with the shape of a row (timm's dictionaries), and attributes with the image size.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
@@ -47,8 +47,8 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # where the shape comes from, for the note
-    certain: bool = False  # whether the author declares the shape; then no other shape is tried
+    source: str  # Where the shape comes from, for the note.
+    certain: bool = False  # Whether the author declares the shape; then no other shape is tried.
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

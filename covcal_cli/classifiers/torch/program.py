@@ -33,16 +33,16 @@ _STORED_SCORES = {
 class Program:
     """A torch module with its inputs and its device."""
 
-    where: str  # the name of the program in messages, as the user gave it
-    name: str  # the base name of the program's file, or ``module:function``
-    sha256: str  # hash of the program's file, or of its weights
-    module: torch.nn.Module  # the module, on `device` and in evaluation mode
-    inputs: tuple[ModelInput, ...]  # the inputs, in the order of the module's arguments
-    # random rows, (n, ...), by which the structure of the program is found before data are read
+    where: str  # The name of the program in messages, as the user gave it.
+    name: str  # The base name of the program's file, or ``module:function``.
+    sha256: str  # Hash of the program's file, or of its weights.
+    module: torch.nn.Module  # The module, on `device` and in evaluation mode.
+    inputs: tuple[ModelInput, ...]  # The inputs, in the order of the module's arguments.
+    # Random rows, (n, ...), by which the structure of the program is found before data are read.
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None  # number of rows in every run; None if any number is allowed
-    notes: tuple[str, ...]  # notes on assumptions about the program
-    device: torch.device = CPU  # the device of the module; rows may be on any device
+    fixed_batch: int | None  # Number of rows in every run; None if any number is allowed.
+    notes: tuple[str, ...]  # Notes on assumptions about the program.
+    device: torch.device = CPU  # The device of the module; rows may be on any device.
 
     def on(self, device: torch.device) -> "Program":
         """Move the module to another device, and return the program there."""
@@ -200,7 +200,7 @@ def _is_answer(value: Tensor, n: int) -> bool:
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
-        return n in (1, len(value))  # some models drop the axis of the rows for a single row
+        return n in (1, len(value))  # Some models drop the axis of the rows for a single row.
     # The shape may be [n, K] with more axes of size 1, or [1, n, K].
     shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
     return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1

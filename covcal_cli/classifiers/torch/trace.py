@@ -35,15 +35,15 @@ NAMES = _PRODUCTS | _CONVOLUTIONS
 class LayerCall:
     """A call of a linear layer."""
 
-    op: str  # the name of the operator
-    # path of the layer, or operator if the weights are not parameters of the module
+    op: str  # The name of the operator.
+    # Path of the layer, or operator if the weights are not parameters of the module.
     name: str
-    key: tuple[object, ...]  # identifies the layer; all calls of a layer have the same key
-    features: Tensor  # the input of the layer, which later operators may change
-    weight: Tensor  # shape (K, d)
-    bias: Tensor | None  # shape (K,)
-    result: Tensor  # the result of the layer, which later operators may change
-    plain: bool  # whether each result depends on one vector of features; false for large kernels
+    key: tuple[object, ...]  # Identifies the layer; all calls of a layer have the same key.
+    features: Tensor  # The input of the layer, which later operators may change.
+    weight: Tensor  # Shape (K, d).
+    bias: Tensor | None  # Shape (K,).
+    result: Tensor  # The result of the layer, which later operators may change.
+    plain: bool  # Whether each result depends on one vector of features; false for large kernels.
 
     @property
     def is_convolution(self) -> bool:
@@ -188,8 +188,8 @@ class Step:
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # the values that the call wrote to new memory
-    call: LayerCall | None  # the call of a linear layer; None for other operators
+    created: frozenset[int]  # The values that the call wrote to new memory.
+    call: LayerCall | None  # The call of a linear layer; None for other operators.
 
 
 class Trace:
@@ -339,12 +339,12 @@ _SHOWN = 8
 class Tap:
     """A reader of the features of ``--phi``. The class `Tap` itself reads the program's input."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # the keys of the layers to record
-    note = ""  # a note if the features are averaged; else empty
+    keys: frozenset[tuple[object, ...]] = frozenset()  # The keys of the layers to record.
+    note = ""  # A note if the features are averaged; else empty.
 
     def __init__(self, where: str, name: str) -> None:
-        self.where = where  # the model, for messages
-        self.name = name  # the value of ``--phi``
+        self.where = where  # The model, for messages.
+        self.name = name  # The value of ``--phi``.
 
     def listen(self) -> AbstractContextManager[None]:
         """Return the context in which the program must run."""
