@@ -1,4 +1,4 @@
-"""Make adapted.h5 from features.h5. The function `adapt` loads torch."""
+"""Make adapted.h5 from features.h5."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads.
-_SEPARATED_ESS = 0.05  # If a smaller share of rows is effective, psi still separates the domains.
+_SEPARATED_ESS = 0.05  # Below this share of effective rows, the domains are not aligned.
 DEFAULTS = AdaptSettings()
 
 
@@ -36,10 +36,10 @@ class AdaptReport:
     seed: int
     threads: int
     n_features: int
-    n_inputs: int  # Number of inputs of psi: principal components or features.
+    n_inputs: int  # Number of inputs of psi.
     counts: Mapping[str, int]  # Numbers of rows; see `TrainingRows.counts`.
     members: "tuple[MemberReport, ...]"
-    # squared error of the discriminator on phi: the mean over both domains' validation rows
+    # validation error (mean square) of the discriminator on phi
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]
@@ -53,11 +53,11 @@ def adapt(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> AdaptReport:
-    """Learn features on which source and target look alike, and write ``covcal.adapted/1``.
+    """Learn features on which source and target look alike, and write an adapted file.
 
     Networks are trained on training rows, and chosen on validation rows. No target label is read.
-    Equal input, seed, threads, versions and machine give equal bytes. `output`
-    appears whole or not at all. An existing file is replaced only with `force`.
+    Equal input, seed, threads, versions and machine give equal bytes. A failed run writes no file.
+    An existing file is replaced only with `force`.
 
     Raises
     ------
@@ -143,9 +143,9 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch, and set its number of threads inside the block."""
+    """Load torch, and limit its number of threads."""
     if threads > 1 and "torch" not in sys.modules:
-        # By default, waiting threads keep their core busy, which is very slow on a busy machine.
+        # By default, waiting threads keep their core busy, which slows other threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -193,5 +193,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members whose psi still separates the domains."""
+    """Return the number of members with poorly aligned domains."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

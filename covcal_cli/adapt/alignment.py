@@ -1,10 +1,10 @@
 """Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
 
 The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
-trained to help the head and, by a gradient reversal layer, to mislead D-bar. At every check, a new
-linear classifier of the domains (a "probe") measures how well psi still separates the domains.
-D-bar cannot measure the separation: D-bar can miss a difference that a new discriminator finds with
-99 % accuracy (MATHEMATICS, section 5).
+trained to help the head. A gradient reversal layer also trains psi to mislead D-bar. At every
+check, a new linear classifier (a "probe") tests whether psi still separates the domains. D-bar
+cannot test this. It can miss a difference that a new discriminator finds with 99 % accuracy
+(MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +31,8 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.weights import fit_logistic, importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-PROBE_ROWS = 3000  # The largest number of rows of a domain to which a probe is fitted.
-_PURPOSE = 1  # The purpose for `member_generators`.
+PROBE_ROWS = 3000  # Largest number of rows per domain for a probe.
+_PURPOSE = 1  # See `member_generators`.
 EVALUATION_BLOCK = 16384
 _FIRST_CHECK = 200  # the first step at which a probe may end the training
 _MEAN_WEIGHT_TOLERANCE = 0.1
@@ -44,13 +44,13 @@ class MemberTrace:
 
     steps: int  # the training step at which the member's networks were stored
     stop_reason: str
-    # per check: ``step``, mean losses since the last check, numbers that may end the training
+    # for each check: ``step``, mean losses, and results of the check
     losses: list[dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks of all members, from the check at which each member stopped."""
+    """The aligned networks of all members."""
 
     psi: Perceptrons
     head: Perceptrons
@@ -58,7 +58,7 @@ class Alignment:
 
 
 class Aligner:
-    """A run of the training that aligns the networks of all members together."""
+    """The training of psi, head and D-bar for all members together."""
 
     def __init__(
         self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
@@ -116,10 +116,10 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # for each member: how many checks in a row, up to now, had enough overlap
+        # number of successive checks with enough overlap, for each member
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Members that have stopped are trained too, because this costs nothing.
+            # Stopped members are trained too, because this costs no time.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -165,7 +165,7 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return the source error and the effective rows, as text for the progress line."""
+        """Return the numbers for the progress line."""
         numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
         is_labelled = labels >= 0
@@ -217,9 +217,8 @@ class Aligner:
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
     """Return whether a probe shows enough overlap of the domains to stop.
 
-    The share of effective rows by the probe's importance weights must be at least `least`. The mean
-    weight must be near 1, which is the mean of the true weights. A bad probe can also give nearly
-    equal weights, but their mean is not near 1.
+    The share of effective rows must be at least `least`. The mean importance weight must be near 1,
+    because it is far from 1 for a bad probe.
     """
     if least is None or "ess_share" not in check:
         return False
@@ -237,14 +236,14 @@ def diverged() -> CovcalError:
 
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a new linear probe to psi of training rows, and test the probe on validation rows.
+    """Fit a linear probe on training rows, and test the probe on validation rows.
 
     Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
     """
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
-    # Store only logits: psi of all validation rows and members may not fit into memory.
+    # Store only logits, because psi of all rows may not fit into memory.
     logits: list[Float64s] = []
     for domain in domains:
         blocks = [
@@ -265,9 +264,9 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 
 
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
-    """Fit a logistic regression to `source`, (n, p), and `target`, (m, p), with equal weights.
+    """Fit a logistic regression of the domains from `source`, (n, p), and `target`, (m, p).
 
-    Return a function of rows, (r, p), that gives the logits of "came from the source", (r,).
+    Return a function that maps rows, (r, p), to logits of "came from the source", (r,).
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
@@ -288,5 +287,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the share of logits on the right side of 0, as the mean of both domains."""
+    """Return the balanced accuracy of domain logits."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

@@ -1,8 +1,7 @@
 """M independent perceptrons, computed together: their losses, gradients and training steps.
 
-All random numbers (initial weights, order of rows, dropout) come from a generator on the CPU, one
-for each member. So the random numbers of a member are the same on every device, and with any number
-of other members.
+Each member has its own random generator on the CPU. So the random numbers of a member are the same
+on every device.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return a seeded generator on the CPU for each member. Each `purpose` has its own seeds."""
+    """Return one seeded generator per member. Each `purpose` has its own seeds."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -30,14 +29,14 @@ def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
 
 
 class Dropout:
-    """A dropout layer, whose random numbers come from the generators of the members."""
+    """A dropout layer with one random generator per member."""
 
     def __init__(self, share: float, generators: Sequence[Generator]) -> None:
         self._keep = 1.0 - share
         self._generators = generators
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return `values`, (M, n, h), with a random share set to 0 and the rest scaled up."""
+        """Return `values`, (M, n, h), after dropout."""
         if self._keep == 1.0:
             return values
         shape = values.shape[1:]
@@ -49,8 +48,8 @@ class Dropout:
 class Perceptrons:
     """M perceptrons of the same shape, for M members.
 
-    Weights have shape (M, inputs, outputs), and biases (M, 1, outputs). A ReLU follows every layer
-    except the last layer; with `output_relu`, it also follows the last layer.
+    Weights have shape (M, inputs, outputs), and biases (M, 1, outputs). A ReLU follows each hidden
+    layer. With `output_relu`, a ReLU follows the last layer too.
     """
 
     def __init__(
@@ -71,8 +70,7 @@ class Perceptrons:
         """Draw initial weights. `widths`: the number of inputs, then the outputs of each layer.
 
         With `xavier`, weights are Xavier-normal and biases are 0, as in the discriminator of the
-        paper. Without `xavier`, weights and biases are uniform between -1 / sqrt(inputs) and
-        1 / sqrt(inputs), as in torch's linear layer.
+        paper. Otherwise, weights and biases are uniform, as in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -140,11 +138,11 @@ class Perceptrons:
 
 
 def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
-    """Return the mean squared norm of d logit / d input for each member, shape (M,).
+    """Return the mean squared norm of the input gradient for each member, shape (M,).
 
     The discriminators have one output and no dropout. `hidden` is the second result of
-    `Perceptrons.forward`. With ReLU, the gradient is a product of weights and masks of 0 and 1, so
-    it is computed without automatic differentiation.
+    `Perceptrons.forward`. The gradient of a ReLU network is a product of weights and masks of 0 and
+    1.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(
@@ -158,7 +156,7 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
 # The loss of each member. Training minimises the sum of the members' losses.
 # This trains each member independently, because members share no weights.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return the mean loss of each member over its labelled rows, shape (M,).
+    """Return the mean loss of each member over labelled rows, shape (M,).
 
     Logits have shape (M, n, K), and labels (M, n). Rows with the label -1 are ignored. The loss
     "squared" is the Brier score, summed over classes.
@@ -188,15 +186,15 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# The first beta is below the usual 0.9, with which psi and D-bar only oscillate.
+# With the usual first beta, 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
 
 
 class ScheduledOptimiser:
     """An optimiser, AdamW or SGD, with the learning rate of a schedule.
 
-    Each group is a list of tensors and a factor for their learning rate. An epoch is `n_rows` rows,
-    the number of training rows of the larger domain.
+    Each group is a list of tensors, with a factor for their learning rate. An epoch has `n_rows`
+    rows.
     """
 
     def __init__(
@@ -286,6 +284,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged, and multiply the gradient of `values` by ``-coefficient``."""
+    """Return `values` unchanged. The gradient is multiplied by ``-coefficient``."""
     apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate `apply`
     return apply(values, coefficient)

@@ -1,31 +1,25 @@
-"""The options of ``covcal adapt``, and all numbers of its two presets.
+"""The options of ``covcal adapt``, and the settings of its two presets.
 
-``examples/research/choose_adapt_settings.py`` chose the preset ``default``, and used no shift with
-MNIST. The table has the ECE in % of fl+temp and fl+iw+temp with three members, and the standard
-deviation (sd) over single members. All numbers are means over five families with eight shifts:
-synthetic data, corrupted 8 x 8 digits, SVHN to USPS, Office-Caltech10 and Amazon reviews.
+``examples/research/choose_adapt_settings.py`` chose the preset ``default`` by the mean ECE on eight
+shifts without MNIST. ECE in %, with three members:
 
-================================  =======  ====  ==========  ====
-recipe                            fl+temp    sd  fl+iw+temp    sd
-================================  =======  ====  ==========  ====
-one layer, as below                  7.73  0.74        7.07  1.02
-two layers, linear output            9.32  0.63        8.72  1.28
-two layers, always 300 steps         8.42  1.08        8.01  1.36
-two layers, squared losses           9.24  0.55        9.57  2.25
-two layers, stop at 10 % overlap     9.46  0.70        8.98  1.54
-plain AdamW on components            9.56  0.79        8.23  2.95
-plain AdamW on raw features         10.00  1.99       12.95  3.96
-two layers, no reversal             13.03  1.40       14.18  2.06
-================================  =======  ====  ==========  ====
+| settings                      | fl+temp | fl+iw+temp |
+| default                       |    7.73 |       7.07 |
+| two layers, linear output     |    9.32 |       8.72 |
+| two layers, always 300 steps  |    8.42 |       8.01 |
+| two layers, squared losses    |    9.24 |       9.57 |
+| two layers, stop at 10 % ESS  |    9.46 |       8.98 |
+| plain AdamW on components     |    9.56 |       8.23 |
+| plain AdamW on raw features   |   10.00 |      12.95 |
+| two layers, no reversal       |   13.03 |      14.18 |
 
-With one hidden layer, psi has the form of the paper. One hidden layer is the best on corruptions
-and Office-Caltech10, and nearly the best on other families except reviews. On reviews, the ECE is
-lower without alignment (4.7 instead of 7.5 for fl+temp, 5.6 instead of 6.3 for fl+iw+temp).
+Afterwards, the preset was tested on nine other shifts:
 
-Afterwards, the preset was tested on eight new shifts and SVHN to USPS. With 1, 3 and 5 members, the
-ECE of fl+temp was 7.15, 6.96 and 6.76 %, and without alignment 9.00, 8.03 and 7.38 %. With 1, 3 and
-5 members, the ECE of fl+iw+temp was 8.31, 7.48 and 7.03 %, and without alignment 10.46, 9.24 and
-8.72 %.
+| members                       | fl+temp | fl+iw+temp |
+| 1                             |    7.15 |       8.31 |
+| 3                             |    6.96 |       7.48 |
+| 5                             |    6.76 |       7.03 |
+| 5, without alignment          |    7.38 |       8.72 |
 """
 
 from dataclasses import dataclass, replace
@@ -54,7 +48,7 @@ class Schedule:
     halve_every: int | None = None  # Number of epochs after which the learning rate is halved.
 
     def steps_per_epoch(self, n_rows: int) -> int:
-        """Return the number of steps that use each of `n_rows` training rows once."""
+        """Return the number of steps in an epoch of `n_rows` training rows."""
         return -(-n_rows // self.batch)
 
     def total_steps(self, n_rows: int) -> int:
@@ -82,9 +76,9 @@ class DiscriminatorSettings:
     """The settings of a source discriminator with one hidden layer, trained by squared error."""
 
     hidden: int  # Width of the hidden layer.
-    dropout: float  # Share of hidden activations that are set to 0 in training.
+    dropout: float  # Dropout of the hidden layer.
     schedule: Schedule
-    patience: int  # training ends after this many checks without a smaller validation error
+    patience: int  # training ends after this number of checks without a smaller validation error
 
 
 @dataclass(frozen=True)
@@ -92,32 +86,31 @@ class Settings:
     """All settings of the training, except the data and the seed."""
 
     preset: str
-    members: int  # Number of members: each has its own feature map, head, discriminator and seed.
-    components: int | None  # Number of principal components that psi reads; None: psi reads phi.
+    members: int  # Number of ensemble members, each with its own networks.
+    components: int | None  # Number of principal components for psi; None for raw features.
     psi_widths: tuple[int, ...]  # Widths of psi's layers.
     psi_output_relu: bool  # Whether a ReLU also follows the last layer of psi.
     discriminator_hidden: int  # Width of the hidden layer of D-bar.
-    # Share of activations that are set to 0 in training, before the head and inside D-bar.
+    # Dropout before the head and inside D-bar.
     dropout: float
     loss: Loss  # The loss of the forecaster, and of D-bar.
     forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
-    discriminator_speed: float  # Learning rate of D-bar, divided by the learning rate of psi.
-    # The coefficient of the gradient reversal at iteration i is 2 / (1 + exp(-10 i / horizon)) - 1.
-    # Without a horizon, the coefficient is always 1.
+    discriminator_speed: float  # Learning rate of D-bar divided by that of psi.
+    # Number of iterations in which the gradient reversal grows from 0 to 1; None for always 1.
     reversal_horizon: int | None
     penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
-    # psi and the head are stored as running averages with this decay; 0 for no averages.
+    # Decay of the running averages of psi and the head; 0 for no averages.
     averaging: float
-    # training stops if a new probe finds this share of effective rows or more, twice in a row
+    # training stops when two probes in a row find at least this share of effective rows
     stop_ess: float | None
     # training stops if the mean squared error of D-bar on training rows is below this number
     stop_discriminator_error: float | None
     schedule: Schedule  # The training of psi, the head and D-bar.
-    # The training of the source discriminators on phi and on the fixed psi.
+    # The training of the source discriminators.
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
-        """Return the coefficient of the gradient reversal at an iteration; the first is 0."""
+        """Return the coefficient of the gradient reversal. The first iteration is 0."""
         if self.reversal_horizon is None:
             return 1.0
         # tanh(x / 2) equals 2 / (1 + exp(-x)) - 1, and cannot overflow.
@@ -125,7 +118,7 @@ class Settings:
 
 
 def default_settings() -> Settings:
-    """Return the settings of the preset default, which are the same for every shift."""
+    """Return the settings of the preset default."""
     return Settings(
         preset="default",
         members=3,
@@ -155,9 +148,8 @@ def default_settings() -> Settings:
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
     """Return the paper's settings for a number of features.
 
-    The paper sets the widths for each data set: 84 for LeNet-5 with 84 features; 256 (psi) and 100
-    (discriminator) for its SVHN network; 1000, with batches of 32, for ResNet-50 with 2048
-    features. Here, the number of features chooses one of the three settings.
+    The paper has settings for three networks: LeNet-5, a network for SVHN, and ResNet-50. The
+    number of features decides which settings are used.
     """
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
@@ -182,7 +174,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper's 0.2 is the sum of both domains' errors; here, the limit is for their mean.
+        # The paper's limit is 0.2 for the sum of both domains' errors.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),

@@ -1,7 +1,7 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-First psi and the head are trained, and then fixed. Then source discriminators are trained on phi
-and on psi(phi), as in Section 6 of the paper: with one hidden layer, dropout and squared error.
+Psi and the head are trained first. Then source discriminators are trained on phi and on psi(phi),
+as in Section 6 of the paper.
 """
 
 import json
@@ -53,10 +53,10 @@ from covcal_cli.maths.softmax import class_major, log_softmax
 from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
-MAX_ROWS = 50_000  # Largest number of rows of a domain on which a discriminator is trained.
+MAX_ROWS = 50_000  # Largest number of training rows per domain for a discriminator.
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # Purposes for `member_generators`; the alignment has purpose 1.
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # a block has at most this number of logits of a member
+_BLOCK_VALUES = 1 << 22  # largest number of logits in a block, per member
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
@@ -69,17 +69,17 @@ class MemberReport:
     stop_reason: str
     forecaster_loss: float  # Mean over the training steps since the previous check.
     discriminator_loss: float  # Mean over the training steps since the previous check.
-    # Accuracy of a new linear probe on validation rows, mean of both domains; 0.5 is chance.
+    # Balanced accuracy of a linear probe on validation rows; 0.5 is chance.
     probe_accuracy: float
-    # share of effective rows among source validation rows, by the discriminator on psi
+    # share of effective source validation rows
     ess_share: float
     mean_weight: float  # Mean importance weight of source validation rows.
-    # Squared error of the discriminator on psi, on validation rows of both domains; 0.25 is chance.
+    # Squared error of the discriminator on psi, on validation rows; 0.25 is chance.
     domain_error: float
     # importance-weighted Brier score on labelled source validation rows; lower is better
     weighted_brier: float
     weighted_brier_control: float  # `weighted_brier` with a control variate.
-    # Share of target validation rows whose class forecaster and classifier predict alike.
+    # Share of target validation rows on which forecaster and classifier agree.
     target_agreement: float
 
 
@@ -121,10 +121,9 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Train psi and the heads, fix them, and train the discriminators on phi and on psi(phi).
+    """Train psi and the heads, and then the discriminators on phi and on psi(phi).
 
-    `predictions`, (m,) int64, are the classes that the classifier predicts for the target's
-    validation rows.
+    `predictions`: predicted classes of the target's validation rows, (m,) int64.
     """
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
@@ -156,10 +155,10 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train a discriminator for each member on psi of the rows, or on the rows if psi is None.
+    """Train a source discriminator for each member, on psi(rows), or on the rows without psi.
 
-    Return the weights with the smallest squared error on validation rows for each member, and these
-    errors, (M,). The errors are means of both domains; the error of chance is 0.25.
+    Return the networks with the smallest validation errors, and these errors, (M,). An error is the
+    mean of both domains' squared errors; guessing gives 0.25.
     """
     members = len(generators)
 
@@ -180,8 +179,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check, and compute errors on validation rows.
-    # Stop if no member's error has become smaller for `patience` checks.
+    # Train until the next check, and compute errors on validation rows. Stop after `patience`
+    # checks without a smaller error.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -202,7 +201,7 @@ def train_discriminators(
                 for domain in domains
             ]
             error = domain_loss(scores[0], scores[1], "squared").cpu()
-        # A member whose patience has ended keeps its best weights while other members are trained.
+        # Finished members keep their best weights.
         better = (error < least) & (stale < settings.patience)
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
@@ -224,7 +223,7 @@ def _reports(
 ) -> tuple[MemberReport, ...]:
     probe = probe_overlap(aligned.psi, rows)
     labels = rows.validation_labels.cpu().numpy()
-    # Compute in blocks, because K logits per row and member need much memory.
+    # Compute in blocks, to save memory.
     on_source: list[Float32s] = []
     errors: list[Float64s] = []
     size = max(1, _BLOCK_VALUES // rows.n_classes)
@@ -277,9 +276,9 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
-    The second result adds eta (mean w - 1) with eta = -cov(w e, w) / var(w), which removes the
-    noise of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with
-    the error NaN are left out. Without labelled rows, both results are NaN.
+    The control variate is eta (mean w - 1), with eta = -cov(w e, w) / var(w). It removes the noise
+    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with the
+    error NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():
@@ -294,7 +293,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
 
 
 def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
-    """Return the record of the training for the adapted file, without times and paths."""
+    """Return the record of the training for the adapted file."""
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
@@ -305,7 +304,7 @@ def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with rounded floats, and with None instead of NaN, which JSON lacks."""
+    """Round floats, and replace NaN by None, because JSON has no NaN."""
     return {
         name: (None if math.isnan(value) else _rounded(value))
         if isinstance(value, float)
@@ -377,7 +376,7 @@ def write_adapted(
 def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
-    """Write the results for a domain, and yield the rows of each block after writing it."""
+    """Write the results for a domain, and yield each written block of rows."""
     members = len(trained.psi.weights[0])
     aligned_logits, aligned_domain_logits, domain_logits = (
         f"{domain.name}/{name}"

@@ -1,8 +1,8 @@
-"""Read the rows that may be used for training, project them, and draw batches from them.
+"""Read and project training and validation rows, and draw batches of training rows.
 
 The rows are projected to principal components of phi, to which both domains contribute equally.
 With 64 components, the domains overlap after far fewer training steps than with raw features. The
-effect of the gradient penalty then does not depend on the width and the scale of phi.
+projection also makes the gradient penalty independent of the width and scale of phi.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,18 +18,18 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-# At most this number of rows of a split are used; the rows are chosen at random.
+# Largest number of rows of a split; they are chosen at random.
 MAX_ROWS = 200_000
 _BLOCK = 8192  # Number of rows whose features are in memory at a time.
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-# A function that yields all features, (n, d) float32 on the CPU. Every pass calls it again.
+# A function that yields all features, (n, d) float32 on the CPU. Each call starts anew.
 Blocks = Callable[[], Iterator[Tensor]]
 
 
 @dataclass(frozen=True)
 class DomainRows:
-    """The projected rows of a domain that may be used for training."""
+    """The projected training and validation rows of a domain."""
 
     train: Tensor  # (n, k) float32.
     validation: Tensor  # (m, k) float32.
@@ -41,7 +41,7 @@ class DomainRows:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The projected rows of both domains that may be used for training, and the source's labels."""
+    """The projected training and validation rows of both domains, and the source's labels."""
 
     source: DomainRows
     target: DomainRows
@@ -56,11 +56,11 @@ class TrainingRows:
 
     @property
     def larger(self) -> int:
-        """The number of training rows of the larger domain, which make an epoch."""
+        """The number of training rows of the larger domain."""
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of each kind, by the name of the kind."""
+        """Return numbers of rows by kind, such as "source train"."""
         return {
             "source train": len(self.source.train),
             "labelled source train": int((self.labels >= 0).sum()),
@@ -87,10 +87,10 @@ class Projection:
 
     mean: Tensor  # (d,).
     components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected.
-    scale: float  # The divisor with which projected features have a mean variance of 1.
+    scale: float  # The divisor that gives projected features a mean variance of 1.
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return the projected features, (n, k) float32, of features, (n, d)."""
+        """Project features, (n, d), and return (n, k) float32."""
         centred = features - self.mean
         if self.components is not None:
             centred = centred @ self.components
@@ -117,13 +117,13 @@ class Projection:
 def read_rows(
     file: FeatureFile, settings: Settings, *, seed: int, progress: ProgressCallback
 ) -> tuple[TrainingRows, Projection, Tensor]:
-    """Read the rows that may be used for training, and fit the projection on the training rows.
+    """Read training and validation rows, and fit the projection on the training rows.
 
     To save memory, features are read block by block, and only projected rows are stored. Training
     rows are read three times: for their mean, their covariance and their projection.
 
-    Return the projected rows, on the CPU; the projection; and the classes that the classifier
-    predicts for the target's validation rows, shape (m,) int64.
+    Return the projected rows (on the CPU), the projection, and the predicted classes of the
+    target's validation rows, (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
@@ -184,7 +184,7 @@ def identity(n_features: int) -> Projection:
 
 
 def principal_components(source: Blocks, target: Blocks, components: int) -> Projection:
-    """Fit a projection on the training rows of both domains, which are read twice.
+    """Fit a projection on the training rows of both domains.
 
     `components` is the largest number of principal components. Components without variance are left
     out.
@@ -237,7 +237,7 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 # Drawing batches and samples.
 class RowStream:
-    """An endless series of row numbers for each of M members, in random permutations."""
+    """Endless random permutations of the row numbers, one series per member."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators
@@ -262,5 +262,5 @@ class RowStream:
 
 
 def spread_rows(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` rows at equal distances, because files are often sorted by class."""
+    """Return at most `most` evenly spaced rows, because files are often sorted by class."""
     return rows[:: max(1, -(-len(rows) // most))]
