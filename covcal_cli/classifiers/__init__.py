@@ -45,7 +45,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Any other file goes to the reader of ONNX, because its error names the kind of the file.
+    # Open any other file as ONNX, because the reader's error names the kind of the file.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

@@ -1,8 +1,7 @@
-"""The protocols of a classifier, and the step that turns its outputs into logits.
+"""The protocols of a classifier, and the conversion of its outputs into logits.
 
-If a model has no visible softmax or sigmoid at its end, its outputs may be logits or probabilities.
-One batch is not enough to decide. So outputs that may be probabilities are stored unchanged, until
-`covcal_cli.maths.output_form.OutputEvidence` has seen all rows.
+Outputs of a model without a visible softmax or sigmoid may be logits or probabilities. One batch is
+not enough to decide. So such outputs are stored unchanged until all rows were read.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import extremes, to_float32
 
-# the largest value of votes, percentages, or scores of 8 or 16 bits
+# the largest possible value of votes, percentages and 16-bit scores
 _MOST_SHARE = 1 << 16
 _FAR = 1 << 12  # With this offset, logits keep only half of the digits of float32.
 # The two ways to read outputs that may be logits or probabilities.
@@ -39,7 +38,7 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """Whether the outputs of a classifier, (m, K), are logits or probabilities.
+    """The form of a classifier's outputs, (m, K): logits or probabilities.
 
     A single number z per row is stored as the pair 0 and z.
     """
@@ -54,17 +53,17 @@ class Outputs:
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # True if `tail` is chosen only after all rows were read.
+        self.is_open = tail == PLAIN  # Whether all rows are needed to choose `tail`.
         self.are_independent = False  # Whether rows can have several labels, with one output each.
         self.notes: tuple[str, ...] = ()  # How the outputs are read; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs as float32, without the large offset that all outputs of a row may share.
+        """Return outputs as float32, without a large common offset of each row.
 
         A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
         """
-        # The logits of several labels share no offset, and float16 and float32 fit into float32.
+        # Independent labels have no common offset.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
@@ -76,11 +75,11 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the numbers that the model gave: only z if a row is stored as the pair 0 and z."""
+        """Return the model's own outputs: z if a row is stored as the pair 0 and z."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
-        """Decide, from the evidence of all rows, whether the outputs are logits or probabilities.
+        """Decide from all rows whether the outputs are logits or probabilities.
 
         Raises `CovcalError` if the outputs cannot be read as logits or as probabilities.
         """
@@ -135,10 +134,9 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Use the decision of an earlier extraction: logits or probabilities.
+        """Read outputs as logits or as probabilities, as in an earlier extraction.
 
-        `tail` is the tail that the extraction chose. If it is None, `outputs` decide, which are the
-        outputs for random inputs.
+        `tail`: the tail of the extraction. Without `tail`, the outputs for random inputs decide.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -151,7 +149,7 @@ class Outputs:
 
     @property
     def are_logged(self) -> bool:
-        """Whether the outputs are probabilities, whose logarithms or log odds are the logits."""
+        """Whether the outputs are probabilities."""
         return self.is_open and self.tail in (LOGGED, SIGMOID)
 
     def logits(self, outputs: Floats) -> Float32s:
@@ -164,16 +162,16 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Return a bias, (K,), without the large offset that all its elements may share.
+    """Return a bias, (K,), without a large common offset.
 
-    The offset does not change the softmax. `Outputs.to_float32` subtracts the offset from logits.
+    The offset does not change the softmax.
     """
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return a warning if the outputs that are read as probabilities do not sum to 1."""
+    """Return a warning if probabilities do not sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
@@ -187,7 +185,7 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier as its file describes it, before any data has been run."""
+    """A trained classifier before any data has been run."""
 
     name: str  # Base name of the file.
     sha256: str  # Hash of the file and of its weights in other files.
@@ -201,11 +199,11 @@ class OpenedClassifier(Protocol):
     notes: tuple[str, ...]  # Notes for the user.
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
-        """Return the classifier, after checking on a first batch that phi and the logits are right.
+        """Check phi and the logits on a first batch, and return the classifier.
 
-        The unchanged model runs only on the first `few` rows, or on the whole batch if `few` is
-        None. Without a batch, or if some logits are not numbers, nothing is checked. Raises
-        `CovcalError` if the batch does not fit the model, or if the check fails.
+        The unchanged model runs on the first `few` rows; on all rows if `few` is None. Nothing is
+        checked without a batch, or if a logit is NaN. Raises `CovcalError` if the batch does not
+        fit the model, or if the check fails.
         """
         ...
 
@@ -220,14 +218,14 @@ class Classifier(Protocol):
     logits_tensor: str
     proof: Proof  # The largest errors of the check on all batches so far.
     outputs: Outputs  # Turns the outputs that `run` returns into logits.
-    # phi and the outputs of the first batch, if it was checked; `extract` then frees this memory.
+    # phi and the outputs of the first batch, if it was checked.
     first_results: tuple[Float32s | None, Float32s] | None
 
     @property
     def weight(self) -> Float32s | None:
         """The weights W, shape (K, d), including any constant factor of the logits.
 
-        None without features, or if the logits are not a linear function of the chosen features.
+        None without features, or if the logits are not linear in the features.
         """
         ...
 
@@ -276,7 +274,7 @@ def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
 
 
 def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
-    """Refuse a batch whose features are wider or narrower than in the first batch."""
+    """Refuse a batch with another number of features than the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
             f"{where} gives {features.shape[1]} features per row on this batch but {width} on "

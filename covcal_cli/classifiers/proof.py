@@ -1,11 +1,11 @@
-"""Check by numbers that the right last layer was found, in a model of any library.
+"""Check numerically that the right last layer was found, in a model of any library.
 
 Three checks:
 
-1. phi W^T + b gives the logits (`Proof`).
-2. The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
-   highest logit (`tail_error`). The function from the logits to the output is called the tail.
-3. Reading phi and the logits does not change the output of the model (`relative_error`).
+- phi W^T + b gives the logits (`Proof`).
+- The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
+  highest logit (`tail_error`). The function from the logits to the output is called the tail.
+- Reading phi and the logits does not change the output of the model (`relative_error`).
 """
 
 from dataclasses import dataclass
@@ -70,9 +70,8 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
     If the shapes differ, the first result is infinite. Equal infinities count as equal. A logit of
-    -3.4e38 masks a class. The error of a mask is relative to the mask, and the error of another
-    logit is relative to the largest logit that is not a mask. A mask of -inf must be -inf in both
-    arrays.
+    -3.4e38 masks a class. The error of a mask is relative to the mask. Other errors are relative to
+    the largest unmasked logit. A mask of -inf must be -inf in both arrays.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -117,7 +116,7 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 class Proof:
     """The largest error of the last layer, and the largest logit, on all batches so far.
 
-    The error and the logit are stored separately, so that shards can be merged.
+    Both are stored, so that shards can be merged.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
@@ -144,14 +143,14 @@ class Proof:
     ) -> float | None:
         """Compare phi W^T + b with the logits of a batch, and add the batch.
 
-        If the error is too large, return the relative error and do not add the batch; else return
-        None. `limit` is the largest allowed error, relative to the largest logit or bias so far.
-        `step` is an additional allowed error for quantised logits.
+        Return None, or the relative error if it is too large. `limit` is the largest allowed error,
+        relative to the largest logit or bias so far. `step` is an additional allowed error for
+        quantised logits.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
         if not worst <= limit * largest + step:
-            # Small logits may be a difference of large numbers, which are rounded.
+            # Small logits may be the difference of large, rounded numbers.
             offsets = bias[~masked(logits).all(axis=0)]
             scale = max(largest, float(np.abs(offsets).max(initial=0)))
             if not worst <= limit * scale + step:
@@ -167,7 +166,7 @@ def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
-    """Return the relative error of the model's output if it is the `tail` of the logits, (m, K).
+    """Return the relative error of the model's output, compared with `tail` of the logits, (m, K).
 
     The output has shape (m, K), or (m, 1) for class numbers (`ARGMAX`). If the logits come from
     `two_logits`, an output z or sigmoid(z) also has shape (m, 1).
@@ -207,7 +206,7 @@ def _has_two_logits(z: Float64s) -> bool:
 
 
 def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return the relative error of predicted classes' logits from the highest logit of each row."""
+    """Return the relative gap between the logits of predicted classes and the highest logits."""
     chosen = output.reshape(-1).astype(np.int64)
     if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
         return float("inf")

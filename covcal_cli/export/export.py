@@ -1,9 +1,12 @@
 """Build a calibration into a classifier, and write one model.
 
 The outputs of the original model come first, unchanged. Three more outputs follow:
-``probabilities``, [N, K]; ``label``, [N] int64, the first class with the largest logit of the
-original; and ``confidence``, [N], the calibrated probability of this class. If the model already
-uses one of these names, the new output is called ``calibrated_NAME``.
+
+- ``probabilities``, [N, K]: the calibrated probabilities
+- ``label``, [N] int64: the class that the original predicts
+- ``confidence``, [N]: the calibrated probability of this class
+
+If the model already uses one of these names, the new output is called ``calibrated_NAME``.
 
 If rows can have several labels, the only new output is ``probabilities``, [N, L], with the
 calibrated probability of each label.
@@ -68,16 +71,16 @@ def export(
     weights : Path, optional
         A file of weights for the module that ``module:function`` returns.
     networks : Path, optional
-        The adapted file of a calibration with an fl method, if this file has moved.
+        The adapted file, if it has moved.
     decision : Path, optional
         A decide.json made with the calibration. The new model then also has the output ``accept``.
     model_output : str, optional
         The output with the classes, if the model has several outputs. Default: the output that was
-        extracted, which is found by the names of phi and the logits in the features file.
+        extracted.
     trust_model : bool
         Open a model that can run code, such as a torch program.
     force : bool
-        Replace `output` if it exists, and accept a calibration although its classes seem exchanged.
+        Replace `output` if it exists, and accept a calibration whose classes seem exchanged.
 
     Returns
     -------
@@ -90,9 +93,8 @@ def export(
     Raises
     ------
     CovcalError
-        If the calibration was made with another model or other networks, if its classes seem
-        exchanged, or if the new model does not agree with the original and with NumPy. After an
-        error, no file is written.
+        If the calibration does not belong to the model, if its classes seem exchanged, or if the
+        new model fails a check. Then no file is written.
     """
     # Check the names before any file is read.
     kind = kind_of(model)

@@ -18,7 +18,7 @@ from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_mean_softmax
 
-# the names of the new outputs; `free_name` changes a name that the model already has
+# the names of the new outputs; `free_name` changes a name that is taken
 ADDED = ("probabilities", "label", "confidence")
 ACCEPT = "accept"  # the output that --decide adds
 _STORED_ROWS = 256
@@ -26,14 +26,14 @@ _STORED_ROWS = 256
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A calibrated forecaster in NumPy. Exported models are compared with its results."""
+    """A calibrated forecaster in NumPy, with which exported models are compared."""
 
     scaling: Scaling
     # the networks of an adapted file; None if only the classifier's own logits are scaled
     networks: Networks | None
     # the confidence above which rows are accepted; None without a decision
     accept_above: float | None = None
-    # the scaling of each label if rows can have several labels; `scaling` is then not used
+    # the scaling of each label if rows can have several labels; replaces `scaling`
     of_labels: Sequence[Scaling] = ()
 
     @property
@@ -148,7 +148,7 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of a model's tensors and of its tail, as extracted; None if a name is not known."""
+    """The names of the extracted tensors and of the tail; None if unknown."""
 
     features: str | None = None  # the tensors that are phi, joined by " + "
     logits: str | None = None
@@ -173,7 +173,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of an fl calibration; None if only the classifier's logits are scaled."""
+    """Return the networks of a calibration; None if only the classifier's logits are scaled."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
@@ -187,7 +187,7 @@ def calibrated_networks(
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
     """Return the first rows of the calibration's file; None if the file is missing or has changed.
 
-    An adapted file has no phi. So phi is read from the features file of the adapted file.
+    An adapted file has no phi, so phi is read from its features file.
     """
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None

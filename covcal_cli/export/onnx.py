@@ -38,7 +38,7 @@ _LEAST_OPSET = 7  # The first version of the operators with broadcasting.
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
 _AXES_ARE_INPUT_FROM = 18  # The first version in which axes are an input and not an attribute.
 _NEW_OPSET = 13  # The version for a model without standard operators.
-_PAGE = 4096  # Bytes; weights can be mapped into memory if they begin at a multiple of 4096.
+_PAGE = 4096  # Bytes of a page; weights at a page's start can be mapped into memory.
 # Names of the forecaster's inputs if the forecaster runs without the classifier.
 _FEATURES, _LOGITS = "features", "logits"
 
@@ -90,8 +90,8 @@ class NodeBuilder:
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
         """Add nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        If a row has several vectors, `token` is the index of the vector to use, or "mean". If
-        `width` is given, the tensor may have axes of length 1 anywhere, even before the rows.
+        If a row has several vectors, `token` is the index of the vector to use, or "mean". With
+        `width`, the tensor may have axes of length 1 anywhere, even before the rows.
         """
         if token is None and width is None:
             return self.node("Flatten", tensor, axis=1)
@@ -157,8 +157,7 @@ def add_probabilities(
     """Add softmax(logits / T + b + a 1[k = f]) for float32 logits [N, K].
 
     `offsets` is b, (K,), and `of_label` is the number a. The class f is the first class with the
-    largest logit. The maximum is subtracted first, because large float32 logits would lose digits
-    in a division by a small T.
+    largest logit. The maximum is subtracted first, so that large float32 logits keep their digits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
@@ -254,7 +253,8 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self.settled.are_logged,
-            # ONNX Runtime may fuse a quantised model differently; this changes values by one step.
+            # ONNX Runtime may fuse a quantised model in another way, which changes values by one
+            # step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
@@ -274,8 +274,7 @@ class OnnxOriginal:
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
         """Add nodes that compute scores, [N, K], once for the label and once for the forecaster.
 
-        The scores for the label are float64 if the model's scores are float64. The scores for the
-        forecaster are float32.
+        Only the scores for the label can be float64.
         """
         _append_nodes(build, self._head.logits)
         tail = self._reading.tail
@@ -333,8 +332,7 @@ class OnnxExporter:
     def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks.
 
-        If the model has weights in other files, they are written to one file beside the new model.
-        The name of this file is the name of the model with ``.data`` at the end.
+        Weights in other files are written to one file beside the new model, ``NAME.data``.
         """
         output, folder = merge.output, self._file.folder
         added = tuple(
@@ -346,7 +344,7 @@ class OnnxExporter:
         if weights is not None:
             own = {folder / external_entries(tensor)["location"] for tensor in tensors}
             check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # Rename both files together, so that a model is never beside the weights of another model.
+        # Rename both files together, so that the model and its weights always match.
         with moved_together(), ExitStack() as stack:
             partial = stack.enter_context(atomic_output(output, force=merge.force))
             if weights is not None:
@@ -451,7 +449,7 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy weights from other files into the file `packed`, and let the tensors name this file."""
+    """Copy weights from other files into the file `packed`."""
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE

@@ -44,7 +44,7 @@ Outputs = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """A node of the graph, and the function that turns its value into one vector per row."""
+    """A node of the graph, and the function that turns its value into vectors, one per row."""
 
     node: str  # The name of the node.
     view: str  # The name of the function in `VIEWS`.
@@ -105,10 +105,9 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Find the node whose columns equal as many first columns of `expected` as possible.
+    """Find the node that equals the most first columns of `expected`.
 
-    Return the node and the number of these columns. Among nodes with the same number of columns,
-    the first node with the smallest error is used.
+    Return the node and the number of columns. A tie is decided by the smallest error.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
@@ -124,7 +123,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and result of the functions in `VIEWS` that give at most `width` columns."""
+    """Yield names and results of the functions in `VIEWS`, if they give at most `width` columns."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -218,7 +217,7 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        # the names of the networks' arrays; empty if only the classifier's own logits are scaled
+        # the names of the networks' arrays; empty without networks
         self._names: tuple[str, ...] = ()
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -357,7 +356,7 @@ class TorchOriginal:
             outputs=[to_numpy(value) for value in self.outputs.values()],
             shown=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
-            # Tracing splits operators such as attention, and the parts round in another way.
+            # Tracing splits operators such as attention, which changes rounding.
             output_tolerance=proof.tolerance(
                 np.dtype(np.float16 if tensor.itemsize == 2 else "f4")
             ),

@@ -17,7 +17,7 @@ from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
 TOLERANCE = 1e-5  # The largest allowed difference of a probability.
-# The sizes to try for a free size of the input, such as the side of an image.
+# Sizes to try for a free axis of the input, such as the side of an image.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -30,7 +30,7 @@ class Answers:
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
     shown: Sequence[Any]  # The outputs that have a number per class.
-    is_rounded: bool  # Whether different scores of the model may round to equal `logits`.
+    is_rounded: bool  # Whether different scores may become equal `logits` by rounding.
     output_tolerance: float  # The largest relative change of the original outputs that is allowed.
 
 
@@ -133,10 +133,8 @@ def no_number(where: str) -> CovcalError:
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest error of the probabilities and of the confidence.
 
-    `expected` has the right probabilities.
-
-    The result is infinite if a value is NaN or a shape differs. `added` has the
-    probabilities; if a row has one label, also the label and the confidence.
+    `expected`: the right probabilities. The result is infinite if a value is NaN or a shape
+    differs. `added`: the new outputs.
     """
     probabilities, *rest = added
     if probabilities.shape != expected.shape:
@@ -154,7 +152,7 @@ def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
 def _difference(before: Any, after: Any) -> float:
     """Return the largest relative change of an output. NaN counts as equal to NaN.
 
-    The result is infinite if shapes or types differ, or if texts, maps or integers are not equal.
+    The result is infinite if shapes, types, texts, maps or integers differ.
     """
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         return 0.0 if before == after else float("inf")
@@ -176,8 +174,8 @@ def _difference(before: Any, after: Any) -> float:
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether each label, int64 (n,), is the class with the original's largest logit.
 
-    If an output of the original has a number per class, this class must also have the largest
-    number there. Rows with NaN or infinity are not compared.
+    The class must also have the largest number in each original output with a number per class.
+    Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:

@@ -45,7 +45,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 Results = tuple[Float32s | None, Float32s]  # phi(x), (m, d), and outputs, (m, K)
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# the largest error that another order of summation can cause, relative to the largest logit
+# largest error from another order of summation, relative to the largest logit
 _NOISE = 1e-5
 _COUNTED_VALUES = 1 << 18  # number of values to count at a time; so many fit in the CPU's cache
 
@@ -100,7 +100,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, those of the first label.
         self.content: Mapping[str, Any] = {}
-        # After the check on the first batch: the later batches; the first batch and its results.
+        # After the check: the reader of the later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split; `write` computes it.
         self.accuracy: SourceAccuracy | None = None
@@ -171,7 +171,7 @@ class DomainExtraction:
     ) -> list[Join]:
         """Write the group ``/NAME`` from a complete spool, and count its outputs.
 
-        With several labels, write one such group for each; only logits and labels differ.
+        With several labels, write one group for each label.
         """
         # All rows were tried, so the spool knows which rows cannot be read.
         self.skipped = spool.skipped
@@ -257,10 +257,11 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, one line each, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # without rows no warning is needed; the plan has a note on this
+        if not len(self.data.ids):  # the plan already has a note on this
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
-        # adapt and the discriminator need training rows, unless the user's --fractions have none
+        # adapt and the discriminator need training rows, but the user may exclude them by
+        # --fractions
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
@@ -356,8 +357,8 @@ def prove(
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
     `inputs` has up to `size` rows; it is None if no row can be read. The checks compare two runs of
-    the model on `few` rows, or on `size` rows if `few` is None. Also returns phi(x) and outputs of
-    `inputs`; None if `DomainExtraction.run` must run these rows again.
+    the model on `few` rows; on `size` rows if `few` is None. Also returns phi(x) and outputs of
+    `inputs`; None if they must be computed again.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
@@ -365,12 +366,12 @@ def prove(
         return runner, None
     n = len(next(iter(inputs.values())))
     features, logits = classifier.first_results or runner.run(inputs)
-    classifier.first_results = None  # They take memory.
+    classifier.first_results = None  # Free the memory.
     # A copy, because the original would keep ONNX Runtime's memory in use.
     results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
-        return runner, None  # `DomainExtraction.run` will name the invalid row.
-    # Rounding can differ in a batch of few rows, so only a batch of `size` rows proves influence.
+        return runner, None  # `DomainExtraction.run` names the invalid row.
+    # In a small batch, rounding can differ, so only a batch of `size` rows proves influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
         return runner, results

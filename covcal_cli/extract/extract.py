@@ -2,18 +2,16 @@
 
 An extraction has five steps:
 
-1. Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing,
-   splits and rows. This step refuses as much bad input as possible.
-2. Check (`domain.prove`, the end of the plan): a first batch shows whether the last linear layer
-   was found, and whether rows of a batch influence each other.
-3. Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
-   output (`parts.DomainSpool`). So the numbers need not fit in memory, and a run that was killed
-   can be continued.
-4. Settle: all rows decide whether the outputs are logits or probabilities
-   (`classifiers.classifier.Outputs`).
-5. Join (`DomainExtraction.write`): the numbers in the spool, with labels, splits, ids and groups,
-   are a `parts.Part` of the domain, and `parts.Join` writes them. ``covcal merge`` uses the same
-   code.
+- Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing, splits
+  and rows. This step refuses as much bad input as possible.
+- Check (`domain.prove`, the end of the plan): check the last linear layer on a first batch, and
+  whether rows of a batch influence each other.
+- Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
+  output (`parts.DomainSpool`). So a run that was killed can be continued.
+- Decide (`classifiers.classifier.Outputs`): after all rows, read the outputs as logits or as
+  probabilities.
+- Join (`DomainExtraction.write`): write the numbers in the spool to features.h5, with labels,
+  splits, ids and groups. ``covcal merge`` uses the same code (`parts.Join`).
 
 Rows are in a stable order, and the file contains no dates. So the same input gives the same bytes.
 
@@ -58,7 +56,7 @@ _DEFAULTS = ExtractSettings()
 # With exchanged domains, it was always higher, and on 23 of these shifts by at least `_SURER`.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 # The fewest target rows that are reported as source rows, and the smallest share of them. The share
-# must also exceed `_PER_REPEAT` times the share of rows that are repeated within a domain.
+# must exceed `_PER_REPEAT` times the share of repeated rows within a domain.
 _FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
 _COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
@@ -191,7 +189,7 @@ def _run(
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
-        # Settle: all rows of both domains decide whether the outputs are logits.
+        # Decide by all rows of both domains whether the outputs are logits.
         for name, domain in domains.items():
             domain.add_evidence(spools[name], outputs, evidence)
         _require_one_form(plan, spools, evidence)
@@ -221,7 +219,7 @@ def _run(
         # Compare the rows of both domains, and take the larger of both errors of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # equal paths are one table with a column ``domain``, or a warning was given already
+        # equal paths are one table with a column ``domain``, or have a warning already
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -347,13 +345,12 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Estimate the time of an extraction from runs of more and more batches.
 
-    The difference between two runs gives the time per row. The rest of the time does not depend on
-    the number of rows: it is the time to open the file and to read its first part, which can be
-    large in a table. All outputs are added to `evidence`.
+    The difference between two runs gives the time per row. The rest of the time is constant:
+    opening the file and reading its first part. All outputs are added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
-        domain.forget_begun()  # so that the time includes the reading of the first rows
+        domain.forget_begun()  # the time must include the reading of the first rows
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]
@@ -366,7 +363,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
 def _timed(
     plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
 ) -> float:
-    """Return the seconds that reading and running some rows takes; 0 if none can be read."""
+    """Return the seconds to read and run some rows; 0 if no row can be read."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
@@ -417,8 +414,9 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are source rows too; None if chance may explain it.
 
-    `source` and `target` are some of the rows, and `n_source` counts all source rows. Outputs of
-    few digits, or of trees, are often equal by chance: then they are repeated in one domain too.
+    `source` and `target` are some of the rows, and `n_source` counts all source rows. Rounded
+    outputs and outputs of trees are often equal by chance. Such outputs are also repeated within a
+    domain.
     """
     keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
     distinct = [set(rows) for rows in keys]

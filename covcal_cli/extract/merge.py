@@ -65,7 +65,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     require_hdf5_name(output)
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        # The files must come from one run, or from runs with equal settings on different domains.
+        # The files must come from runs with equal settings.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             require_origin(file)

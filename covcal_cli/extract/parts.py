@@ -1,13 +1,13 @@
 """Parts of a domain's rows: kept while a run extracts them, and joined to one features file.
 
-A `Part` holds finished rows of a run, a shard, or a domain of another file. `Join` writes the rows
-of all parts in order, in blocks of one size. So equal rows give equal bytes, however they are
-divided into parts.
+A `Part` holds finished rows of a run, a shard or another file. `Join` writes the rows of all parts
+in order, in blocks of one size. So equal rows give equal bytes, however they are divided into
+parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
-``--resume`` can continue an extraction that was killed. For each domain, this folder has one file
-of numbers per array, and a journal with one line of JSON per batch. The line is written after the
-numbers of its batch, and contains their checksum:
+``--resume`` can continue an extraction that was killed. For each domain, this folder has a file of
+numbers per array, and a journal. The journal has one line of JSON per batch. The line is written
+after the numbers of its batch, and contains their checksum:
 
 - If the process is killed, only the batch in progress is lost.
 - If a checksum is wrong, for example after a power cut, that batch and all later batches are run
@@ -82,7 +82,7 @@ class Join:
         self._digests: dict[str, Any] = {}  # For each dataset, the hash of what was written.
         # For each row that could not be read: its number, its id and the reason.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
-        # A part without rows has run no batch, so it may not know the number of features.
+        # A part without rows may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
         self._widths = _common("columns of numbers", [(part, part.widths) for part in with_rows])
         self._columns = _common(
@@ -98,8 +98,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        Datasets other than logits and labels can be shared with the group `shared`, which has the
-        same rows.
+        `shared`: a group with the same rows. Then only logits and labels are written; other
+        datasets are linked.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -186,7 +186,7 @@ def content_sha256(
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
-    """Return the value if it is equal in all parts. Refuse parts that differ in `what`."""
+    """Return the common value of all parts, and refuse different values."""
     first, value = values[0]
     for part, other in values:
         if other != value:
@@ -195,7 +195,7 @@ def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
 
 
 def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalError:
-    """Return the error for two files that differ in `what`; their values are `a` and `b`."""
+    """Return the error for two files with different values `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
         f"{first} and {second} differ in their {what} ({texts[0]} and {texts[1]}): extract both "
@@ -373,7 +373,7 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            # for example, the disk is full; the failed write has reported this already
+            # the failed write has been reported already
             except OSError:
                 if error[0] is None:
                     raise

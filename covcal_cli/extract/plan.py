@@ -61,16 +61,16 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-# Rows of numbers are small, so large batches are faster: every batch takes a fixed time too.
+# Rows of numbers are small, so large batches are faster.
 _MOST_ROWS_OF_NUMBERS = 2048
-# The checks compare two runs of the model on this many rows; whole batches would take much time.
+# Number of rows on which the checks compare two runs of the model.
 _COMPARED_ROWS = 16
 _LARGEST_BATCH = 4 << 30  # bytes of a batch of images; three batches are in memory at a time
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
-# In words, how the output is read. The keys are the functions that turn logits into the output
-# (`Classifier.tail`).
+# Descriptions of how the output is read. The keys are the functions that turn logits into the
+# output (`Classifier.tail`).
 _READINGS = {
     None: "no row was run, so it is not known whether it gives logits or probabilities",
     "none": "its output is read as logits",
@@ -124,7 +124,7 @@ class ExtractPlan:
         return {**widths, "logits": self.classifier.n_classes}
 
     def fractions(self, domain: str) -> Fractions:
-        """Return which share of a domain's rows each split gets, if the data have no splits."""
+        """Return the shares of a domain's rows for the splits, if the data have no splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     @property
@@ -137,7 +137,7 @@ class ExtractPlan:
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
-        """Say in words how the output is read, and what the features are."""
+        """Describe how the output is read, and what the features are."""
         classifier, outputs = self.classifier, self.settings.outputs
         if outputs is not None:
             read = f"none, the tables hold {outputs}"
@@ -313,7 +313,7 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether there will be features, from which adapt and the discriminator can learn."""
+    """Return whether there will be features, which adapt and the discriminator need."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -340,7 +340,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # With independent labels, a later run converts outputs differently: repeat these rows.
+            # With independent labels, outputs are converted differently, so run these rows again.
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()
@@ -364,7 +364,7 @@ def available_cores() -> int:
 
 
 def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
-    """Return a warning if no folder of a target's images is a class, so that no row is labelled."""
+    """Return a warning if no folder of target images has the name of a class."""
     if not target.holds_images or not target.path.is_dir():
         return None
     from covcal_cli.data.folder import FolderData
@@ -513,7 +513,7 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing before options such as --size change it, and where it was found.
+    """Return the preprocessing without options such as --size, and where it was found.
 
     The source is --preprocess, the model's metadata, or a file beside the model. If the user named
     it, the note is None.

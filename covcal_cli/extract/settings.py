@@ -94,11 +94,11 @@ class Selection:
 class ExtractSettings:
     """The settings of an extraction, which are the same for both domains."""
 
-    # Single settings for images, which replace the same settings of `preprocess`.
+    # Settings for images that replace settings of `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
-    # The source of other settings for images, as `data.preprocessing.configs.load_preprocessing`
-    # reads it. Default: the model's metadata, or a file beside the model. Settings that are still
-    # missing follow from the model's input.
+    # The source of settings for images; see `data.preprocessing.configs.load_preprocessing`.
+    # Default: the model's metadata, or a file beside the model. Settings that are still missing
+    # follow from the model's input.
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None

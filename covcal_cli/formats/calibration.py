@@ -1,7 +1,7 @@
 """A calibration, as cal.json contains it.
 
-A calibrated confidence is the probability of the class that the classifier itself predicted, even
-if the networks of `adapt` would predict another class (MATHEMATICS, section 6).
+A calibrated confidence is the probability of the class that the classifier itself predicted
+(MATHEMATICS, section 6).
 """
 
 from collections.abc import Mapping
@@ -64,9 +64,9 @@ class Candidate:
     temperature: Positive  # T_f of this method.
     target_confidence: Share | None  # Mean confidence on target training and validation rows.
     estimated_accuracy: Share | None  # On the target; the same for all candidates.
-    expected_ece: Share | None  # Absolute difference of target_confidence and estimated_accuracy.
+    expected_ece: Share | None  # The absolute difference of the two shares above.
     chosen: bool
-    why: str  # In a few words, why auto chose this method or did not choose it.
+    why: str  # Why auto chose this method or did not choose it.
     # The ECE is at least `expected_ece` if the estimate is right.
     # None if T was matched to the estimate, because `expected_ece` is then about 0.
     least_ece: Share | None = None
@@ -100,7 +100,7 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """A calibration. Fields with a default were added later, so older files lack these fields."""
+    """A calibration. Older files lack the fields with a default."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
@@ -203,7 +203,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError with the key of a number if the number is missing from a mapping."""
+    """Raise ValueError with the name of a missing number."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:

@@ -78,8 +78,7 @@ class LabelUse:
 class SetRule:
     """A rule for sets of classes: the most probable class, and each class with enough probability.
 
-    `certainty` is None without labels, or if the coverage is only a mean over repeated draws of the
-    labels.
+    `certainty` is None without labels, or if the coverage is only a mean over draws of labels.
     """
 
     coverage: Share  # The share of rows whose set should contain the right class.
@@ -113,7 +112,7 @@ class Decision(Document):
     is_promise: bool  # Whether labels prove the error; if not, it is an estimate.
     expected: CurvePoint | None  # The accepted rows, and their expected error.
     labels: LabelUse | None
-    # a number of labels that probably makes a promise possible; 0 if no number does
+    # a number of labels that probably makes a promise possible; 0 if there is none
     labels_needed: Count
     # the share of rows that a promise with `labels_needed` labels would probably accept
     promised_share: Share
@@ -171,7 +170,7 @@ class Decision(Document):
 def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
     """Return the beliefs for the test after batch `look`, which depend on no label.
 
-    Further batches follow mostly if the first promise failed. So they assume the largest error.
+    Later batches assume a large error, because they mostly follow a failed promise.
     """
     return beliefs_of(curve) if look == 1 else beliefs_of(curve, [0.5, 1.0])
 
@@ -179,7 +178,7 @@ def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
 def beliefs_of(
     curve: Sequence[CurvePoint], parts: Sequence[float] = (0.5, 0.0, -0.5)
 ) -> list[Float64s]:
-    """Return the expected wrong rows at each point of a curve, as shares of all rows.
+    """Return the expected shares of wrong rows at each point of a curve.
 
     Part 0 is the expected error, part 1 the high end of its range, and part -1 the low end.
     """

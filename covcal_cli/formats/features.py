@@ -1,8 +1,8 @@
 """Read and check the HDF5 files between the steps: features files and adapted files.
 
-``covcal.features/1`` (by extract) and ``covcal.adapted/1`` (by adapt) have the same structure: a
-group per domain (``/source``, ``/target``), ``/classes``, and root attributes that say how the file
-was made. The structure is checked when a file is opened, and values when they are read.
+Both kinds of files have the same structure: a group per domain (``/source``, ``/target``),
+``/classes``, and root attributes that say how the file was made. The structure is checked when a
+file is opened, and values when they are read.
 
 `Domain` does not return labels. `SourceDomain.labels` returns source labels. Only the module
 `target_labels` returns target labels; no module that trains or fits imports it.
@@ -47,11 +47,11 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # the attributes that say how the model was read; the value of ``preprocessing`` is JSON
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`).
-# In files with one confidence per row, all classes but the predicted class have equal logits.
+# The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). In
+# files with one confidence per row, all classes except the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The classes of a file that has only the confidence that a row is right, and no real classes.
-# With 20 classes, the confidence of the most probable class can be as low as 0.05.
+# The class names of a file that has confidences but no classes. With 20 classes, the confidence of
+# the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
@@ -548,7 +548,7 @@ def read_labels(domain: Domain, rows: Rows) -> Labels:
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """Return the text of `FEATURE_COLUMNS`: all names of columns, or the sha256 of long names."""
+    """Return the attribute `FEATURE_COLUMNS`: the names of columns, or the sha256 of long names."""
     text = json.dumps(list(names), ensure_ascii=False)
     if len(text.encode()) <= _LONGEST_ATTRIBUTE:
         return text
@@ -566,9 +566,8 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    A span is at most a few MiB, or at most twice as many rows as `rows`. Chunks between two spans
-    are not read.
-    Rows that do not ascend are sorted first.
+    A span has at most a few MiB, or at most twice as many rows as `rows`. Rows that do not ascend
+    are sorted first.
     """
     gaps = np.diff(rows)
     if (gaps <= 0).any():

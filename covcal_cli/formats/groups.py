@@ -1,4 +1,4 @@
-"""Groups of target rows by the values of a column."""
+"""Group target rows by the values of a column."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

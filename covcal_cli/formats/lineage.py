@@ -36,9 +36,8 @@ _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 def file_here() -> Path:
     """Return adapted.h5 in this folder; if there is none, features.h5.
 
-    Raises `CovcalError` if neither file exists, or if adapted.h5 was not made from the features.h5
-    beside it, was not made from the features file that it names, or names a file outside its
-    folder.
+    Raises `CovcalError` if neither file exists, or if adapted.h5 does not belong to its features
+    file.
     """
     for path in (_ADAPTED, _FEATURES):
         if path.is_file():
@@ -55,8 +54,8 @@ def labels_of(
 ) -> tuple[str, ...]:
     """Return the names of the labels if a row can have several labels, else an empty tuple.
 
-    The names come from `file`; without a file, from the first document; without a document, from
-    cal.json in this folder. If a document is no JSON, the message ends with `remedy`.
+    The names come from `file`, or else from the first document, or else from cal.json here. If a
+    document is no JSON, the message ends with `remedy`.
 
     Raises `CovcalError` if the file lacks a label of a document.
     """
@@ -91,8 +90,8 @@ def file_to_judge(
     - `purpose`: the name of the command, for messages.
     - `picked`: whether cal.json is the default and not named by the user.
 
-    Raises `CovcalError` if a file that the user did not name has changed, was made from a file that
-    has changed, or is outside the calibration's folder.
+    Raises `CovcalError` if a file that the user did not name has changed, or is outside the
+    calibration's folder.
     """
     if path is None:
         return _fitted_file(calibrations[0], documents[0], purpose), []
@@ -186,10 +185,7 @@ def unmarked_sha256(path: Path) -> str:
 
 
 def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
-    """Return whether an adapted file with these attributes was made from this features file.
-
-    True if the attributes do not identify the features file.
-    """
+    """Return whether an adapted file with these attributes can come from this features file."""
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:
         attributes = root_attributes(features, CONTENT, remedy=REMEDY)

@@ -126,7 +126,7 @@ class HDF5Writer:
             self.fill(name, start, block, axis=axis)
 
     def _note_zeros(self, dataset: Any, start: int, values: AnyArray, axis: int) -> None:
-        """Note which chunks have a byte that is not zero. `values` begin at the row `start`."""
+        """Record which chunks have a non-zero byte. `values` begin at the row `start`."""
         if dataset.chunks is None:
             return
         length, all_rows = dataset.chunks[axis], (slice(None),) * axis

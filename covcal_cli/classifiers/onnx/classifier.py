@@ -2,15 +2,14 @@
 
 How it works:
 
-1. `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head
-   become outputs of a copy of the model in memory.
-2. A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of the reading
-   says how the model's output follows from the scores.
-3. Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
-   and the output must follow from the scores. One batch is not enough, because on a few rows a
-   clipped output can look like plain logits.
-4. A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
-   inner tensors can change its output.
+- `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head become
+  outputs of a copy of the model in memory.
+- A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of the reading
+  says how the model's output follows from the scores.
+- Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
+  and the output must follow from the scores.
+- A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
+  inner tensors can change its output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,7 +72,7 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative difference of the output in `values` from this model's output."""
+        """Return the relative difference between this model's output and `values`."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
@@ -97,7 +96,7 @@ class OriginalModel:
     ) -> None:
         """Refuse a model that gives different outputs in two runs on the same rows.
 
-        If inner tensors are read, ONNX Runtime keeps dropout, and dropout makes outputs differ.
+        ONNX Runtime may keep dropout active if inner tensors are read.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -115,7 +114,7 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A runner that reads inner tensors, and the unchanged model with which it was compared."""
+    """A runner that reads inner tensors, and the unchanged model."""
 
     original: OriginalModel
     runner: Runner
@@ -164,14 +163,14 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return a `Reading` that is made from the graph alone, before any data."""
+        """Return a `Reading` from the graph alone, before any data."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # For features that the user chose, find out whether the logits are linear in them.
+            # Test whether the logits are linear in the features of --phi.
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -226,8 +225,8 @@ class OpenedOnnx:
     ) -> _Comparison:
         """Return a runner that reads inner tensors without changing the output of the model.
 
-        ONNX Runtime may not fuse operators around a tensor that is read, and then rounds
-        differently. If the first `few` rows show no change, the other rows are not compared.
+        Reading a tensor can stop ONNX Runtime from fusing operators, which changes rounding. Only
+        the first `few` rows are compared, unless they differ.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         # A quantised model is compared on all rows, because rounding may change only later rows.
@@ -247,7 +246,7 @@ class OpenedOnnx:
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # Otherwise, run the unchanged model without fused operators too, and say so in a note.
+        # If outputs still differ, run the unchanged model without fused operators too.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -352,7 +351,7 @@ class OnnxClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), after subtracting a large offset that its elements share."""
+        """The bias b, shape (K,), without a large common offset."""
         bias = self.reading.head.bias
         return self._head_array(None if bias is None else without_offset(bias))
 

@@ -47,7 +47,7 @@ class OnnxFile:
 
     path: Path
     folder: Path  # The folder with the model's weights in other files.
-    data: bytes  # The model's bytes, in which links to weights are replaced by their destinations.
+    data: bytes  # The model's bytes, with links to weights resolved.
     model: onnx.ModelProto  # The parsed model, without weights in other files.
     sha256: str  # Hash of the file and of its weights in other files.
 
@@ -60,7 +60,7 @@ class OnnxFile:
         providers: Sequence[str] = CPU,
         fuse: bool = True,
     ) -> Any:
-        """Start ONNX Runtime on `data`: this model, a part of it, or a copy with more outputs.
+        """Start ONNX Runtime on `data`: this model, or a changed copy of it.
 
         `folder` is the folder with the weights in other files; by default `self.folder`. Without
         `fuse`, operators are not fused, so they round as in the graph.
@@ -146,7 +146,7 @@ def read_onnx(path: Path) -> OnnxFile:
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
     """Return the full names of execution providers of ONNX Runtime; by default, the CPU provider.
 
-    `asked` holds full names, or short names such as ``cuda``, in capital or small letters.
+    `asked`: full names, or short names such as ``cuda``, in any case.
     """
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
     names = []
@@ -221,7 +221,7 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    # ONNX does not know operators of ONNX Runtime, functions of the model, or newer operators.
+    # The package onnx lacks operators of ONNX Runtime, functions of the model, and new operators.
     except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
@@ -251,17 +251,15 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files, which ONNX Runtime reads from one folder.
-# In a download cache, these files are links, so ONNX Runtime gets the folder of their destinations.
-# The model in memory then gets the names of the destinations.
+# Weights of a model in other files, which ONNX Runtime reads from one folder. In a download cache,
+# these files are links. ONNX Runtime gets the folder and the names of the linked files.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find the other files that hold a model's weights, and follow links to these files.
+    """Find a model's weights in other files, and follow links.
 
-    Return a folder that contains all of these files, and the file for each name in the model.
-    Raises `CovcalError` if a name leads out of the model's folder, or if a file is missing or too
-    short.
+    Return the folder of these files, and the file for each name in the model. Raises `CovcalError`
+    if a file is missing, too short, or outside the model's folder.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)
@@ -321,8 +319,8 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model and its weights in other files.
 
-    If the model has weights in other files, the result is the sha256 of a list of hashes: first the
-    hash of the model's file, then the hashes of the other files, sorted by name.
+    With weights in other files, the result is the sha256 of a list of hashes. The model's file
+    comes first, and then the other files by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:

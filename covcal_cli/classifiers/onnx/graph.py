@@ -76,7 +76,7 @@ class OnnxGraph:
         return visited
 
     def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the readers of `tensor` that compute a tensor in `within`."""
+        """Return the nodes that read `tensor` and compute a tensor in `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node
@@ -142,7 +142,7 @@ class OnnxGraph:
     def part_before(
         self, tensors: Iterable[str], cut: Iterable[str] = ()
     ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        """Return the nodes and initialisers that compute `tensors` from the tensors of `cut`."""
+        """Return the nodes and initialisers that compute `tensors` from the tensors in `cut`."""
         indices: set[int] = set()
         visited = set(cut)
         pending = list(tensors)
@@ -270,7 +270,7 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the number of rows that most inputs declare; None if an input takes any number."""
+    """Return the most frequent fixed number of rows; None if an input takes any number."""
     if None in batches:
         return None
     return max(dict.fromkeys(batches), key=batches.count)

@@ -2,17 +2,15 @@
 
 `find_head` works in three steps:
 
-1. Go back from an output, until every path ends at the input or at a layer with constant weights.
-   A single layer with constant weights is the head, and its input is phi. Several layers
-   together are the head if the logits are a weighted sum of their results.
-2. Go forward (`layers`) while the result is a linear function of phi, plus a constant. The last
-such tensor has the logits. 3. The rest of the graph is called the tail. The tail is recognised by
-its values
-   (``classifiers/proof.py``).
+- Go back from an output to the nearest layers with constant weights. A single layer is the head,
+  and its input is phi. Several layers together are the head if the logits are a weighted sum of
+  their results.
+- Go forward (`layers`) while the result is linear in phi. The last such tensor has the logits.
+- The rest of the graph is called the tail. The tail is recognised by its values
+  (``classifiers/proof.py``).
 
-`choose_head` then replaces or removes the features, as ``--phi`` says. If the graph does not show
-whether the logits are a linear function of these features, a `Part` of the graph is run to find out
-(``runner.py``).
+`choose_head` then replaces or removes the features, as ``--phi`` says. ``runner.py`` tests with
+numbers whether the logits are linear in these features.
 """
 
 import difflib
@@ -63,7 +61,7 @@ class Head:
     layer: str  # Operator and name, such as "Gemm fc2"; empty if there is no linear layer.
     # The tensors that are phi, side by side; empty if the user wants no features.
     features: tuple[TensorRead, ...]
-    weight: Float64s | None  # W, (K, d); None if the logits are not a linear function of phi.
+    weight: Float64s | None  # W, (K, d); None if the logits are not linear in phi.
     bias: Float64s | None  # b, (K,).
     logits: TensorRead  # The tensor with the logits.
     step: float  # The largest rounding error of logits that are stored as integers.
@@ -78,8 +76,7 @@ def choose_head(
 ) -> Head:
     """Return the head of an output, with the features that ``--phi`` chooses.
 
-    If `phi` is given and `layer` is false, the logits are the input of the last softmax, or the
-    output itself.
+    With `phi` but without `layer`, the logits are the input of the last softmax, or the output.
     """
     if phi is None:
         return find_head(graph, output)
@@ -115,7 +112,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
     """Return whether the output follows from random logits by a softmax or another known tail.
 
-    Returns True if the tail cannot run on random logits: the first batch is checked later.
+    Also returns True if the tail cannot run on random logits.
     """
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
@@ -128,15 +125,14 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # If the sizes differ, the head must run on several tokens of a row, so the output has more rows
-    # or axes.
+    # If the sizes differ, the head must run on several tokens of a row.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head, if the logits are a linear function of the features of --phi.
+    """Add W and b to a head, if the logits are linear in the features of --phi.
 
-    `row` is the shape of a row of the tensor with the features.
+    `row`: the shape of the features of one row.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head
@@ -210,7 +206,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # Outputs can come from one layer, but differ by a temperature: the user must choose.
+        # Two outputs of one layer can differ by a temperature, so the user must choose.
         if not _same_weights(heads[0], other):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
@@ -285,7 +281,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     def is_internal(name: str) -> bool:
         results = {layer_output(node) for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output is inner if it has no layers, or if layers of another output come after them.
+        # An output is inner if layers of another output come after its layers.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -317,7 +313,7 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
 ) -> tuple[tuple[TensorRead, ...], Position]:
-    """Return phi, and the last tensor before `output` that is a weighted sum of the heads."""
+    """Return phi, and the last tensor before `output` that is a weighted sum of heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: output {output} combines {len(linears)} layers "
@@ -343,12 +339,12 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Compute W, b and the rounding error of the weighted sum.
+    # Apply the coefficients to weights, biases and rounding errors.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # If all heads read the same phi, add their weights, else put their weights side by side.
+    # Add the weights of heads that read the same phi. Otherwise put the weights side by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:
@@ -405,6 +401,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Return the simple fraction next to a value, such as 0.5; the value if no fraction is near."""
+    """Round a value to a simple fraction, such as 0.5, if one is near."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

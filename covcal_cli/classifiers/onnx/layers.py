@@ -1,11 +1,10 @@
-"""Read the linear layers of an ONNX graph, and follow their results towards the output.
+"""Read the linear layers of an ONNX graph, and follow them towards the output.
 
 `read_linear` reads the weights of a layer, which may be floats or quantised numbers.
 
-`walk_forward` follows the result of a layer while it is a linear function of phi, plus a constant.
-It walks past an added constant, a constant factor, a batch normalisation, a reshape, the choice of
-a token or of some classes, a mean over positions, and a change of the number format. W and b change
-with every step. If W or b becomes wrong, the check in ``proof.py`` refuses the model.
+`walk_forward` follows the result of a layer while it is linear in phi. It passes scaling, shifts,
+batch normalisation, reshapes, means over positions, casts, and choices of tokens or classes. W and
+b change with every step. If W or b becomes wrong, the check in ``proof.py`` refuses the model.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# With reduce_range, the error of a network's outputs was 8e-8 instead of 0.03.
+# With reduce_range, the error of a test network's outputs fell from 0.03 to 8e-8.
 OVERFLOW = (
     "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI) and with more "
     "calibration rows (logits outside their range are cut), or "
@@ -42,7 +41,7 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read from a copy of the model, with the nodes that compute it in the copy."""
+    """A tensor to read, and the nodes that compute it if the model does not."""
 
     tensor: str
     # nodes to add to the copy of the model; empty if the model itself computes the tensor
@@ -79,7 +78,7 @@ class TensorRead:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """The names of the scale and the zero point that turn a tensor's integers into numbers."""
+    """The names of the scale and the zero point of a quantised tensor."""
 
     scale: str
     zero_point: str = ""
@@ -215,8 +214,8 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    The operator applies softmax or sigmoid itself, so the logits must be computed from phi. If two
-    classes have the scores -z and z, the sigmoids of the scores are the softmax of half the scores.
+    The operator applies softmax or sigmoid itself, so the logits must be computed from phi. For two
+    classes with the scores -z and z, the sigmoids equal the softmax of half the scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -240,7 +239,7 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a layer of quantised numbers, whose weights and bias keep the operator's shapes."""
+    """Return a quantised layer. Weights and bias keep the operator's shapes."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
     kind = node.op_type
     if kind == "DynamicQuantizeMatMul":
@@ -274,7 +273,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def step_of(graph: OnnxGraph, scale: str) -> float:
-    """Return the largest distance between neighbouring values that are stored with `scale`."""
+    """Return the largest quantisation step."""
     return float(graph.evaluate(scale).max()) if scale in graph.constants else 0.0
 
 
@@ -290,7 +289,7 @@ def _float_result(
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer whose result is integers, which a later node multiplies by the scales."""
+    """Read a layer with an integer result, which a later node multiplies by the scales."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
@@ -313,7 +312,7 @@ def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Quantise `tensor` and turn it back into floats, for a layer that quantises its input."""
+    """Return `tensor` after quantisation, as floats, for a layer that quantises its input."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -400,10 +399,10 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
 
 
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
-    """Return the largest rounding error in the output from integer tensors after `start`.
+    """Return the largest rounding error of the quantised tensors after `start`.
 
-    Each tensor of integers adds two steps of its scale, because a quantised softmax is computed
-    from a rounded table.
+    Each quantised tensor adds an error of up to two quantisation steps, because a quantised softmax
+    uses a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -482,7 +481,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply a position by a scale, which depends on the input, and by an optional constant."""
+    """Multiply a position by the scale of the input, and by a constant if there is one."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

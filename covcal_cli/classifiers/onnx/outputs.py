@@ -132,8 +132,7 @@ def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
     """Return the sizes of the axes of an output's row, without axes of size 1.
 
     An axis without a declared size counts as 0. The first axis is the rows. In an output of shape
-    [1, N, K], the second axis is the rows if N is not 1 and equals the first axis of the model's
-    input.
+    [1, N, K], the second axis is the rows if the model's input has N > 1 rows.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -153,7 +152,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 
 
 # The labels that a model gives are compared with its most probable classes. For example, a support
-# vector machine finds its label by votes, so the label may be another class.
+# vector machine chooses its label by votes, not by probability.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -178,7 +177,7 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The name of the output to read; empty if no output has labels, or if a label differed."""
+        """The name of the output with labels; empty if nothing is compared."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
@@ -221,8 +220,8 @@ def class_names(
     """Return K different class names in the order of the logits, or None, and notes.
 
     The names come from an operator with labels, such as ZipMap, or else from the metadata. The
-    metadata may hold a Python or JSON dictionary by class number, a list, or one name per line. If
-    names are found but not used, a note says why.
+    metadata may hold a dictionary by class number, a list, or one name per line. If names are found
+    but not used, a note says why.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -270,7 +269,7 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return a node's list of labels if an ArgMax chooses a label from it; else an empty tuple."""
+    """Return the labels of a node if an ArgMax chooses one of them; else an empty tuple."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()

@@ -56,8 +56,8 @@ def features_of(
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
     """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
 
-    A head may run on every token or position, and the model may use the result of one token, or the
-    mean. Returns None if a row has only one vector, or if no vector gives the scores.
+    A head may run on every token. The model then uses one token, or the mean. Returns None if a row
+    has only one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -98,7 +98,7 @@ def _take(tokens: Floats, token: Token) -> Floats:
     return tokens[:, token]
 
 
-# Step two: one logit per class, from the scores; and how the model's output follows from logits.
+# Step two: logits from the scores, and the model's output from the logits.
 
 
 class UnknownTailError(CovcalError):
@@ -107,10 +107,7 @@ class UnknownTailError(CovcalError):
 
 @dataclass(frozen=True)
 class Tail:
-    """A function from the scores of the head to the model's output.
-
-    The first batch shows the facts that the graph does not declare.
-    """
+    """A function from the scores of the head to the model's output."""
 
     where: str  # the model, for errors
     head: Head
@@ -139,7 +136,7 @@ class Tail:
 
     @property
     def is_bare(self) -> bool:
-        """Whether no layer or softmax was found, so that the scores are the model's output."""
+        """Whether the scores are the model's output itself, without a layer or softmax."""
         head = self.head
         return (
             not head.layer
@@ -148,7 +145,7 @@ class Tail:
         )
 
     def with_first_batch(self, tensor: AnyArray) -> "Tail":
-        """Return the tail with the number and type of the scores in the first batch.
+        """Return a copy with the number and the type of the scores from the first batch.
 
         Some boosting models declare one column of probabilities and give two.
         """
@@ -162,7 +159,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Choose the first output that follows from the scores, and return the tail with its kind.
+        """Return a copy for the first output that follows from the scores.
 
         Raises `UnknownTailError` if no output fits.
         """
@@ -228,10 +225,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read phi and the scores from a run of the model.
-
-    The first batch shows the facts that the graph does not declare (`with_first_batch`).
-    """
+    """A way to read phi and the scores from a run of the model."""
 
     graph: OnnxGraph
     head: Head
@@ -251,7 +245,7 @@ class Reading:
         return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
     def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return the reading with the facts that the first batch shows."""
+        """Return a copy with missing fields set from the first batch."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.with_first_batch(tensor)
         if not head.features:
@@ -280,9 +274,9 @@ class Reading:
     def proved_affine(
         self, so_far: Proof, features: Floats | None, scores: AnyArray, limit: float
     ) -> "Reading":
-        """Add a batch to the proof that phi W^T + b gives the scores, and return the reading.
+        """Check on a batch that phi W^T + b gives the scores, and return the reading.
 
-        W and b are None if the scores are not a linear function of the chosen features.
+        W and b are None if the scores are not linear in the features.
         """
         head = self.head
         if features is None or head.weight is None or head.bias is None:

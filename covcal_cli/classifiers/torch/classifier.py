@@ -2,11 +2,11 @@
 
 TorchScript, torch.export programs and modules from a function are read in the same way:
 
-1. `OpenedTorch` runs the program on random rows to find out whether the logits come from a last
-   linear layer (a `Head`) or are the output itself (an `Answer`).
-2. A `ProgramReader` runs the program on data, and records the calls of the last linear layer.
-3. A `Reading` checks every batch of data (``classifiers/proof.py``), and has the names and notes
-   for the user.
+- `OpenedTorch` runs the program on random rows to find the source of the logits: a last linear
+  layer (a `Head`), or the output itself (an `Answer`).
+- A `ProgramReader` runs the program on data, and records the calls of the last linear layer.
+- A `Reading` checks every batch of data (``classifiers/proof.py``), and has the names and notes for
+  the user.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,9 +50,8 @@ def open_torch(
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
     If the program has several outputs, `output` is the key, field or index of the output to use.
-    `phi` may be the path of a module, which means the output of the module; with ``.input`` after
-    the path, it means the input of the module. Sets torch's number of threads for the whole
-    process.
+    `phi` may be the path of a module, for its output, or the path and ``.input``, for its input.
+    Sets torch's number of threads for the whole process.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)
@@ -336,8 +335,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows do not show whether the model limits large logits or extreme probabilities.
-    # So the output itself is used if the features that --phi chooses do not need the head.
+    # Random rows do not show whether the model limits large logits or extreme probabilities. So the
+    # output itself is used if --phi chooses features that do not need the head.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)
@@ -421,7 +420,7 @@ class TorchClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), after subtracting a large offset that its elements share."""
+        """The bias b, shape (K,), without a large common offset."""
         source = self._reading.source
         if self.outputs.are_logged or self._reading.bias is None or isinstance(source, Answer):
             return None

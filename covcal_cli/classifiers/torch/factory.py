@@ -24,8 +24,8 @@ from covcal_cli.errors import CovcalError
 def open_function(reference: str, weights: Path | None) -> Program:
     """Call ``module:function``, which may be in the current folder, and return its torch module.
 
-    The sha256 of the program depends only on the weights: it is computed from the names, types,
-    shapes and bytes in the state_dict, sorted by name.
+    The sha256 of the program is computed from the state_dict: names, types, shapes and bytes,
+    sorted by name.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)

@@ -121,7 +121,7 @@ def _is_zip(path: Path) -> bool:
     """Return whether a file is a zip archive, even if its directory is damaged."""
     try:
         return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # the directory says that the archive has several disks
+    except zipfile.BadZipFile:  # the archive claims to have several disks
         return True
 
 
@@ -170,7 +170,7 @@ class _Inert:
 
 
 class _StorageReader(pickle.Unpickler):
-    """A reader that finds the sizes of the storages in a pickle of torch, and builds no object."""
+    """An unpickler that finds the sizes of torch storages, and builds no object."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
@@ -189,7 +189,7 @@ class _StorageReader(pickle.Unpickler):
 
 
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
-    """Return in words a storage whose size differs from the size in the pickle; else None.
+    """Return a message about a storage of the wrong size, else None.
 
     Torch would read past the end of a TorchScript storage that is too short.
     """
@@ -314,8 +314,8 @@ def _rows(
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     """Load a file of weights into a module, and return notes. Names and shapes must be equal.
 
-    The file is a ``.safetensors`` file, or a file that ``torch.save`` wrote from a state_dict or a
-    dict that contains a state_dict. `where` is the function that made the module, for messages.
+    The file is a ``.safetensors`` file, or a state_dict from ``torch.save``, which may be inside a
+    dict. `where` is the function that made the module, for messages.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)

@@ -1,11 +1,10 @@
 """Find the last linear layers of a torch program, and how its output follows from them.
 
 The trace of a `RandomRun` shows from which layers an output comes. Least squares then finds the
-steps between the layers and the output: a factor (temperature, cosine scale), a factor per class
-(batch norm), an added constant, or a weighted sum of several layers (averaged heads). The last step
-is the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` consists of one or
-several `HeadLayer`, W and b, and the `Fit` of these steps. If no layer gives the logits, an
-`Answer` replaces the `Head`.
+steps between the layers and the output. Such steps are factors, added constants, and weighted sums
+of several layers. The last step is the tail: a softmax or another function of
+``classifiers/proof.py``. A `Head` consists of one or several `HeadLayer`, W and b, and the `Fit` of
+these steps. If no layer gives the logits, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,9 +27,9 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # Smallest number of rows that can prove a factor and an offset.
-_BFLOAT16 = 4e-2  # The relative error that rounding to bfloat16, with its eight bits, can cause.
-_SUM = 1e-3  # Largest difference from 1 that the sum of a row of probabilities may have.
+_ENOUGH_ROWS = 3  # Fewest rows that can prove a factor and an offset.
+_BFLOAT16 = 4e-2  # Relative rounding error of bfloat16, which has eight bits.
+_SUM = 1e-3  # Largest allowed error of the sum of a row of probabilities.
 
 
 @dataclass(frozen=True)
@@ -383,7 +382,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
     """Yield possible tails of `output`, each with logits.
 
-    In each row, a constant may be missing from these logits.
+    The logits of a row may lack a common constant.
     """
     if not np.isfinite(output).all():
         return

@@ -38,7 +38,7 @@ class Program:
     sha256: str  # Hash of the program's file, or of its weights.
     module: torch.nn.Module  # The module, on `device` and in evaluation mode.
     inputs: tuple[ModelInput, ...]  # The inputs, in the order of the module's arguments.
-    # Random rows, (n, ...), by which the structure of the program is found before data are read.
+    # Random rows, (n, ...), which show the structure of the program.
     rows: tuple[Tensor, ...]
     fixed_batch: int | None  # Number of rows in every run; None if any number is allowed.
     notes: tuple[str, ...]  # Notes on assumptions about the program.

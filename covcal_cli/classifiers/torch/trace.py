@@ -183,7 +183,7 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator, with the numbers of the values that the call read and wrote."""
+    """A call of an operator, with the values that it read and wrote, as numbers."""
 
     op: str
     reads: frozenset[int]
@@ -241,7 +241,7 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the first layers on the way back from `output`, and the operators after them.
+        """Return the layers nearest to `output`, and the operators after them.
 
         Layers and operators are in the order in which they ran.
         """
@@ -294,7 +294,7 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # A memory block that became free can hold another value later.
+        # Freed memory can hold another value later.
         self._count += 1
         self._values[block] = self._count
         return self._count
