@@ -1,8 +1,7 @@
 """Open the data of one or both domains: folders, shards, or files of arrays.
 
-If both are tables, they must have the same features, and exactly the features that the model reads.
-A table whose column ``domain`` names the other domain is refused. A column of row numbers is not
-used as a feature.
+Two tables must have the same features. A table whose column ``domain`` names the other domain is
+refused. A column of row numbers is not used as a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,11 +34,11 @@ def open_domains(
     *,
     multilabel: bool = False,
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
-    """Open the data of ``"source"``, ``"target"`` or both, as inputs of a model, with notes.
+    """Open the data of ``"source"``, ``"target"`` or both, as model inputs.
 
-    The notes name columns that seem to contain row numbers. Columns that the user wants to `keep`
-    become groups. With `multilabel`, a row can have several labels. Raises `CovcalError` if a path
-    cannot be read, its rows do not fit the model, or two tables do not fit together.
+    Return notes too. The columns in `keep` become groups. With `multilabel`, a row can have several
+    labels. Raises `CovcalError` if a path cannot be read, or its rows do not fit the model or the
+    other table.
     """
     opened = {
         name: _opened(path, wanted, keep, multilabel=multilabel) for name, path in paths.items()
@@ -62,7 +61,7 @@ def open_images(path: Path) -> DomainData:
         return opened
     try:
         data = ArrayData(opened, wanted, opened.feeds(wanted))
-    except CovcalError as error:  # the rows are numbers, but not images
+    except CovcalError as error:  # rows of numbers
         raise _without_images(path) from error
     if not data.holds_images:
         raise _without_images(path)
@@ -111,10 +110,9 @@ def _agreed(
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
     """Return both tables with the same feature columns in the same order, and notes.
 
-    A table is refused if its column ``domain`` names the other domain, or if the two have different
-    feature columns. Columns are matched by name, and put into the order of the source.
+    Columns are matched by name, and put into the order of the source.
     """
-    # Check domains first: if the tables were exchanged, this check has the clearest message.
+    # first, because it has the clearest message for exchanged tables
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -149,11 +147,11 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table if only its columns of row numbers are too many for the model."""
+    """Refuse a table that fits the model without its row numbers."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # Ascending numbers first: shuffled row numbers look like any column of distinct whole numbers.
+    # ascending numbers are the surest sign of row numbers
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

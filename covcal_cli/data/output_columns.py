@@ -21,15 +21,14 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The names that one tool gives to its columns of outputs."""
+    """The names of a tool's output columns."""
 
     kind: OutputKind
-    pattern: str  # matches a whole name, in upper or lower case; its group is the name of the class
-    truth: str = "y_true"  # the column of true classes; the usual names are accepted too
+    pattern: str  # Matches a column name; the group is the class.
+    truth: str = "y_true"  # A name for the label column, besides the usual names.
 
 
-# The first layout that matches the columns of the table is used. If no layout matches, columns
-# named like the classes are used.
+# The first matching layout is used.
 LAYOUTS = {
     "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
     "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
@@ -56,25 +55,25 @@ CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "scor
 class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # one array with two axes, or one column for each class
-    width: int  # number of values per row; 1 if two classes share one column
-    order: tuple[int, ...]  # for each class, the position of its output in a row
-    names: tuple[str, ...] | None  # the names of the classes; None if they are 0 to K-1
-    # whether the file numbers the classes 0 to K-1; else, without names, only positions count
+    outputs: tuple[str, ...]  # one array with two axes, or one column per class
+    width: int  # values per row; 1 if two classes share a column
+    order: tuple[int, ...]  # position of each class in a row
+    names: tuple[str, ...] | None  # class names; None if they are 0 to K-1
+    # whether the file numbers the classes 0 to K-1
     has_numbers: bool = False
-    positive: str | None = None  # if there is a single column: the class in the name of the column
-    features: tuple[str, ...] = ()  # one array with two axes, or one column for each feature
-    n_features: int | None = None  # number of features; None without features
-    named_by: str | None = None  # the array with the names of the classes, if there is one
-    truth: str = Layout.truth  # another name that the column of labels may have
-    notes: tuple[str, ...] = ()  # notes for the user on how names were understood
+    positive: str | None = None  # the class in the name of a single column
+    features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
+    n_features: int | None = None  # None without features
+    named_by: str | None = None  # the array with the class names
+    truth: str = Layout.truth  # another name for the label column
+    notes: tuple[str, ...] = ()  # notes for the user
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes; by default their numbers."""
+        """Return the names of the classes, or their numbers as text."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
-        """Return the columns in the order of `names`; unchanged if they have other classes."""
+        """Return the columns in the order of `names`, or unchanged for other classes."""
         if names is None:
             return self
         if self.positive is not None and len(names) == 2:
@@ -93,7 +92,7 @@ class OutputColumns:
 
 
 def kind_of(store: Store) -> OutputKind:
-    """Return the kind of outputs that a file contains, by the names of its columns."""
+    """Return the kind of outputs of a file, by its column names."""
     kinds: list[OutputKind] = ["logits", "probabilities"]
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
@@ -114,7 +113,7 @@ def kind_of(store: Store) -> OutputKind:
 
 
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
-    """Find outputs and features by name. `classes` are the class names of the other domain."""
+    """Find outputs and features by name, or by the class names `classes`."""
     class_of, truth = _of_kind(store, kind)
     if not class_of and not store.is_table:
         class_of = _only_matrix(store)
@@ -163,7 +162,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the only array with a general name for outputs, such as ``preds``."""
+    """Return the array with a general name, such as ``preds``, if there is only one."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]
@@ -171,7 +170,7 @@ def _only_matrix(store: Store) -> dict[str, str]:
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
-    """Return the class of each array of outputs, and the name of the array of true labels."""
+    """Return the class of each output array, and the name of the label array."""
     for layout in LAYOUTS.values():
         class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
         if class_of:
@@ -180,7 +179,7 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
 
 
 def _contents(store: Store) -> str:
-    """Return the names of all arrays, with the shapes that are no table."""
+    """Return the names of all arrays as text."""
     names = [
         f"{name} {list(entry.shape)}" if len(entry.shape) > 2 else name
         for name, entry in store.entries.items()
@@ -201,10 +200,7 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns that have the names of the classes.
-
-    pandas writes such tables after ``predict_proba``. The classes are `classes`, or all labels.
-    """
+    """Return the columns with the names of the `classes`, or of all labels."""
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
     texts = store.texts(label) if label is not None else []
@@ -237,7 +233,7 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
 
 
 def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
-    """Return the columns with the class names in the array ``classes``, if there is one."""
+    """Return the columns with class names from the array ``classes``."""
     entry, width = store.entries.get(CLASSES), columns.width
     rows = store.entries[columns.outputs[0]].shape[:1]
     if entry is None or width < 2:
@@ -248,7 +244,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
-        return columns  # the array has one value per row, so it does not name classes
+        return columns  # one value per row, so no class names
     labels = store.texts(CLASSES)
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=CLASSES)
@@ -273,10 +269,9 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 
 
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
-    """Return the positions of the sorted names, and the sorted names.
+    """Return the order of class names, and the names in this order.
 
-    Numbers are sorted, and so are the placeholders LABEL_0, LABEL_1 and so on; other names keep
-    their order. If the names are the numbers 0 to K-1, None is returned instead of the names.
+    Only numbers, and names such as LABEL_0, are sorted. The names are None if they are 0 to K-1.
     """
     places = list(range(len(names)))
     if are_placeholders(names):

@@ -1,8 +1,7 @@
-"""Read a classifier's logits or probabilities from tables, without the classifier.
+"""Read a classifier's logits or probabilities from tables.
 
-`covcal_cli.data.output_columns` finds outputs and features by name. `OutputFile` adds labels,
-splits, ids and groups, as far as the table has them. `open_outputs` puts the classes of both
-domains in the same order. An `OutputTable` then is the data of one domain. Logarithms of
+An `OutputFile` has the outputs, labels, splits, ids and groups of a table. An `OutputTable` is the
+data of one domain. `open_outputs` puts the classes of both domains in the same order. Logarithms of
 probabilities are used as logits.
 """
 
@@ -61,17 +60,17 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32, valid_rows
 
-# the columns in which `covcal apply` writes the classifier's answer
+# Columns of the classifier's answer in a file of `covcal apply`.
 _ANSWER = ("label", "label_index", "confidence")
-# largest share of rows whose sigmoids may sum to 1 by chance
+# Largest share of rows whose sigmoids sum to 1 by chance.
 _FEW_SUMMING = 0.1
-# if a larger share of the probability is outside the classes, a note says so
+# Probability outside the classes from which on there is a note.
 _MUCH_ELSEWHERE = 0.25
 _ROWS_AT_ONCE = 1024
 
 
 class OutputFile:
-    """A file of outputs: its columns, and the labels, ids and groups of its rows."""
+    """A file of outputs, with the labels, ids and groups of its rows."""
 
     def __init__(
         self,
@@ -82,10 +81,9 @@ class OutputFile:
         choices: Sequence[str] = (),
         store: Store | None = None,
         *,
-        multilabel: bool = False,  # whether every column is a label of its own
+        multilabel: bool = False,
     ) -> None:
         self.path, self.kind = path, kind
-        # Find outputs and features, and check that every row has them.
         self.store = store = store or _open(path, choices)
         answer = _without_answer(store)
         named: OutputKind = "logits" if kind == "logits" else "probabilities"
@@ -116,8 +114,7 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # Without features, name the columns of numbers that could be features. The boxes of
-        # detectors could not.
+        # columns of numbers that could be features, other than boxes
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -134,7 +131,7 @@ class OutputFile:
 class OutputTable:
     """The outputs of a classifier for the rows of one domain; see `DomainData`.
 
-    All outputs are read once at the beginning, to decide whether they are logits or probabilities.
+    All outputs are read and checked once at the beginning.
     """
 
     holds_images = False
@@ -144,7 +141,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # numbers of the rows that lack the output of some class
+        self._lacking: list[int] = []  # numbers of rows with missing outputs
         ids = file.facts.ids
         self.ids = ids if len(rows) == file.n else [ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
@@ -162,14 +159,13 @@ class OutputTable:
         if not file.facts.has_ids:
             self.index_notes += note_on_numbered_rows(self.path, self.columns)
         self._lowest = 0.0
-        # probabilities that were made from one confidence per row need no check
         checked = () if file.kind == "confidence" else self._checked()
         remarks = (*columns.notes, *file.notes, *checked)
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row, shape (n,); -1 where unknown.
+        """Return the class number of every row, shape (n,); -1 if unknown.
 
         If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
         """
@@ -215,7 +211,7 @@ class OutputTable:
         return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
-        """Read all outputs, refuse outputs of another kind, and return notes."""
+        """Read and check all outputs, and return notes."""
         outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = self._completed(_stacked(arrays, outputs), rows)
@@ -241,11 +237,10 @@ class OutputTable:
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
-        """Return outputs (m, w) in which missing values are filled in. Refuse infinite values.
+        """Return outputs (m, w) with missing values filled in. Refuse infinite values.
 
-        A language model lists only the most probable answers. So an unlisted class is less probable
-        than every class that the row lists. Its probability is also at most 1 minus the sum of the
-        listed probabilities.
+        A language model lists only the most probable answers. So an unlisted answer is less
+        probable than every listed answer, and at most as probable as 1 minus the listed sum.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -260,7 +255,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse logits that are probabilities in all rows; otherwise yield notes."""
+        """Refuse probabilities as logits, and yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -277,7 +272,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are not probabilities; else yield notes on changed values."""
+        """Refuse outputs that are not probabilities, and yield notes."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -319,7 +314,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse values outside [0, 1] as probabilities; else yield notes on doubtful values."""
+        """Refuse probabilities outside [0, 1], and yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
                 f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
@@ -340,7 +335,7 @@ class OutputTable:
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
-            # A logit of -inf excludes a class. But one class of each row must remain.
+            # a logit of -inf excludes a class, but one class must remain
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return
@@ -369,17 +364,15 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in the same order.
 
-    - `source`: None if there is no source, or if one table contains both domains.
-    - `kind`: what the tables contain; by default, the column names of the first table decide.
-    - `classes`: the file with the names of the classes in order; see
-      `covcal_cli.data.classes.read_classes`.
+    - `source`: None without a source, or if one table contains both domains.
+    - `kind`: the kind of outputs. Default: by the column names of the first table.
+    - `classes`: a file of class names; see `covcal_cli.data.classes.read_classes`.
     - `keep`: columns to keep. Groups and texts are always kept.
     - `choices`: the answers to look for in a log with token log-probabilities. Default: the names
       in `classes`, else the labels of the source.
-    - `multilabel`: whether each column is the output of a label of its own.
+    - `multilabel`: whether a row can have several labels, with one column per label.
 
-    Raises `CovcalError` if a table does not contain outputs of this kind, or two tables do not fit
-    together.
+    Raises `CovcalError` for outputs of another kind, or tables that do not fit together.
     """
     given, files = tuple(choices), {}
     names: tuple[str, ...] = ()
@@ -397,7 +390,7 @@ def open_outputs(
         opened = {name: stores.get(name) or _open(path) for name, path in paths.items()}
         stores = confidence_stores(opened, choices or None)
     for name, path in paths.items():
-        # the columns of the target may be named like the classes of the source
+        # target columns may have the names of the source's classes
         files[name] = OutputFile(
             path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
         )
@@ -434,7 +427,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
-    # A single column of numbers, such as an age, is only a group. An empty column has no type.
+    # a single column of numbers is a group
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -452,7 +445,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
         ("classes", len(first.order), len(last.order)),
         ("features", first.n_features, last.n_features),
     ]
-    # two columns that no label names may be about different classes
+    # without class names, two single columns may be about different classes
     if first.names is last.names is None and first.positive and last.positive:
         nouns.insert(0, ("class names", (first.positive,), (last.positive,)))
     for noun, ours, theirs in nouns:
@@ -464,14 +457,14 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the class names, whose order all tables share; None if the names are 0 to K-1."""
+    """Return the class names in a common order, or None for the names 0 to K-1."""
     first = files[0].columns
     if classes is not None:
         asked = tuple(read_class_names(classes))
         for file in files:
             _require_known_classes(file, asked, classes)
         return read_classes(classes, len(first.order)).names
-    # A single column names one of two classes. The labels name the second class.
+    # a single column names one of two classes, and the labels name both
     positive = {file.columns.positive for file in files} - {None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (first.names, labels, ("0", "1") if labels is None else None):
@@ -481,7 +474,7 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
 
 
 def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Path) -> None:
-    """Refuse a table whose classes have other names than the `classes` file."""
+    """Refuse a table with a class that is not in the `classes` file."""
     columns = file.columns
     own = columns.names or ()
     if columns.positive is not None and columns.positive not in ("0", "1"):
@@ -517,7 +510,7 @@ def _open(path: Path, choices: Sequence[str] = ()) -> Store:
 
 
 class _SqueezedStore(Store):
-    """A file of arrays, seen without axes of length 1: some models give [N, 1, K] or [1, N, K]."""
+    """A file of arrays without axes of length 1, such as [N, 1, K] or [1, N, K]."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -526,7 +519,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # The arrays whose first axis does not count the rows. Such arrays are read as a whole.
+        # arrays [1, N, K] are read as a whole
         self._leading = {
             name
             for name, entry in store.entries.items()
@@ -571,7 +564,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _HDF5Outputs(HDF5Store):
-    """A file of another program, or of ``covcal apply``. covcal's other HDF5 files are refused."""
+    """An HDF5 file of another program, or of ``covcal apply``."""
 
     def _require_foreign(self, file: Any) -> None:
         schema = str(file.attrs.get("schema", ""))
@@ -595,12 +588,12 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
-        # in this file, rows can have several labels
+        # rows with several labels
         if named and "calibration_sha256" in store.entries:
             store.entries = {name: entry for name, entry in store.entries.items() if entry.shape}
         return ()
     answer = [name for name in _ANSWER if name in store.entries]
-    # an .npz from apply also has arrays without axes: the domain, the split and the inputs
+    # apply also writes arrays without axes into an .npz
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
@@ -611,15 +604,15 @@ def _without_answer(store: Store) -> tuple[str, ...]:
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Return one array (m, w), from one array or from several columns."""
+    """Return one array (m, w) from an array or columns."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 
 
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
-    """Return outputs (m, K) without NaN, and which rows are probabilities, shape (m,).
+    """Fill in missing outputs (m, K). Return also which rows are probabilities, (m,).
 
-    Missing values are filled in only if the outputs are probabilities or their `logarithms`.
+    Missing values are filled in only for probabilities or their `logarithms`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows
@@ -636,7 +629,7 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
 
 def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
-    """Yield notes on rows whose sum is below 1, such as the answers of a language model."""
+    """Yield notes on rows of probabilities with a sum below 1."""
     elsewhere = 1 - seen.mean_sum
     yield (
         f"on average, {100 * elsewhere:.0f} % of the probability is on answers that are not "

@@ -1,10 +1,7 @@
 """Read the labels, split, ids, groups and domain of rows from their file.
 
-The code after `RowFacts` finds columns that could be mistaken for features. They are ids and a
-column ``domain`` with the values source and target.
-
-If the data have no splits, a row gets its split by a hash of the seed and its id, or its file's
-name. So a new file does not change the splits of the other files.
+Without splits in the data, a hash of the seed and a row's name decides its split. So a new file
+does not change the splits of the other files.
 """
 
 import hashlib
@@ -26,13 +23,13 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
-# The source needs no test rows, because no command evaluates them; T is fitted to validation rows.
+# No command evaluates test rows of the source.
 SOURCE_FRACTIONS = (0.6, 0.4, 0.0)
-# A source without features needs no training rows, because nothing is trained.
+# Without features, nothing is trained.
 FITTED_FRACTIONS = (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
-_BLOCK = 1 << 14  # number of digests in memory at once; a million digests would take 100 MB
+_BLOCK = 1 << 14  # Number of digests in memory at once.
 
 
 def check_fractions(fractions: Fractions) -> None:
@@ -67,7 +64,7 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 class SplitHashes:
     """The hashes that decide the splits of rows.
 
-    If both domains have row numbers as ids, equal numbers are hashed only once.
+    Both domains share the hashes of row numbers.
     """
 
     def __init__(self, seed: int) -> None:
@@ -89,10 +86,10 @@ class SplitHashes:
 def hashed_split(
     names: Sequence[str], fractions: Fractions, seed: int, hashes: SplitHashes | None = None
 ) -> Splits:
-    """Assign each name to train (0), validation (1) or test (2); uint8, shape (n,).
+    """Return the split of each row: train (0), validation (1) or test (2), uint8, shape (n,).
 
-    A name is a file's path below its class folder, or a row's id. Another seed gives another,
-    independent assignment. Several domains can share `hashes`, which must have the same seed.
+    A name is a row's id, or a file's path below its class folder. Different seeds give independent
+    splits. `hashes` must have the same seed.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
@@ -100,7 +97,7 @@ def hashed_split(
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
-    # if train + validation is rounded to less than 1, some rows would become test rows
+    # rounding must not make test rows
     if fractions[2] == 0:
         split = np.minimum(split, 1 if validation > 0 else 0)
     return split.astype(np.uint8)
@@ -116,19 +113,18 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
-_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # an integer with so few digits fits 64 bits
-_HALF = re.compile("[\ud800-\udfff]")  # half of a UTF-16 pair
-_LONGEST_GROUP = 256  # in characters; longer texts are not names of groups
-# Longer texts are kept if the user asks for them, and in tables of outputs.
-# Each column stores its texts with one fixed width, so the width is limited.
+_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # An integer that fits 64 bits.
+_HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair.
+_LONGEST_GROUP = 256  # Longest name of a group, in characters.
+# A column stores texts with a fixed width, so the width is limited.
 _LONGEST_TEXT = 4096  # bytes
 _COLUMN_BYTES = 256 << 20
-# largest number of rows for which long texts are kept without --keep
+# Largest number of rows for long texts without --keep.
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
-_LONGEST_ID = 4096  # in characters; paths are never longer
+_LONGEST_ID = 4096  # Longest id, in characters.
 _TO_TABLE = "add a column label with class numbers or names"
 _TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
-# The names that pandas gives to the index of a table, in CSV and in Parquet.
+# Names of a pandas index in CSV and Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
@@ -139,23 +135,23 @@ def is_reserved(name: str) -> bool:
 
 
 def _can_be_stored(name: str) -> bool:
-    """Return whether HDF5 accepts the name of a group of rows."""
+    """Return whether HDF5 accepts the name."""
     group = name.removeprefix(GROUP_PREFIX)
     return group not in ("", ".") and "/" not in group and "\0" not in group
 
 
 def is_index(name: str) -> bool:
-    """Return whether a column of this name is the index that pandas saved with a table."""
+    """Return whether this is the name of a pandas index."""
     return _INDEX.fullmatch(name.lower()) is not None
 
 
 def index_columns(store: Store) -> list[str]:
-    """Return the columns that are the index of a table, by their name or by the file's metadata."""
+    """Return the columns that are the index of a table."""
     return [name for name, entry in store.entries.items() if entry.is_index or is_index(name)]
 
 
 def is_of_rows(store: Store, name: str) -> bool:
-    """Return whether an array holds labels, ids, groups or the index, by its name or metadata."""
+    """Return whether an array holds labels, ids, groups or the index."""
     return is_reserved(name) or store.entries[name].is_index
 
 
@@ -167,9 +163,8 @@ def path_column(store: Store) -> str | None:
 class RowFacts:
     """The labels, split, ids and groups of the `n` rows of a `Store`.
 
-    Groups are the arrays of one value per row, except labels, splits, ids, and arrays that are
-    `used` elsewhere. Columns that the user asks to `keep` are groups too, although they may be used
-    elsewhere or hold long texts. `keeps_texts` keeps all long texts.
+    Groups are the arrays of one value per row, except labels, splits, ids and `used` arrays. The
+    columns in `keep` are always groups. `keeps_texts` keeps columns of long texts too.
     """
 
     def __init__(
@@ -205,7 +200,7 @@ class RowFacts:
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # Long texts, for example texts to classify, could fill the memory as arrays.
+        # long texts could fill the memory
         long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
         texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
         left_out = [name for name in long if name not in texts_kept]
@@ -233,7 +228,7 @@ class RowFacts:
             self.ids = self._ids(id_name)
         else:
             self.ids = RowNumbers(range(n))
-        # Whether the ids are integers in the file; in CSV, only the spelling of an id shows this.
+        # in CSV, only the spelling shows whether ids are integers
         are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
         are_numbers = id_name is None and self.path_name is None
         self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
@@ -295,7 +290,7 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can serve as ids: its name must not mean labels or groups."""
+        """Return whether an index can serve as ids."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -327,7 +322,7 @@ class RowFacts:
         return max(map(len, texts), default=0)
 
     def _texts(self, name: str) -> NDArray[np.bytes_]:
-        """Return a column of long texts in UTF-8. If some are cut, add a note to `notes`."""
+        """Return a column of long texts in UTF-8, and note if texts are cut."""
         self._require_one_each(name)
         most = min(_LONGEST_TEXT, max(_LONGEST_GROUP, _COLUMN_BYTES // self._n))
         texts, cut = self._store.cut_texts(name, most)
@@ -391,7 +386,7 @@ def count_rows(store: Store) -> int:
 
 def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None if there is no such column."""
-    # In a file of `apply`, the array ``domain`` is a scalar, not a column.
+    # a file of `apply` has a scalar ``domain``
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
@@ -414,7 +409,7 @@ def holds_both_domains(store: Store) -> bool:
 def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
     """Refuse a table of one domain if its column ``domain`` names the other domain.
 
-    One table of `outputs` may hold both domains. `other` is the path of the other domain's table.
+    With `outputs`, one table may hold both domains. `other` is the table of the other domain.
     """
     rows = domain_of_rows(store)
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
@@ -439,7 +434,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 
 class RowNumbers(Sequence[str]):
-    """Ascending row numbers as texts. Each text is made when it is read, which saves memory."""
+    """Ascending row numbers as texts, which are made on demand."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
@@ -468,9 +463,9 @@ class RowNumbers(Sequence[str]):
         """Return the texts as bytes of one length, shape (n,)."""
         numbers = np.arange(self._numbers.start, self._numbers.stop, self._numbers.step)
         width = len(self[-1]) if self else 1
-        numbers = numbers.astype(np.min_scalar_type(10**width))  # NumPy divides them much faster
+        numbers = numbers.astype(np.min_scalar_type(10**width))  # faster division
         digits = np.zeros((len(numbers), width), dtype=np.uint8)
-        # NumPy's own conversion to bytes takes ten times as long.
+        # ten times as fast as NumPy's conversion
         for length in range(1, width + 1):
             first, last = np.searchsorted(numbers, (10 ** (length - 1), 10**length))
             rows = slice(0 if length == 1 else first, last)
@@ -516,7 +511,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
             f"{path}: {len(empty)} of {len(ids)} ids are empty (the first in row {empty[0]}), so "
             "results of these rows cannot be joined by id"
         )
-    # Hashes take 8 bytes per id; a set of a million ids would take 64 MB more.
+    # hashes need less memory than a set of ids
     hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
     order = np.sort(hashes)
     suspects = set(order[1:][order[1:] == order[:-1]].tolist())
@@ -541,17 +536,17 @@ def _is_integer(row_id: str) -> bool:
     return is_plain and len(row_id) <= 20 and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # in fewer rows, even the values of a feature such as the age may all be different
-_FIRST = 1000  # this many rows are enough to distinguish most features from row numbers
+_FEW_ROWS = 20  # In fewer rows, a feature may also have distinct values.
+_FIRST = 1000  # Rows that are checked first, to save time.
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns of distinct whole numbers; if `rising`, the numbers must also ascend."""
+    """Return the columns of distinct whole numbers that, if `rising`, also ascend."""
     entries = store.entries
     candidates = [
         name
         for name in names
-        # All numbers of a CSV are float64. Ids are never in half or single precision.
+        # numbers in a CSV are float64
         if entries[name].dtype.kind in "iu" or entries[name].dtype == np.float64
     ]
     n = entries[names[0]].shape[0] if names else 0

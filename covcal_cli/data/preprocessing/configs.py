@@ -33,8 +33,7 @@ def load_preprocessing(
     """Return the preprocessing that ``--preprocess`` names.
 
     - `text`: a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
-      ``ultralytics`` for the metadata in the model; ``module:function``; or ``none`` to use only
-      the model's input and the options.
+      ``ultralytics``; ``module:function``; or ``none``.
     - `metadata`: the metadata in the model's file.
     - `model`: the model's file, for messages.
 
@@ -72,11 +71,10 @@ def load_preprocessing(
 def found_preprocessing(
     metadata: Mapping[str, str], model: Path | None
 ) -> tuple[Preprocessing, str] | None:
-    """Return the preprocessing that comes with a model, and in words where it was found.
+    """Return the preprocessing that comes with a model, and its origin in words.
 
-    The preprocessing is in the model's own metadata, or else in a file beside the model. If the
-    model is in a folder ``onnx`` (as in exports for the browser), the folder above is searched too.
-    A file with unknown settings is refused.
+    It is in the model's metadata or in a file beside the model. For a model in a folder ``onnx``,
+    the folder above is searched too. A file with unknown settings is refused.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
@@ -95,7 +93,7 @@ def found_preprocessing(
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
     """Return the preprocessing in a folder, and the file that contains it.
 
-    If several files contain preprocessing, the first of `_FILES` counts.
+    `_FILES` are searched in order.
     """
     for path in (folder / name for name in _FILES):
         settings = _read(_content(path), str(path)) if path.is_file() else None
@@ -136,9 +134,8 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Classifiers that Ultralytics exported have metadata on their preprocessing.
-# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255.
-# It reads files with OpenCV, which turns images upright by their EXIF data.
+# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. It reads files
+# with OpenCV, which turns images upright by their EXIF data.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
@@ -164,7 +161,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
         ) from error
-    # if the input is not square, Ultralytics does not keep the aspect ratio of images
+    # Ultralytics keeps the aspect ratio only for a square input
     square = height == width
     return Preprocessing(
         resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),

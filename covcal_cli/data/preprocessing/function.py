@@ -1,8 +1,7 @@
 """Preprocess images with a function of the user: ``--preprocess module:function``.
 
-The function takes a PIL image and returns one row of the model's input. Its name and the sha256 of
-its source file are recorded, so that covcal notices a changed function. Several threads may call
-the function at once.
+The function takes a PIL image and returns one row of the model's input. The sha256 of its source
+file is recorded, so covcal notices a changed function. Several threads may call it at once.
 """
 
 import hashlib
@@ -48,14 +47,14 @@ class FunctionPipeline:
     """A function as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     function: ImageFunction
-    row_shape: RowShape  # shape of the arrays that it returns
-    dtype: str  # type of the model's input
+    row_shape: RowShape  # shape of the function's result
+    dtype: str
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for an input; a trial image gives the sizes that the input lacks."""
+        """Return the pipeline for an input. A trial image gives unknown sizes."""
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):
@@ -68,7 +67,7 @@ class FunctionPipeline:
         return cls(function, row_shape, dtype.name)
 
     def describe(self) -> str:
-        """Return the name of the function and the shape of its rows, in one line."""
+        """Return the name of the function and the shape of its result."""
         shape = "x".join(map(str, self.row_shape))
         return f"{self.function.name} (sha256 {self.function.sha256[:12]}), {shape} {self.dtype}"
 
@@ -81,7 +80,7 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Write the function's result for an image into a row of the input."""
-        # decode first, so that an error of a damaged file is not reported as the function's
+        # raise the errors of a damaged file before the function is called
         image.load()
         row = _called(self.function, image)
         if row.shape != self.row_shape:
@@ -99,7 +98,7 @@ class FunctionPipeline:
 
 
 def load_function(text: str) -> ImageFunction:
-    """Import ``module:function``, from the current folder first."""
+    """Import ``module:function``. The current folder is searched first."""
     module_name, _, name = text.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -118,7 +117,7 @@ def load_function(text: str) -> ImageFunction:
         raise CovcalError(
             f"--preprocess {text}: {module_name} has no {name}: check the name"
         ) from error
-    except Exception as error:  # the module is the user's code, which can raise any error
+    except Exception as error:  # the user's code can raise anything
         raise _unimportable(text, error) from error
     finally:
         sys.path.remove(here)

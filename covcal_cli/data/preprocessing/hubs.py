@@ -1,16 +1,15 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
 Hugging Face has ``preprocessor_config.json``, which names a class of image processors. The class
-has defaults for missing keys. If covcal does not know the class, the file must have all keys. In
-some classes, ``size`` has a special meaning. An unknown key is refused, because it might change
-pixels. Images are cropped as in the NumPy code of transformers, which rounds odd sizes differently
-than torchvision.
+has defaults for missing keys. A file with an unknown class must have all keys. An unknown key is
+refused, because it might change pixels. Crops are rounded as in transformers, not as in
+torchvision.
 
-timm has ``config.json``; its keys are in ``pretrained_cfg`` or at the top.
+timm has ``config.json``, with the settings in ``pretrained_cfg`` or at the top.
 
-torchvision's classifiers are found by the name of their weights. The table below has the
-``transforms()`` of all weights in torchvision 0.28. An entry has the length of the shorter side,
-the size of the crop, the filter, the name of the weights, and the names of the models.
+torchvision's classifiers are found by the name of their weights, in a table of the ``transforms()``
+in torchvision 0.28. An entry of the table has the shorter side, the crop, the filter, the weights
+and the models.
 """
 
 import difflib
@@ -106,8 +105,8 @@ _TABLE = """
 def torchvision_preset(text: str) -> Preprocessing | None:
     """Return a preset by name; None if torchvision has no such model.
 
-    Names are ``imagenet`` (256, 224, bilinear), ``resnet50.IMAGENET1K_V2``,
-    ``ResNet50_Weights.IMAGENET1K_V2``, or a model that has only one set of weights.
+    Examples are ``imagenet``, ``resnet50.IMAGENET1K_V2`` and ``ResNet50_Weights.IMAGENET1K_V2``.
+    The name of a model is enough if the model has only one set of weights.
     """
     if text.lower() == _PLAIN:
         return _preset("", 256, 224, "bilinear")
@@ -133,9 +132,9 @@ def similar_presets(text: str) -> list[str]:
 
 
 def _presets() -> dict[str, dict[str, Preprocessing]]:
-    """Return all presets, by the plain name of the model and the name of its weights."""
+    """Return all presets by model and weights."""
     presets: dict[str, dict[str, Preprocessing]] = {}
-    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):  # an entry begins with a number
+    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):
         short, crop, resample, weights, *models = entry.split()
         for model in models:
             preset = _preset(model, int(short), int(crop), _TORCHVISION_FILTERS[resample])
@@ -157,7 +156,7 @@ def _preset(model: str, short: int, crop: int, resample: Resample) -> Preprocess
 
 
 def _plain(model: str) -> str:
-    """Return a model's name without "_" and "_weights", in lower case: ``resnext10132x8d``."""
+    """Return a model's name in the form ``resnext10132x8d``."""
     return re.sub(r"_weights$|_", "", model.lower())
 
 
@@ -170,15 +169,15 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 @dataclass(frozen=True)
 class _Family:
-    """The defaults of one class of image processors; without a default, the file needs the key."""
+    """The defaults of one class of image processors."""
 
-    short: int | None = None  # length of the shorter side; None if both sides are resized to `side`
+    short: int | None = None  # shorter side; None if both sides are resized to `side`
     side: int | None = 224
-    crop: int | None = None  # size of the centre crop; None for no crop
+    crop: int | None = None  # size of the centre crop
     resample: int | None = _BICUBIC
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    # what ``size`` means: "plain", or the rule of ConvNeXT, LeViT, PoolFormer or EfficientNet
+    # meaning of ``size``: "plain", or the rule of a model family
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
@@ -222,7 +221,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # from this size on, ConvNeXT resizes both sides and does not crop
+_WARPED_FROM = 384  # Smallest size that ConvNeXT does not crop.
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
@@ -231,9 +230,9 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 
 
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return the preprocessing of an image processor; `origin` is its file, for messages.
+    """Return the preprocessing of an image processor.
 
-    A file is refused if it lacks a key, contradicts itself, or has an unknown key.
+    `origin` is the file, for messages. A file with unknown or missing keys is refused.
     """
     reader = _Reader(_Values(content, origin))
     allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
@@ -251,7 +250,7 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
 
 
 class _Reader:
-    """Reads the file of an image processor by the rules of its class."""
+    """The file of an image processor, read by the rules of its class."""
 
     def __init__(self, values: "_Values") -> None:
         self._values = values
@@ -297,7 +296,7 @@ class _Reader:
         if not values.flag("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # three classes compute the crop or the shorter side in a way of their own
+        # three classes with their own rules for the crop or the shorter side
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
@@ -328,7 +327,7 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return mean and std, changed by the two additional keys of EfficientNet."""
+        """Return mean and std with the two additional keys of EfficientNet."""
         values = self._values
         if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)
@@ -338,7 +337,7 @@ class _Reader:
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side and (height, width); the shorter side is None if both are set."""
+        """Return the shorter side, or None if both sides are set, and (height, width)."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -397,7 +396,7 @@ class _Reader:
         )
 
 
-# For its evaluation transforms, timm uses only the six keys below.
+# timm's evaluation transforms need only the six keys below.
 
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
@@ -411,7 +410,7 @@ def is_timm(content: Mapping[str, Any]) -> bool:
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return timm's transforms for evaluation; `origin` is the file, for messages."""
+    """Return timm's transforms for evaluation. `origin` is the file, for messages."""
     values = _Values(content.get("pretrained_cfg") or content, origin)
     size = values.integers("input_size", _DEFAULT_SIZE)
     if len(size) != 3:
@@ -474,7 +473,7 @@ class _Values:
         return float(self._checked(key, default, int | float, "a number"))
 
     def share(self, key: str, default: float) -> float:
-        """Return the share of each side that a crop keeps. A missing key or 0 means `default`."""
+        """Return the share of each side that a crop keeps."""
         share = self.number(key, default) or default
         if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
@@ -518,5 +517,5 @@ class _Values:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of type `kind`; true and false do not count as numbers."""
+    """Return whether a JSON value is of type `kind`. A boolean is not a number."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

@@ -1,9 +1,8 @@
 """Turn an image into a row of a classifier's input with Pillow.
 
 The steps are: turn the image upright (optional), convert the colours, resize, crop, compute
-``(pixel * scale - mean) / std`` with pixels from 0 to 255, and arrange the axes. An alpha channel
-is dropped, as in training code. Training libraries use the same filters of Pillow, but round crops
-differently. So `CropRule` says how odd sizes are rounded.
+``(pixel * scale - mean) / std``, and arrange the axes. An alpha channel is dropped. `CropRule` says
+how odd sizes are rounded, because training libraries round differently.
 """
 
 import json
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 Resample = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 Size = tuple[int, int]
 Color = Literal["L", "RGB", "BGR"]
-Layout = Literal["NCHW", "NHWC", "NHW", "flat"]  # flat: the values of NCHW as one vector
+Layout = Literal["NCHW", "NHWC", "NHW", "flat"]  # "flat" is NCHW as one vector.
 Pixels = NDArray[np.uint8]
 _FORM = re.compile(
     r"(?P<none>none)|(?P<squash>squash)(?::(?P<height>\d+)(?:x(?P<width>\d+))?)?"
@@ -34,8 +33,8 @@ _FORM = re.compile(
     r"|(?P<letterbox>letterbox)(?::(?P<fill>\d+(?:,\d+)*))?"
 )
 _WHITE = 255
-LARGEST_SIDE = 65_535  # the longest side of an image, in pixels
-# 65535 / 257 = 255, so this turns 16 bits into 8
+LARGEST_SIDE = 65_535  # Longest side of an image, in pixels.
+# 65535 / 257 = 255
 _SIXTEEN_BIT_STEP = 257
 
 
@@ -43,16 +42,16 @@ _SIXTEEN_BIT_STEP = 257
 class Resize:
     """How an image is resized before its centre is cropped."""
 
-    # squash: both sides get the wanted lengths, whatever the aspect ratio
-    # short: the shorter side gets the wanted length; the aspect ratio is kept
-    # letterbox: the image fits into the wanted size, with a border; the aspect ratio is kept
-    # none: no resizing
+    # squash: resize both sides
+    # short: resize the shorter side, and keep the aspect ratio
+    # letterbox: add a border, and keep the aspect ratio
+    # none: do not resize
     policy: ResizePolicy = "squash"
-    # for squash and letterbox: the wanted (height, width); default: the size of the model's input
+    # for squash and letterbox: (height, width); default: the model's input
     size: Size | None = None
-    # for short: the wanted length; default: the longer side of the model's input
+    # for short: the length; default: the longer side of the model's input
     short: int | None = None
-    # for letterbox: the colour of the border, 0 to 255, one number or one per channel; empty: black
+    # for letterbox: the colour of the border, from 0 to 255 per channel; default: black
     fill: tuple[int, ...] = ()
 
     @classmethod
@@ -92,7 +91,7 @@ class Resize:
         return f"{self.policy}:{lengths}" if lengths else self.policy
 
     def describe(self) -> str:
-        """Return the text for the screen. All lengths must be known."""
+        """Return the text for the screen."""
         if self.policy == "short":
             return f"short side {self.short}"
         if self.policy == "none" or self.size is None:
@@ -117,7 +116,7 @@ class Resize:
 
 
 def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.Image":
-    """Return the resized image. Raises ValueError if the result would be too large for memory."""
+    """Return the resized image. Raises ValueError for a size that is too large."""
     width, height = image.size
     height, width = resize.target(height, width)
     if image.size == (width, height):
@@ -138,10 +137,9 @@ def centred(
 ) -> "Image.Image":
     """Return the centre of an image, of the given `size`; a smaller image gets a border.
 
-    If the centre would begin at half a pixel, `rule` decides: ``round`` rounds to the even number
-    (torchvision), ``floor`` rounds down (transformers). The rule ``never`` crops nothing: an image
-    of another size raises ValueError. `fill` is the colour of the border, one number per channel;
-    by default it is black.
+    `rule` is for crops that would begin at half a pixel: ``round`` rounds to the even number
+    (torchvision), ``floor`` rounds down (transformers). With ``never``, an image of another size
+    raises ValueError. `fill` is the colour of the border, one number per channel (default: black).
     """
     height, width = size
     if image.size == (width, height):
@@ -164,9 +162,9 @@ def centred(
 
 
 def _offset(spare: int, rule: CropRule) -> int:
-    """Return the pixel at which the crop begins; -n for a border of n pixels before the image."""
+    """Return the first pixel of the crop, or -n for a border of n pixels."""
     if spare < 0:
-        # the odd pixel of a border: at the bottom right in torchvision, at the top left otherwise
+        # torchvision puts the odd pixel of a border at the bottom right
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
 
@@ -176,7 +174,7 @@ class PixelPipeline:
     """`Preprocessing` settings as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     size: Size  # (height, width) of the model's input
-    resize: Resize  # how images are resized, with all lengths known
+    resize: Resize  # with all lengths
     crop_rule: CropRule  # "never" refuses images of another size
     scale: float
     mean: tuple[float, ...]  # one number per channel
@@ -225,7 +223,7 @@ class PixelPipeline:
                 self._plane(out, channel)[...] = pixels[..., channel]
             return
         exact = out if out.dtype == working else np.empty(out.shape, working)
-        # each channel goes directly to its place, without a second array of floats
+        # write each channel to its place, to save memory
         for channel, (factor, shift) in enumerate(self._steps):
             plane = self._plane(exact, channel)
             np.multiply(pixels[..., channel], factor, out=plane, dtype=working)
@@ -237,8 +235,7 @@ class PixelPipeline:
     def pixels(self, image: "Image.Image") -> Pixels:
         """Return the pixels of an image in the model's colours and size, (H, W, C) uint8.
 
-        Raises ValueError if pixels have no fixed range (32 bits), or if resizing is off and the
-        image does not have the size of the input. The caller skips such an image.
+        Raises ValueError for pixels of 32 bits, and without resizing for an image of another size.
         """
         kind = image.format
         if self.exif:
@@ -249,7 +246,7 @@ class PixelPipeline:
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
             if image.mode == "P" and "transparency" in image.info:
-                # the next line prevents a warning of Pillow, and does not change the colours
+                # prevents a warning of Pillow
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)
@@ -260,19 +257,19 @@ class PixelPipeline:
 
     @cached_property
     def _working(self) -> np.dtype[Any] | None:
-        """The type in which pixels are scaled, at least float32; None if they stay integers."""
+        """The type of scaled pixels, or None if pixels are not scaled."""
         dtype = np.dtype(self.dtype)
         floats = np.issubdtype(dtype, np.floating)
         return np.result_type(dtype, np.float32) if floats else None
 
     @cached_property
     def _steps(self) -> tuple[tuple[float, float], ...]:
-        """A factor and an offset for each channel: a pixel becomes ``pixel * factor - offset``."""
+        """The factor and offset of each channel, in ``pixel * factor - offset``."""
         pairs = zip(self.mean, self.std, strict=True)
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 
     def _plane(self, row: AnyArray, channel: int) -> AnyArray:
-        """Return the part of a row for one channel as a view, shape (H, W)."""
+        """Return a view of one channel of a row, shape (H, W)."""
         if self.layout == "NHW":
             return row
         if self.layout == "flat":
@@ -282,13 +279,13 @@ class PixelPipeline:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return numbers as text. If all numbers are equal, write only one number."""
+    """Return numbers as text. Equal numbers are written once."""
     unique = values[:1] if len(set(values)) == 1 else values
     return " ".join(f"{value:g}" for value in unique)
 
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
-    """Return 16-bit grey values scaled to 8 bits; Pillow itself would clip them at 255."""
+    """Scale 16-bit grey values to 8 bits. Pillow would clip them."""
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
         from PIL import Image
 

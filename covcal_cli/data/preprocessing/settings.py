@@ -1,7 +1,4 @@
-"""The preprocessing settings of a user, and their completion by the model's input.
-
-The complete settings are printed and recorded.
-"""
+"""The preprocessing settings of a user. The model's input completes them."""
 
 import json
 import math
@@ -30,25 +27,24 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user. Where a setting is None or empty, the model's input decides."""
+    """Settings of a user. None or an empty value means: by the model's input."""
 
-    # (height, width) after resizing; without `crop`, this is also the size of the model's input
+    # (height, width) after resizing
     size: Size | None = None
-    # factor for pixels from 0 to 255; by default 1/255 if the model's input is floats
+    # factor for pixels; default: 1/255 for an input of floats
     scale: float | None = None
-    # for scaled pixels: one number, or one per channel in the order of `color`
-    # If `mean` or `std` is empty, this step is left out.
+    # for scaled pixels: none, one number, or one number per channel
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    color: Color | None = None  # the colour channels and their order
-    layout: Layout | None = None  # the order of the axes
+    color: Color | None = None
+    layout: Layout | None = None
     resample: Resample | None = None  # Pillow's filter; default: bilinear
     resize: Resize | None = None  # default: squash
     crop: Size | None = None  # (height, width) of the centre to keep after resizing
     # how odd sizes are rounded; default: round, as in torchvision
     crop_rule: CropRule | None = None
-    exif: bool | None = None  # whether to turn images upright; default: no, as in training code
-    function: ImageFunction | None = None  # the user's function, which does the whole preprocessing
+    exif: bool | None = None  # whether to turn images upright; default: no
+    function: ImageFunction | None = None  # does the whole preprocessing
 
     @property
     def is_default(self) -> bool:
@@ -68,7 +64,7 @@ class Preprocessing:
             "mean": ",".join(map(repr, self.mean)) or None,
             "std": ",".join(map(repr, self.std)) or None,
         }
-        # written as --NAME=VALUE, because VALUE may begin with a minus sign
+        # VALUE may begin with a minus sign, so use --NAME=VALUE
         options = [f"--{name}={text}" for name, text in texts.items() if text is not None]
         if self.exif is not None:
             options.append("--exif" if self.exif else "--no-exif")
@@ -81,10 +77,9 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings, but take from `flags` every setting that has a value there.
+        """Return these settings with the changes in `flags`.
 
-        If `flags` sets only the size, resizing and cropping are replaced too, because they would
-        contradict it.
+        If `flags` has only a size, this size also replaces resizing and cropping.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -101,10 +96,10 @@ class Preprocessing:
         return replace(self, **changes)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Return the pipeline for a model's input; the input decides settings that are missing."""
+        """Return the pipeline for a model's input, which completes the settings."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
-        # find out which axis is which, and the size
+        # find the layout and the size
         sides = self.crop or self.size
         layout: Layout = "flat"
         if self.layout is None and len(shape) == 2 and sides is not None:
@@ -180,7 +175,7 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return advice on --resize for a crop of `wanted` instead of `size`, or ""."""
+        """Return advice on --resize for a crop of another size, or ""."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)
@@ -194,7 +189,7 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with all lengths known. `size` is the size of the model's input."""
+        """Return how to resize, with all lengths. `size` is the size of the input."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
@@ -217,7 +212,7 @@ class Preprocessing:
 
 
 def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
-    """Return the length of each axis of the model's input, by its letter in the layout."""
+    """Return the length of each axis of the model's input, by its letter."""
     if len(layout) != len(shape):
         raise CovcalError(
             f"the model's input {_text(shape)} has {len(shape)} axes, which does not fit "
@@ -237,7 +232,7 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
 
 
 def _image_in_vector(shape: Shape, size: Size) -> Shape:
-    """Return the shape in NCHW of images of `size` whose values are one vector per row."""
+    """Return the NCHW shape of images of `size` that are vectors in the input."""
     n_rows, length = shape
     channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
     if length is not None and channels is None:
@@ -249,7 +244,7 @@ def _image_in_vector(shape: Shape, size: Size) -> Shape:
 
 
 def _pixels_remedy(shape: Shape) -> str:
-    """Return advice to pass --size if the model's input is one vector; else ""."""
+    """Return advice to pass --size for an input that is a vector; else ""."""
     if len(shape) != 2:
         return ""
     length = shape[1] or 0
@@ -303,7 +298,7 @@ def _per_channel(
 def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
-    """Refuse a scale, mean or std that makes pixels too large for the type of the model's input."""
+    """Refuse a scale, mean or std that makes pixels too large for the input."""
     limits = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):
@@ -321,7 +316,7 @@ def _require_positive(option: str, values: tuple[float, ...]) -> None:
 
 
 def _size_text(size: tuple[int, ...]) -> str:
-    """Return a size in the form that a user types."""
+    """Return a size as text."""
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 
