@@ -1,12 +1,4 @@
-"""Estimate the accuracy of a period, with the calibration's source rows or with a summary of them.
-
-If the features file of the calibration exists unchanged, the estimators read its labelled source
-rows. If the file is missing or has changed, a summary of its rows in the reference data
-(`SourceSketch`) is used. The summary
-contains the log odds of the predicted class, separately for right and wrong rows, for the
-estimators ATC and DoC. The summary also contains the centre of each class, for the estimators by
-clustering.
-"""
+"""Estimate the accuracy of a period."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -60,20 +52,20 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # a range from fewer rows would be too wide to tell anything
+_LEAST_ROWS = 16  # with fewer rows, the range of the accuracy is useless
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """The source rows that an estimate needs: real rows, or artificial rows from a summary."""
+    """Labelled source rows: real rows, or artificial rows made from the reference data."""
 
-    logits: Floats  # (n_v, K)
-    labels: Labels  # (n_v,)
-    sketch: Reference | None  # the reference data from which artificial rows were made
-    temperature: float  # T_s, the temperature of temperature scaling on the source
-    prior: Float64s | None  # (K,), the class frequencies on the target, if the user gave them
-    has_all_classes: bool  # whether the logits of every class are known
+    logits: Floats  # (n_v, K).
+    labels: Labels  # (n_v,).
+    sketch: Reference | None  # The summary behind artificial rows; None for real rows.
+    temperature: float  # T_s, from temperature scaling on the source.
+    prior: Float64s | None  # (K,), target class frequencies, if the user gave them.
+    has_all_classes: bool  # Whether the logits of every class are known.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def metrics(
@@ -92,7 +84,7 @@ class SourceRows:
             return
         inputs = self._inputs(logits, self.has_all_classes and self.sketch is None)
         offsets = None
-        if self.prior is not None and self.sketch is None:  # labels of artificial rows mean nothing
+        if self.prior is not None and self.sketch is None:  # artificial rows have no classes
             offsets = prior_offsets(self.prior, self.labels)
         ends = accuracy.accuracy, accuracy.low, accuracy.high
         estimate = Estimate("combined", *ends, ASSUMPTION)
@@ -152,7 +144,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return a calibration's source rows, or artificial rows if its features file has changed."""
+    """Return a calibration's source rows, or artificial rows if its features file is gone."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -173,7 +165,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return the labelled source rows of an open features file: validation rows, or `rows`."""
+    """Return labelled source rows of an open features file. Default: the validation rows."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(
@@ -191,14 +183,14 @@ def source_rows_of(
 
 
 def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
-    """Return the class frequencies that the user gave, and whether every class has a logit."""
+    """Return the user's class frequencies, and whether every class has a logit."""
     prior = calibration.target_prior.shares
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     return None if prior is None else np.array(prior), has_all_classes
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
-    """Yield the checks of the combined estimate that need more than two classes."""
+    """Yield those checks of the estimate that need more than two classes."""
     clusters, of_source = sketch.source.clusters, sketch.source.places
     if clusters is None or logits.shape[1] == 2:
         return
@@ -217,7 +209,7 @@ def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
 def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
     """Yield the estimates by clustering and by clustering with fixed class shares."""
     source, clusters = sketch.source, sketch.source.clusters
-    # With two classes, a row is described by one number, which is too little for clustering.
+    # Two classes give one dimension, which is too few for clustering.
     if clusters is None or logits.shape[1] == 2:
         return
     centres = Centres(np.array(clusters.classes), clusters.centres.values)
@@ -235,17 +227,16 @@ def _by_strays(sketch: Reference, logits: Floats) -> Iterator[Estimate]:
 
 
 def _spread(quantiles: Floats, count: int) -> Floats:
-    """Return `count` values whose distribution has the given quantiles."""
+    """Return `count` values with these quantiles."""
     if count == 0 or len(quantiles) == 0:
         return quantiles[:0]
     return quantiles[((np.arange(count) + 0.5) / count * len(quantiles)).astype(np.int64)]
 
 
 def _top_against_rest(odds: Floats, n_classes: int, temperature: float) -> Float64s:
-    """Return logits (n, K) that give class 0 the log odds `odds` at the given temperature.
+    """Return logits (n, K) in which class 0 is predicted with the log odds `odds`.
 
-    All other logits are equal. The probability of class 0 is at least 1 / K, so class 0 is always
-    the predicted class.
+    The log odds apply after temperature scaling. All other classes have equal logits.
     """
     logits = np.zeros((len(odds), n_classes))
     logits[:, 0] = temperature * np.maximum(odds + math.log(max(1, n_classes - 1)), 0.0)

@@ -1,9 +1,9 @@
-"""Cut files into periods, name the periods, and put them in the order of time.
+"""Divide files into periods, and name and sort these periods.
 
-A period is a whole file or a part of it. A part is a day, week, month, quarter or year of a column
-of dates, or a block of rows. Names of periods have the form 2026-11-28, 2026-W48, 2026-11,
-2026-Q4, 2026, or "row 2501" (the rows from 2501 on). If all names have the same form, periods are
-sorted by time. A time with an offset is converted to UTC.
+A period is a whole file, a block of rows, or a day, week, month, quarter or year in a column of
+dates. Names of periods have the form 2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026, or "row 2501"
+(the rows from 2501 on). If all names have the same form, periods are sorted by time. Times with an
+offset are converted to UTC.
 """
 
 import re
@@ -29,9 +29,9 @@ _NAMES: dict[str, re.Pattern[str]] = {
     "year": re.compile(r"(\d{4})", re.ASCII),
     "row": re.compile(r"row (\d{1,15})", re.ASCII),
 }
-_DATE = 10  # number of characters of 2026-11-28
-_LONGEST = 35  # number of characters of a date with a time and an offset
-_MOST_MISSING = 1000  # a note names at most this many missing periods
+_DATE = 10  # Number of characters of 2026-11-28.
+_LONGEST = 35  # Number of characters of a date with a time and an offset.
+_MOST_MISSING = 1000  # Maximum number of missing periods in a note.
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def require_every(text: str) -> None:
 
 
 def rows_of(every: str) -> int | None:
-    """Return the number of rows of a period, or None if periods are units of time."""
+    """Return the number of rows per period; None if periods are units of time."""
     return int(every) if re.fullmatch(r"[1-9]\d{0,11}", every, re.ASCII) else None
 
 
@@ -64,9 +64,9 @@ def per_year(every: str) -> float:
 def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]:
     """Yield the periods of the target rows of a file.
 
-    If `by` is None, the file is one period, or is cut into blocks of `every` rows in the order of
-    the file. Else `by` is a column of dates: periods are units of time, or blocks of rows in the
-    order of the dates. A file without rows is one period if it is not cut, else it has no period.
+    Without `by`, the file is one period, or is divided into blocks of `every` rows. With a column
+    of dates `by`, periods are units of time, or blocks of rows sorted by date. A file without rows
+    is one period only if it is not divided.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
 
 
 def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
-    """Return the date of each row as a number of days (`date.toordinal`), shape (n,)."""
+    """Return the date of each row as a day number (`date.toordinal`), (n,)."""
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
         raise CovcalError(
@@ -107,7 +107,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    # Sort only the first text of each run of equal texts: most rows of a date follow each other.
+    # Rows of a date mostly follow each other, so only the first of them is sorted.
     is_first = np.append(True, texts[1:] != texts[:-1])
     values, places = np.unique(texts[is_first], return_inverse=True)
     days = []
@@ -125,11 +125,11 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
 
 
 def _day(text: str) -> date:
-    """Parse a text as a date. If the text has a time with an offset, the date is in UTC."""
+    """Parse a text as a date, in UTC if it has a time with an offset."""
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
-        except ValueError:  # the text after the date is not a time of ISO 8601
+        except ValueError:  # not a time in ISO 8601
             return date.fromisoformat(text[:_DATE])
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
     return date.fromisoformat(text)
@@ -149,9 +149,9 @@ def _named(day: date, every: str) -> str:
 
 
 def place_in_time(name: str) -> tuple[str, int] | None:
-    """Return the kind of a period's name, such as "week", and its number in the order of time.
+    """Return the unit of a period's name, such as "week", and its number.
 
-    Return None if the name has no date or row number.
+    The number orders periods by time. Return None if the name has no date or row number.
     """
     for kind, pattern in _NAMES.items():
         if (parts := pattern.fullmatch(name)) is not None:
@@ -184,7 +184,7 @@ def missing_between(before: str, after: str) -> list[str]:
 
 
 def _of_number(kind: str, number: int) -> str:
-    """Return the name of the period of this kind and number, the inverse of `place_in_time`."""
+    """Return the name of a period; the inverse of `place_in_time`."""
     if kind == "day":
         return date.fromordinal(number).isoformat()
     if kind == "week":  # day number 1 was a Monday

@@ -1,13 +1,9 @@
-"""Measure how the values of kept columns differ from the values in the calibration's rows.
+"""Measure the drift of kept columns.
 
-Numbers are compared by the Kolmogorov-Smirnov test, and by the population stability index (PSI).
-For the PSI, the numbers are divided into ten parts that are equally frequent in the reference data.
-The PSI measures how the shares of these parts changed. Categories are compared by the PSI of their
-shares, and by the chi-square test. The share of missing values has a chi-square test of its own.
-The p-values are corrected for the number of tests in a period (Bonferroni).
-
-Some columns are left out: dates, texts that are nearly all different, and identifiers, because
-every new row has a new identifier.
+Numbers are compared by the Kolmogorov-Smirnov test and by the population stability index (PSI) of
+tenths. Categories are compared by the chi-square test and by the PSI. The share of missing values
+has its own chi-square test. The p-values are corrected for the number of tests in a period
+(Bonferroni). Dates, identifiers and texts that are nearly all different are not compared.
 """
 
 import math
@@ -22,17 +18,17 @@ from covcal_cli.formats.features import Domain
 from covcal_cli.watch.period import ColumnDrift
 from covcal_cli.watch.reference import ColumnSketch, quantiles
 
-_MOST_COLUMNS = 20  # at most this many columns are compared
-_MOST_CATEGORIES = 30  # a column of texts with more different values is not compared
-_MOST_NUMBERS = 10  # a column with at most this many different numbers is compared as categories
-_LONGEST = 60  # longer names of categories are cut to this number of characters
-_LEAST_ROWS = 30  # the period and the reference both need this many rows with a value
-_LEAST_SHARE = 1e-4  # in the PSI, a smaller share is replaced by this share
-_LEAST_EXPECTED = 5.0  # categories with a smaller expected count are joined in the chi-square test
+_MOST_COLUMNS = 20  # Maximum number of compared columns.
+_MOST_CATEGORIES = 30  # Maximum number of categories of a compared column.
+_MOST_NUMBERS = 10  # Maximum number of different numbers that count as categories.
+_LONGEST = 60  # Maximum number of characters of a category's name.
+_LEAST_ROWS = 30  # Minimum number of values in the period and in the reference.
+_LEAST_SHARE = 1e-4  # Lower limit of shares in the PSI.
+_LEAST_EXPECTED = 5.0  # Minimum expected count in the chi-square test.
 _TENTHS = np.arange(1, 10) / 10
-_TERMS = 100  # number of terms of the series of the Kolmogorov distribution
-_NEW = 3  # at most this many new categories are named
-# a name such as id, image_id, userID or uuid
+_TERMS = 100  # Number of terms in the Kolmogorov series.
+_NEW = 3  # Maximum number of new categories to name.
+# A name such as id, image_id, userID or uuid.
 _IDENTIFIER = re.compile(r"(.*[\W_])?(id|ids|uuid|guid|ID|Id|IDS|UUID|GUID)|.*[a-z](Id|ID)")
 _DATE = re.compile(r"\d{4}-(\d\d|W\d\d|Q\d)(\D.*)?", re.ASCII)
 
@@ -44,7 +40,7 @@ def sketches_of(domain: Domain, rows: Rows) -> tuple[ColumnSketch, ...]:
 
 
 def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
-    """Summarise the values of a column. Return None if these values cannot be compared."""
+    """Summarise the values of a column. Return None if they cannot be compared."""
     present = _present(values)
     if len(present) < _LEAST_ROWS:
         return None
@@ -77,10 +73,9 @@ def _identifies(name: str, values: AnyArray) -> bool:
 
 
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
-    """Return the drift of every summarised column, if there are enough rows.
+    """Return the drift of every summarised column.
 
-    A column that the period lacks counts as a column without values. If the period lacks all
-    columns, nothing is returned.
+    A missing column counts as a column without values. If all columns are missing, return nothing.
     """
     names = set(domain.columns)
     if not any(column.name in names for column in sketches):
@@ -104,8 +99,8 @@ def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
     """Yield the drift of one column; nothing if there are too few rows.
 
-    A text in a column of numbers counts as a missing value. If nearly all values are missing, only
-    the share of missing values is compared.
+    Texts in a column of numbers count as missing values. If nearly all values are missing, only the
+    share of missing values is compared.
     """
     if min(len(values), before.valued) < _LEAST_ROWS:
         return
@@ -173,9 +168,9 @@ def _texts(values: AnyArray) -> list[str]:
 
 
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
-    """Return "median", and the medians of the period and of the reference, as texts.
+    """Return "median" with the medians of the period and of the reference, as texts.
 
-    If both medians have the same text, return "middle half" and the two quartiles of each.
+    If the medians look equal, return "middle half" with the quartiles.
     """
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
@@ -188,7 +183,7 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the name of the reference's category whose share changed most, and both shares."""
+    """Return the category whose share changed most, with its new and old share."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before
@@ -204,13 +199,13 @@ def psi(before: Floats, now: Floats) -> float:
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the share of values in each part; an edge belongs to the part below the edge."""
+    """Return the histogram of values as shares. Bins include their upper edge."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 
 
 def ks_statistic(first: Floats, second: Floats) -> float:
-    """Return the largest difference between the distribution functions of two samples."""
+    """Return the Kolmogorov-Smirnov statistic of two samples."""
     points = np.concatenate([first, second])
     levels = [
         np.searchsorted(np.sort(part), points, side="right") / len(part) for part in (first, second)
@@ -226,17 +221,17 @@ def ks_p(statistic: float, n: int, m: int) -> float:
     """
     root = math.sqrt(n * m / (n + m))
     size = (root + 0.12 + 0.11 / root) * statistic
-    if size < 0.2:  # here the series converges slowly, and the p-value is 1 to ten digits
+    if size < 0.2:  # the series converges slowly here, and p is 1 to ten digits
         return 1.0
     terms = ((-1) ** (j - 1) * math.exp(-2 * j * j * size * size) for j in range(1, _TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
 
 
 def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) -> float:
-    """Return the p-value of Pearson's chi-square test that two lists of counts have equal shares.
+    """Return the p-value of Pearson's chi-square test for two lists of counts.
 
-    Categories with an expected count below 5 are joined. If two categories remain, Yates's
-    correction is used.
+    Categories with an expected count below 5 are joined. With two categories, Yates's correction is
+    used.
     """
     table = np.array([before, now], dtype=np.float64)
     table = table[:, table.sum(axis=0) > 0]
@@ -255,7 +250,7 @@ def chi_square(before: Sequence[float] | Floats, now: Sequence[float] | Floats) 
 
 
 def chi_square_tail(value: float, freedom: int) -> float:
-    """Return the probability that a chi-square variable is above `value`."""
+    """Return the survival function of the chi-square distribution."""
     half, odd = value / 2, freedom % 2
     tail = math.erfc(math.sqrt(half)) if odd else 0.0
     if half <= 0:

@@ -1,19 +1,15 @@
 """Read and write the history of a watch, and judge its periods in the order of time.
 
-The history is a file of JSON lines. Lines are added to the file, and never changed. A run writes
-all its new lines at once, while the file is locked, and waits until these lines are on the disk. If
-a process is killed, earlier lines are unchanged. A line holds one period and its hash. A line that
-was cut off or changed is ignored with a warning. A file in which no line holds a period is refused,
-and not changed.
+The history is a file of JSON lines. Lines are added to the file, and never changed. A run locks the
+file, and writes all its new lines at once. A line holds one period and its hash. A damaged line is
+ignored with a warning. A file without any period is refused.
 
-A period that arrives late changes the verdicts of later periods. So periods are put in the order of
-time, and the new period and all later periods are judged again.
+A period that arrives late changes the verdicts on later periods, which are judged again.
 
-At first, the alarm compares the rows with the calibration's rows. Changed rows become the new
-reference, and the alarm ends, if somebody accepts these rows (``--acknowledge``), or if the rows do
-not change again for a number of periods. Then a new "segment" of the history begins, and the alarm
-compares rows with the first periods of the segment.
-The verdict always compares a period with the calibration.
+At first, the alarm compares the rows with the calibration's rows. An alarm ends if somebody accepts
+the changed rows (``--acknowledge``), or if the rows do not change again for a number of periods.
+Then a new "segment" of the history begins, and the alarm compares rows with the first periods of
+this segment. The verdict always compares a period with the calibration.
 """
 
 import os
@@ -46,7 +42,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# A line begins with its schema, which says if it is a period or an acknowledgement.
+# The schema at the start of a line tells periods from acknowledgements.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
@@ -59,9 +55,9 @@ class History:
     path: Path
     periods: tuple[Period, ...] = ()
     acknowledgements: tuple[Acknowledgement, ...] = ()
-    damaged: tuple[str, ...] = ()  # one sentence for each damaged line
-    size: int = 0  # number of bytes of the complete lines
-    lines: int = 0  # number of complete lines
+    damaged: tuple[str, ...] = ()  # One sentence for each damaged line.
+    size: int = 0  # Number of bytes of the complete lines.
+    lines: int = 0  # Number of complete lines.
 
     def of(self, calibration_sha256: str) -> list[Period]:
         """Return the periods that were watched with this calibration."""
@@ -70,7 +66,7 @@ class History:
         ]
 
     def change_of(self, period: Period) -> str:
-        """Say what changed in a period, and for what reason somebody accepted the change."""
+        """Say what changed in a period, and why somebody accepted the change."""
         key = period.calibration.sha256, period.measured.period
         reasons = [
             acceptance.reason
@@ -93,17 +89,17 @@ def read_history(path: Path) -> History:
             return _extended(History(path), handle.readall())
     except FileNotFoundError:
         return History(path)
-    except ValueError as error:  # the path is a pipe or device, which may never end
+    except ValueError as error:  # a pipe or device may never end
         raise _not_plain(path) from error
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Append the lines that the function `lines` returns for the history in the file.
+    """Lock and read a history, and append the lines that `lines` returns for it.
 
-    If `lines` raises an exception, nothing is appended. Lines that `earlier` already has are not
-    read again.
+    Only lines that are not in `earlier` are read. If `lines` raises an exception, nothing is
+    appended.
 
     Raises
     ------
@@ -112,7 +108,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
     """
     path = earlier.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0)  # do not wait for a pipe
+    flags |= getattr(os, "O_NONBLOCK", 0)  # do not wait for the other end of a pipe
     try:
         descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
@@ -150,7 +146,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Return the earlier history, plus the lines that were added to the file since then."""
+    """Return the earlier history with the lines that were added since then."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -206,12 +202,12 @@ class Rule:
     """The settings by which periods are judged."""
 
     tolerance: float
-    threshold: float  # the evidence at which the alarm is raised
-    stable: int  # an alarm ends after this many periods without another change; 0 for never
+    threshold: float  # Evidence that raises the alarm.
+    stable: int  # Number of periods without another change after which an alarm ends; 0 for never.
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the positions of names, sorted by time if all names have the same form."""
+    """Return the order of names: by time if all names have the same form, else unchanged."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -231,9 +227,9 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return a line for each of the `fresh` periods, and for each period whose verdict changes.
+    """Return lines for all new periods, and for all periods with a changed verdict.
 
-    `fresh` has, by name, the periods that are new, longer, joined or replaced.
+    `fresh` has new, longer, joined and replaced periods by name.
     """
     recorded = {period.measured.period: period for period in history.of(used.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
@@ -276,7 +272,7 @@ def _judged(
     standard: Standard,
     rule: Rule,
 ) -> Period:
-    """Judge the last period, with all periods before it as evidence."""
+    """Judge the last period. Earlier periods are evidence."""
     entry = so_far[-1]
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:
@@ -319,9 +315,9 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return a line that accepts the rows of the last period, and return the last period.
+    """Return an acknowledgement of the last period, together with this period.
 
-    Return None if the last period has no alarm.
+    Return None if this period has no alarm.
     """
     periods = periods_in_time(history, used.sha256)
     if not periods or not periods[-1].alarm.raised:

@@ -1,21 +1,19 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
-The labels of a period give an accuracy A and an effective size n*. The labels are as precise as n*
-labels of random rows. So the labels count as n* labels, and a share A of these n* labels is right.
-The counts are added over the periods of a "pool". The result is the gap (mean confidence minus
-accuracy), because the accuracy itself may change from period to period. You may look at the
-interval of the gap after every period: the error probability is still valid
-(`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A and an effective size n*. The effective size n* is the
+number of random labels with the same precision. So the labels count as n* labels, of which A n* are
+right. These counts are added over several periods, which are called a pool. The result is the gap:
+the mean confidence minus the accuracy. The interval of the gap stays valid if you look at it after
+every period (`maths.odds.anytime_interval`).
 
-A pool contains all labelled periods from some period on. The pool that begins with period k = 0, 1,
-... gets the error probability e / ((k + 1) (k + 2)). These probabilities sum to e. So the
-probability that all these intervals are right is at least 1 - e, and the labels may decide which
-pool is used. A pool can be used if its interval overlaps the intervals of all shorter pools; the
-longest such pool is used. So if the gap has changed, the pool begins after the change.
+A pool contains all labelled periods from period k on, for k = 0, 1, ... Its interval has the error
+probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are right with a
+probability of at least 1 - e. A pool is valid if its interval overlaps the intervals of all shorter
+pools. The longest valid pool is used. If the gap has changed, this pool begins after the change.
 
-Late labels come in a CSV with the columns ``id`` and ``label``. The labels are joined by id to the
-rows of periods. If an id occurs in several periods, the CSV needs a third column, ``period``. If
-rows can have several labels, the CSV has a column ``label_NAME`` for each label instead.
+Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
+the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column
+``label_NAME`` for each label.
 """
 
 from collections import Counter
@@ -47,23 +45,23 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.multilabel import current_label
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
-ERROR = 0.05  # the probability that at least one interval in a history is ever wrong
-_MOST_ROWS = 20_000  # the labels of at most this many rows of a file are read
-_MOST_STARTS = 100  # a pool has at most this many labelled periods: the latest periods
+ERROR = 0.05  # Probability of a wrong interval in a whole history.
+_MOST_ROWS = 20_000  # Maximum number of rows whose labels are read from a file.
+_MOST_STARTS = 100  # Maximum number of labelled periods in a pool.
 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with scores of these rows and of all rows that could be drawn.
+    """The labelled rows of a file, with the scores of its rows.
 
     A score is an estimate of the probability that the classifier is right on a row.
     """
 
-    draw: Draw  # the n labelled rows
-    right: Float64s  # (n,), 1 if the classifier is right on a labelled row, else 0
-    scores: Float64s  # (n,), scores of the labelled rows
-    frame_scores: Float64s  # (m,), scores of a sample of all rows that could be drawn
-    drawable: Booleans  # (N,), true for each target row that could have been drawn
+    draw: Draw  # The n labelled rows.
+    right: Float64s  # (n,), 1 if the prediction is right, else 0.
+    scores: Float64s  # (n,), scores of the labelled rows.
+    frame_scores: Float64s  # (m,), scores of a sample of the drawable rows.
+    drawable: Booleans  # (N,), whether each target row could be drawn.
 
     @property
     def is_random(self) -> bool:
@@ -71,7 +69,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Return accuracy and effective size from labels of some `rows`; None without labels."""
+        """Estimate the accuracy on some `rows` from their labels; None without labels."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -88,10 +86,10 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
-        """Return the weighted accuracy of those `rows` that have a label; None without labels.
+        """Return the weighted share of right rows among labelled `rows`; None without labels.
 
-        A row with the largest weight in the file counts as one row, and other rows count less. An
-        interval that is valid after every period needs this: no row may count as more than one row.
+        The largest weight counts as one row, because intervals over several periods are only valid
+        for weights of at most 1.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -111,7 +109,7 @@ class FileLabels:
         classes: Sequence[str],
         costs: Float64s | None,
     ) -> tuple[MetricEstimate, ...]:
-        """Estimate metrics on `rows`. At least one row must have a label."""
+        """Estimate metrics on `rows`, which include at least one labelled row."""
         draw = self.draw
         inside, frame = np.isin(draw.rows, rows), np.isin(draw.frame, rows)
         population, labelled = int(self.drawable[rows].sum()), int(inside.sum())
@@ -142,12 +140,12 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the rows of a file that `covcal pick` drew and a person labelled, or None."""
+    """Return the labels of rows that `covcal pick` drew; None without labels."""
     return _of_draw(file, labelled_draw(file), seed)
 
 
 def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the target rows that have a label in the file itself, or None."""
+    """Return the target labels in the file itself; None without labels."""
     target = file.require_target()
     rows = target.rows(ALL)
     labels = target_labels(target, rows)
@@ -156,10 +154,10 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 
 
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
-    """Return the `rows` of a file, ascending, with their late labels.
+    """Return labels that arrived late for some `rows`, ascending.
 
-    If ``covcal pick`` drew all these rows, the probabilities of the draw are used. Then the labels
-    of other drawn rows count too. Otherwise the rows count as random rows of their period.
+    If ``covcal pick`` drew all these rows, they are weighted as in the draw, and other labels of
+    the draw are added. Otherwise the rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -206,7 +204,7 @@ def _of_draw(file: FeatureFile, draw: Draw | None, seed: int) -> FileLabels | No
 
 
 def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabels | None:
-    """Add the labels of two parts of a period; labelled rows count as random rows of the period."""
+    """Combine the labels of two parts of a period, as labels of random rows."""
     if first is None or second is None:
         return first or second
     size = first.size + second.size
@@ -215,10 +213,10 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Return the accuracy and effective size of a period that consists of several parts.
+    """Combine the labels of several parts of a period.
 
-    `parts` has the number of rows and the labels of each part. A part counts in proportion to its
-    number of rows. Parts without labels are left out.
+    `parts` has the number of rows and the labels of each part. Parts are weighted by their number
+    of rows.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:
@@ -226,7 +224,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
     shares = np.array([rows for rows, _ in labelled]) / sum(rows for rows, _ in labelled)
     accuracies = np.array([labels.accuracy for _, labels in labelled])
     sizes = np.array([labels.size for _, labels in labelled])
-    # One right and one wrong label are added, because the variance of a share of 0 or 1 is 0.
+    # Add one right and one wrong label, because the variance of a share of 0 or 1 is 0.
     smoothed = (accuracies * sizes + 1) / (sizes + 2)
     variance = float(shares**2 @ (smoothed * (1 - smoothed) / sizes))
     accuracy = float(shares @ accuracies)
@@ -240,8 +238,8 @@ class Pool:
     """The gap from the labels of several periods together."""
 
     gap: Gap
-    labels: int  # number of labels
-    first: str  # name of the first labelled period
+    labels: int  # Number of labels.
+    first: str  # Name of the first labelled period.
     last: str
 
     def accuracy(self, confidence: float) -> PeriodAccuracy:
@@ -256,7 +254,7 @@ class Pool:
 
 
 def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
-    """Return the gap from the labels of the periods from `start` on; None without labels."""
+    """Estimate the gap from all labels since the period `start`; None without labels."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -284,13 +282,13 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
 class Pools:
     """Pools of labelled periods, with the gap of each pool."""
 
-    starts: Sequence[int]  # for each pool, the index of the labelled period at which it begins
+    starts: Sequence[int]  # index of the first labelled period of each pool
     gaps: Sequence[Gap]
-    chosen: int  # the longest pool whose interval overlaps the intervals of all shorter pools
+    chosen: int  # number of the pool that is used
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
-    """Return the error probability of the pool that begins with the k-th labelled period."""
+    """Return the error probability of the interval of pool k."""
     return np.asarray(error / ((k + 1.0) * (k + 2.0)))
 
 
@@ -303,14 +301,13 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return a pool for each of the `starts`, with the gap from its labels; None without starts.
+    """Estimate the gap in the pool from each of the `starts`; None without starts.
 
     - `sizes`, `accuracies`, `confidences`, (n,): effective size n*, accuracy A and mean confidence
       of each labelled period, in the order of time.
     - `starts`: indexes of labelled periods; only the last 100 are used.
-    - `expected`: the accuracy that was expected before any label was known; by default the mean
-      confidence.
-    - `error`: the probability that at least one interval is ever wrong.
+    - `expected`: the accuracy expected without labels. Default: the mean confidence.
+    - `error`: probability of a wrong interval in a whole history.
     """
     starts = starts[-_MOST_STARTS:]
     if not starts:
@@ -328,7 +325,7 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # Choose the first start whose interval overlaps the intervals of all later starts.
+    # Choose the longest valid pool.
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(
@@ -338,22 +335,22 @@ def pools(
 
 
 _REMEDY = "give a CSV with the columns id and label"
-_MOST_NAMED = 8  # the largest number of periods that a message names
+_MOST_NAMED = 8  # maximum number of periods that a message names
 
 
 @dataclass
 class LateLabels:
-    """The lines of a CSV with labels, and the periods to which these labels were joined."""
+    """The labels of a CSV, and the period of each label."""
 
     path: Path
-    ids: AnyArray  # (m,), UTF-8 bytes
-    texts: AnyArray  # (m,), names or numbers of classes
-    periods: AnyArray | None  # (m,), the column ``period``, or None
-    joined: dict[int, str] = field(default_factory=dict)  # the period of each line, by line number
-    watched: list[str] = field(default_factory=list)  # names of the periods that were watched
+    ids: AnyArray  # (m,), UTF-8 bytes.
+    texts: AnyArray  # (m,), names or numbers of classes.
+    periods: AnyArray | None  # (m,), the column ``period``, or None.
+    joined: dict[int, str] = field(default_factory=dict)  # The period of each line, by line number.
+    watched: list[str] = field(default_factory=list)  # Names of the periods that were watched.
 
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
-        """Return the rows of a period, ascending, that have a label in the CSV, and their labels.
+        """Return the labelled rows of a period, ascending, and their labels.
 
         Raises
         ------
@@ -384,7 +381,7 @@ class LateLabels:
 
     @property
     def notes(self) -> list[str]:
-        """Return a note if some lines of the CSV belong to no watched period."""
+        """Return a note if some labels belong to no watched period."""
         missing = sorted(set(range(len(self.ids))) - set(self.joined))
         if not missing:
             return []
@@ -394,7 +391,7 @@ class LateLabels:
         ]
 
     def require_any(self) -> None:
-        """Raise a CovcalError if no line of the CSV belongs to a watched period."""
+        """Raise a CovcalError if no label belongs to a watched period."""
         if not self.joined:
             if unknown := self._unknown_period(""):
                 raise CovcalError(f"{self.path}: {unknown}")
@@ -405,7 +402,7 @@ class LateLabels:
             )
 
     def _unknown_period(self, start: str) -> str:
-        """Return `start` and a period of the CSV that is not watched, as text; "" without one."""
+        """Return a message about a period of the CSV that is not watched, or ""."""
         names = [] if self.periods is None else self.periods.tolist()
         unknown = next((name for name in names if name not in self.watched), None)
         if unknown is None:

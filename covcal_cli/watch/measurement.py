@@ -56,10 +56,10 @@ from covcal_cli.watch.sketches import (
     squared_distance,
 )
 
-# At most this many rows of a period are read.
-# More rows would hardly help, because most noise comes from the calibration's own rows.
+# Maximum number of rows to read from a period. More rows hardly help, because most noise comes from
+# the calibration's own rows.
 _MOST_ROWS = 20_000
-_LEAST_ROWS = 2  # with fewer rows, means and covariances are not computed
+_LEAST_ROWS = 2  # minimum number of rows for a covariance
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ class Standard:
     networks: Path | None
     allow_other_preprocessing: bool
     notes: tuple[str, ...] = ()
-    is_new: bool = False  # whether the reference data must still be written to a file
-    segments: Segments | None = None  # the segments of periods, if the user asked for them
+    is_new: bool = False  # Whether the reference data are not saved yet.
+    segments: Segments | None = None  # For option --segment.
     decision: WatchedDecision | None = None
-    metrics: Sequence[Wanted] = ()  # metrics to estimate for every period
-    costs: Float64s | None = None  # (K, K), cost of a row by its true and its predicted class
+    metrics: Sequence[Wanted] = ()  # Metrics to estimate for every period.
+    costs: Float64s | None = None  # (K, K), costs by true and predicted class.
 
 
 def standard_of(
@@ -91,8 +91,8 @@ def standard_of(
 ) -> Standard:
     """Return a calibration with its reference data, which are made if they are missing.
 
-    The features file of the calibration is opened only if it is in the folder of the calibration,
-    or is one of the files that the user `named`.
+    For safety, the features file of the calibration is opened only if it is in the calibration's
+    folder, or if the user `named` it.
 
     Raises
     ------
@@ -119,10 +119,7 @@ def standard_of(
 
 
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
-    """Write new reference data to their file, and call `wrote` with its path.
-
-    If this fails, a note says that the reference data are not saved.
-    """
+    """Save new reference data, and call `wrote` with the path. A failure only adds a note."""
     if not standard.is_new:
         return standard
     path, notes = reference_path(standard.document), standard.notes
@@ -174,13 +171,13 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
 
 @dataclass(frozen=True)
 class Source:
-    """A file to watch, and how it is cut into periods."""
+    """A file to watch, and how it is divided into periods."""
 
     path: Path
-    name: str  # the name of the period, if the file is a single period
-    by: str | None  # the column of dates by which the file is cut
-    every: str  # length of a period
-    uses_labels: bool = False  # whether labels in the file are used
+    name: str  # The name of the period, if the file is a single period.
+    by: str | None  # The column of dates that divides the file.
+    every: str  # Length of a period.
+    uses_labels: bool = False  # Whether labels in the file are used.
 
     @property
     def is_one_period(self) -> bool:
@@ -190,7 +187,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured period, and how it differs from the period of the same name in the history."""
+    """A measured period, compared with the period of the same name in the history."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
@@ -202,8 +199,8 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Measure and yield every period of a file.
 
-    If the history already has the period with the same rows, only labels are read. The state of a
-    period is "grown" if the file has the rows of the history, followed by new rows.
+    If the history has the same rows already, only labels are read. A period is "grown" if new rows
+    follow the rows of the history.
 
     Raises
     ------
@@ -221,7 +218,7 @@ def measurements_of(
     recorded: Mapping[str, Measured],
     late: LateLabels | None = None,
 ) -> Iterator[Measurement]:
-    """Yield every period of an open file, as `measurements` does."""
+    """Measure and yield every period of an open file."""
     target = file.require_target()
     if standard.metrics or standard.costs is not None:
         file.require_all_classes("--metrics" if standard.metrics else "--cost")
@@ -278,7 +275,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Add to a period the number and the error of the rows that the watched decision accepts."""
+    """Add the rows that the watched decision accepts to a period."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -289,7 +286,7 @@ def _with_accepted(
     if is_recorded and of_rows is None:
         return entry
     accepted = accepted_rows(target, cut.rows, scaled, decision)
-    # Count all labels again: an earlier watch without this decision may have read some of them.
+    # Count all labels again: an earlier run may have read some of them without this decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -302,10 +299,10 @@ def _with_accepted(
 def _with_metrics(
     entry: Measured, target: Domain, cut: Cut, standard: Standard, labels: FileLabels | None
 ) -> Measured:
-    """Add metrics to a period: from `labels` if there are any, else estimated.
+    """Add metrics to a period, from `labels` or else estimated.
 
-    Metrics that the history already has are not estimated again. The cost is estimated again,
-    because the user may have changed the costs.
+    Metrics in the history are kept. Only the cost is estimated again, because the user may have
+    changed costs.json.
     """
     classes, costs = standard.calibration.classes, standard.costs
     wanted = tuple(dict.fromkeys([*standard.metrics, *wanted_again(entry.metrics, classes)]))
@@ -331,10 +328,7 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 
 
 def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Add the segments of a column to `standard`.
-
-    A note tells the user if the calibration's features file is missing, or lacks the column.
-    """
+    """Add the segments of a column to `standard`."""
     calibration, notes = standard.calibration, standard.notes
     segments = segments_by(column, tolerance, level, calibration, standard.reference)
     if not segments.sketches:
@@ -348,7 +342,7 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labels of a file's rows: late labels, labels in the file, or picked labels."""
+    """Return the labels of a file: its own, late or picked labels."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -411,10 +405,7 @@ def _mean(shares_of_rows: Float64s) -> float:
 
 
 def joined(first: Measured, second: Measured) -> Measured:
-    """Join two parts of a period that are in two files.
-
-    The period's numbers are means over the two parts, weighted by the parts' numbers of rows.
-    """
+    """Join two parts of a period. Numbers are averaged, weighted by the number of rows."""
     rows = np.array([first.rows, second.rows], dtype=np.float64)
 
     def mean(*values: float, weights: Float64s = rows) -> float:
@@ -458,7 +449,7 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
-        # Drift, metrics and segments of all rows cannot be computed from those of the parts.
+        # Drift, metrics and segments cannot be computed from the two parts.
         columns=(),
         metrics=(),
         segments=(),
@@ -467,7 +458,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Add the accepted rows of two parts; None if the parts do not have the same decision."""
+    """Join the accepted rows of two parts; None if the decisions differ."""
     parts = first.accepted, second.accepted
     if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None
@@ -485,7 +476,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the coordinates of rows, shape (m, p); None if the file lacks the features."""
+    """Return the coordinates of rows, (m, p); None if the file lacks the features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -495,12 +486,11 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return how far a period is from both domains: two AUCs, and effective source rows.
+    """Return the AUCs of a period against source and target, and the effective source rows.
 
-    An AUC says how well the best classifier separates the period's rows from a domain's rows.
-    For normal domains with equal covariance and squared Mahalanobis distance d2, the AUC is
-    Phi(sqrt(d2 / 2)). After importance weighting, the effective share of the source rows is
-    exp(-d2).
+    An AUC says how well the best classifier separates the period from a domain. For normal domains
+    with equal covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). After
+    importance weighting, the effective share of source rows is exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
@@ -518,9 +508,10 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the name of each signal, the difference of mean ranks, and the variance of the ranks.
+    """Yield name, difference and variance of each signal.
 
-    The difference is the mean rank of the given rows minus the mean rank of the reference rows.
+    The difference is the mean rank of the rows minus that of the reference rows. The variance is
+    the variance of the ranks.
 
     Parameters
     ----------
@@ -531,7 +522,7 @@ def signals_of(
     confidence : ndarray of shape (n,)
         The calibrated confidence in the predicted classes.
     compared : ndarray of shape (n, p), optional
-        The coordinates of the rows. If it is None, signals about coordinates are left out.
+        The coordinates of the rows. If None, signals about coordinates are left out.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}
@@ -544,6 +535,6 @@ def signals_of(
         if signal.axis is not None and compared is not None:
             values[signal.name] = compared[:, signal.axis]
         if signal.name in values:
-            # Sorted values are ranked much faster, and the order of rows does not matter here.
+            # Sorted values are ranked much faster.
             ranks = signal.ranks(np.sort(values[signal.name]))
             yield signal.name, float(ranks.mean()) - signal.mean, float(ranks.var())

@@ -1,7 +1,6 @@
 """Watch periods whose logits are in memory, with ``covcal.Watch``.
 
-Each period becomes a features file in memory. The functions of ``covcal watch`` measure and judge
-this file, so numbers and verdicts are the same as with the command.
+Each period becomes a features file in memory, which is judged as by ``covcal watch``.
 """
 
 import hashlib
@@ -47,7 +46,7 @@ from covcal_cli.watch.segments import segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
-_IN_MEMORY = Path("the arrays")  # the path of a period or a calibration that has no file
+_IN_MEMORY = Path("the arrays")  # stands for the path of data in memory
 
 
 class Watch:
@@ -56,10 +55,9 @@ class Watch:
     Parameters
     ----------
     calibration : path or Calibrator
-        A fitted calibrator, or a cal.json with its reference data or its features file beside it.
+        A fitted calibrator, or a cal.json with its reference data or features file.
     source_logits, source_labels, target_logits : arrays, optional
-        The arrays on which the calibrator was fitted, with which later rows are compared. Leave
-        these arrays out for a cal.json.
+        The arrays on which the calibrator was fitted. Leave these arrays out for a cal.json.
     target_columns, source_columns : data frames or dicts of arrays, optional
         Other columns of the source and target rows. The columns of later rows are compared with
         the target's columns. `segment` needs the source's columns too, to estimate the accuracy of
@@ -68,7 +66,7 @@ class Watch:
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. By default, the
         history is kept in memory.
     tolerance : float
-        If the mean confidence differs from the accuracy by more than this, the verdict is "off".
+        Tolerance for the difference between mean confidence and accuracy.
     every : str
         The length of a period: day, week, month, quarter or year. With more periods per year, an
         alarm needs more evidence.
@@ -78,12 +76,12 @@ class Watch:
     stable : int
         An alarm ends after this many periods without another change; 0 for never.
     segment : str, optional
-        A column, or "predicted". Rows with the same value in this column are judged separately.
+        A column, or "predicted". Each value of this column gets its own verdict.
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud".
     decide : path, optional
-        A decide.json that was made with this cal.json. The attribute `promise` of each period then
-        says whether the decision keeps its promise about the error of accepted rows.
+        A decide.json that was made with this cal.json. The attribute `promise` of each period is a
+        verdict on this decision.
 
     Attributes
     ----------
@@ -183,23 +181,23 @@ class Watch:
         Parameters
         ----------
         logits : array or data frame, shape (n, K), or (n,) for the second of two classes
-            The classifier's logits. A data frame may have a column for each class, with the name of
-            the class, and other columns.
+            The classifier's logits. A data frame may have a column for each class, named after the
+            class, and other columns.
         period : str
             A name such as "2026-11-29", "2026-W48" or "2026-11". Names of one such kind are put in
             the order of time.
         features : array, shape (n, d), optional
-            phi(x), if the calibration was fitted on a file with features.
+            Features, if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
-            The class names or class numbers of rows that somebody labelled; None or NaN for other
-            rows. The labelled rows are assumed to be a random part of the period.
+            Class names or class numbers; None or NaN for rows without a label. The labelled rows
+            are assumed to be a random part of the period.
         columns : data frame or dict of arrays, optional
-            Other columns of the rows, numbers or categories, whose drift is measured. By default,
-            these are the columns of `logits` that are not classes.
+            Other columns, numbers or categories, to measure their drift. By default, these are the
+            columns of `logits` that are not classes.
         join : bool
-            Whether to add the rows to a period that is in the history already.
+            Whether to add the rows to a recorded period.
         force : bool
-            Whether to replace a period that is in the history already.
+            Whether to replace a recorded period.
 
         Returns
         -------
@@ -249,7 +247,7 @@ class Watch:
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:
-        """Return the logits, and the columns of a data frame that do not belong to classes."""
+        """Return the logits, and the other columns of a data frame."""
         names = list(self._standard.calibration.classes)
         calibrator = self._calibrator
         if calibrator is not None:
@@ -292,7 +290,7 @@ class Watch:
 
 
 def _require_classes(logits: Any, classes: list[Any]) -> None:
-    """Refuse a data frame whose columns are named, but not like the classes."""
+    """Refuse a data frame whose column names are not class names."""
     columns = columns_of(logits) or []
     texts = [name for name in columns if isinstance(name, str) and not name.isdecimal()]
     lacking = [name for name in map(str, classes) if name not in columns]
@@ -333,7 +331,7 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _objects(values: Any, name: str) -> AnyArray:
-    """Return an array of objects. NumPy would turn NaN among texts into the text "nan"."""
+    """Return an array of objects. `np.asarray` would turn NaN among texts into the text "nan"."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
 
 
@@ -349,7 +347,7 @@ def _numbers_or_texts(values: AnyArray) -> AnyArray:
 
 
 def _standard_of_file(document: Path) -> Standard:
-    """Return a cal.json with its reference data, which are made if they are missing."""
+    """Return a cal.json with its reference data."""
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
         raise ArgumentError(
@@ -369,7 +367,7 @@ def _standard_of_arrays(
     segment: str | None,
     settings: WatchSettings,
 ) -> Standard:
-    """Return a fitted calibrator with reference data from the arrays on which it was fitted."""
+    """Return a fitted calibrator with its reference data."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
             "the Calibrator keeps no arrays: give the source_logits, source_labels and "

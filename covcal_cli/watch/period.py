@@ -1,7 +1,7 @@
 """The records of `covcal watch`: a period with its numbers and verdict, and the result of a run.
 
-The record of a period is one line of the history. The numbers of a period use only labels that you
-give by `covcal label`, by ``--labels`` or by ``--target-labels``.
+The record of a period is one line of the history. Labels are used only if you give them by `covcal
+label`, ``--labels`` or ``--target-labels``.
 """
 
 import math
@@ -25,14 +25,14 @@ from covcal_cli.records import (
     require_ascending,
 )
 
-# holds: the mean confidence is within the tolerance of the accuracy
+# "holds" means that the mean confidence is within the tolerance of the accuracy.
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
 UNCHANGED = "no change was found since the calibration"
-_LARGE_DRIFT = 0.1  # a PSI above this limit is usually called a moderate change
-_LARGE_SHARE = 0.01  # a smaller share of missing or new values does not matter
-_LARGEST = 1e15  # larger than the log evidence that any shift of 10 million rows can give
+_LARGE_DRIFT = 0.1  # By convention, a PSI above this limit is a moderate change.
+_LARGE_SHARE = 0.01  # Smaller shares of missing or new values are ignored.
+_LARGEST = 1e15  # Limit of a plausible log evidence.
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class PeriodAccuracy:
     accuracy: Share
     low: Share
     high: Share
-    of: str  # the rows or labels that the accuracy comes from, in words
-    contradicted: bool = False  # whether the estimators of the accuracy disagreed
+    of: str  # Description of the rows or labels from which the accuracy comes.
+    contradicted: bool = False  # Whether the estimators of the accuracy disagreed.
 
     def __post_init__(self) -> None:
         require_ascending(low=self.low, high=self.high)
@@ -64,7 +64,7 @@ class PeriodLabels:
 
     rows: Number  # number of labelled rows
     accuracy: Share
-    size: Positive  # effective size: the labels are as precise as this many labels of random rows
+    size: Positive  # effective size: number of random labels with the same precision
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Gap:
         require_ascending(low=self.low, value=self.value, high=self.high)
 
     def verdict(self, tolerance: float) -> Verdict:
-        """Return "holds" (interval within the tolerance), "off" (beyond it) or "not known"."""
+        """Return "holds" (within the tolerance), "off" (beyond the tolerance) or "not known"."""
         if -tolerance <= self.low and self.high <= tolerance:
             return "holds"
         return "off" if self.low > tolerance or self.high < -tolerance else "not known"
@@ -87,30 +87,29 @@ class Gap:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """How the values of a kept column differ from the values in the calibration's rows."""
+    """The drift of a kept column, compared with the calibration's rows."""
 
     name: str
     rows: Number
-    psi: NonNegative  # population stability index of ten parts of the numbers, or of categories
-    # Numbers: largest difference of the distribution functions (KS).
-    # Categories: largest difference of their shares.
+    psi: NonNegative  # Population stability index of tenths of the numbers, or of categories.
+    # Numbers: the Kolmogorov-Smirnov statistic. Categories: largest difference of shares.
     statistic: Share
     p: Share  # p-value of the drift, corrected for the number of columns in the period
     missing: Share
     missing_before: Share
-    new: Share  # share of the values whose category does not occur in the reference
-    new_categories: tuple[str, ...]  # the most frequent categories that the reference does not have
-    measure: str  # name of the number that changed most, such as "median"
+    new: Share  # Share of values in categories that are new.
+    new_categories: tuple[str, ...]  # The most frequent new categories.
+    measure: str  # Name of the statistic in `now` and `before`, such as "median".
     now: str
     before: str
 
     @property
     def size(self) -> float:
-        """The size of the change, by which columns are ranked."""
+        """The size of the change, for sorting columns."""
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
-        """Return whether the p-value is at most `level`, and the change is large enough."""
+        """Return whether the change is both significant at `level` and large."""
         return self.p <= level and (
             max(self.psi, self.statistic) >= _LARGE_DRIFT or self._is_missing or self._has_new
         )
@@ -141,14 +140,14 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class RaisedAlarm:
-    """The evidence that the rows changed, and the threshold of the alarm, both as logarithms."""
+    """The evidence that the rows changed, and the threshold of the alarm (logarithms)."""
 
     log_evidence: Annotated[float, Within(-_LARGEST, _LARGEST)]
     log_threshold: Annotated[float, Within(0, 100)]
     raised: bool
-    since: str  # the period in which the change most likely began
-    signal: str  # the signal with the strongest evidence for a change
-    change: str = ""  # the change in words; empty without an alarm
+    since: str  # The period in which the change most likely began.
+    signal: str  # The signal with the strongest evidence for a change.
+    change: str = ""  # The change in words; empty without an alarm.
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
@@ -157,44 +156,44 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class Segment:
-    """The periods that the alarm uses as reference, instead of the calibration's rows."""
+    """Periods that replaced the calibration's rows as the reference of the alarm."""
 
-    since: str  # its first period
-    reason: str  # why the segment began
+    since: str  # Its first period.
+    reason: str  # Why the segment began.
 
 
 @dataclass(frozen=True)
 class Accepted:
     """The rows of a period that a decision accepts."""
 
-    decision: str  # sha256 of decide.json
-    error: Share  # the decision promises that at most this share of accepted rows is wrong
-    rows: Count  # number of accepted rows
-    expected: CurvePoint | None  # the expected error of the accepted rows, estimated without labels
-    labels: PeriodLabels | None  # the accuracy of the accepted rows, from labels
+    decision: str  # Hash (sha256) of decide.json.
+    error: Share  # Maximum share of wrong rows among accepted rows.
+    rows: Count  # Number of accepted rows.
+    expected: CurvePoint | None  # Error of the accepted rows, estimated without labels.
+    labels: PeriodLabels | None  # Accuracy of the accepted rows, from labels.
 
 
 @dataclass(frozen=True)
 class Promise:
-    """The verdict on the promise that at most a share of the accepted rows is wrong."""
+    """The verdict on a decision's promise about the error of accepted rows."""
 
     verdict: PromiseVerdict
-    labels: Count  # number of labelled accepted rows, in this and earlier periods
-    error: Gap | None  # the share of labelled accepted rows that are wrong
-    # About this many more labels are needed for a verdict.
-    # None if there is a verdict already, or if more than 10 000 labels are needed.
+    labels: Count  # Number of labelled accepted rows in the pooled periods.
+    error: Gap | None  # Error of the accepted rows, from labels.
+    # Number of further labels that a verdict probably needs. None if there is a verdict, or if the
+    # number is above 10 000.
     needed: Count | None
 
 
 @dataclass(frozen=True)
 class SegmentVerdict:
-    """The verdict on the rows of a period that have the same value in a column."""
+    """The verdict on a segment of a period."""
 
     period: str
     segment: str
     rows: Number
-    confidence: Share  # mean calibrated confidence
-    accuracy: PeriodAccuracy | None  # from labels of the period if there are any, else estimated
+    confidence: Share  # Mean calibrated confidence.
+    accuracy: PeriodAccuracy | None  # From labels if there are any, else estimated.
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -207,29 +206,29 @@ class Measured:
 
     period: str
     file: Path
-    by: str | None  # the column of dates by which the file was cut; None if it was not cut
-    every: str  # the length of a period, such as "week"
-    rows_sha256: tuple[str, ...]  # for each file of the period, a sha256 of the period's rows in it
-    rows: Count  # number of rows; if it is 0, the fields below have no meaning
-    read: Count  # number of rows that were read: all rows, or a random sample
-    confidence_before: Share  # mean confidence before calibration
-    confidence: Share  # mean confidence after calibration
-    predicted: tuple[Share, ...]  # for each class, how often it is predicted
-    estimate: PeriodAccuracy | None  # the accuracy, estimated without labels
-    labels: PeriodLabels | None  # the accuracy from labels of the period's rows
-    auc_target: Share | None  # AUC of a classifier between the period and the calibration's target
-    auc_source: Share | None  # AUC of a classifier between the period and the calibration's source
-    # Effective sample size of the source rows, after weighting them to look like the period's rows.
+    by: str | None  # The column of dates that divides the file into periods.
+    every: str  # The length of a period, such as "week".
+    rows_sha256: tuple[str, ...]  # Hash of the period's rows in each file.
+    rows: Count  # Number of rows. If it is 0, ignore all fields below.
+    read: Count  # Number of rows that were read: all rows, or a random sample.
+    confidence_before: Share  # Mean confidence before calibration.
+    confidence: Share  # Mean confidence after calibration.
+    predicted: tuple[Share, ...]  # How often each class is predicted.
+    estimate: PeriodAccuracy | None  # The accuracy, estimated without labels.
+    labels: PeriodLabels | None  # The accuracy, from labels.
+    auc_target: Share | None  # AUC between the period and the calibration's target.
+    auc_source: Share | None  # AUC between the period and the calibration's source.
+    # Effective number of source rows after importance weighting.
     effective_rows: NonNegative | None
     # For each signal: mean rank of the period's rows, minus mean rank of the reference rows.
     signals: Mapping[str, Difference]
-    variances: Mapping[str, Share]  # for each signal, the variance of the ranks
-    signal_rows: Count  # number of rows from which signals and distances were computed
+    variances: Mapping[str, Share]  # The variance of the ranks of each signal.
+    signal_rows: Count  # Number of rows used for signals and AUCs.
     # Columns, metrics and segments are empty if the period comes from several files.
-    columns: tuple[ColumnDrift, ...] = ()  # the drift of each kept column
-    accepted: Accepted | None = None  # the rows that the watched decision accepts
-    metrics: tuple[MetricEstimate, ...] = ()  # the metrics that the user asked for
-    segments: tuple[SegmentVerdict, ...] = ()  # the segments, if the user asked for them
+    columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
+    accepted: Accepted | None = None  # The rows that the watched decision accepts.
+    metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
+    segments: tuple[SegmentVerdict, ...] = ()  # The segments, if the user asked for them.
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
@@ -248,11 +247,11 @@ class Period(Document):
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
-    segment: Segment | None  # None if the calibration's rows are the alarm's reference
+    segment: Segment | None  # None if the alarm still compares with the calibration's rows
     verdict: Verdict
     why: str
-    supersedes: bool = False  # whether this line replaces an earlier line about the same period
-    promise: Promise | None = None  # None if no decision is watched
+    supersedes: bool = False  # Whether this line replaces an earlier line for the same period.
+    promise: Promise | None = None  # None if no decision is watched.
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
@@ -268,7 +267,7 @@ class Period(Document):
 
     @property
     def change(self) -> str:
-        """A sentence on whether the rows changed, since when, and what changed."""
+        """A sentence that says since when the rows changed, and how."""
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:
@@ -280,7 +279,7 @@ class Period(Document):
 
     @property
     def accepted(self) -> str:
-        """The share of rows that the decision accepts and their expected error, in words."""
+        """The share of accepted rows and their expected error, in words."""
         accepted = self.measured.accepted
         if accepted is None:
             return ""
@@ -318,27 +317,27 @@ class Period(Document):
     @property
     def drifts(self) -> list[ColumnDrift]:
         """The kept columns that drifted, sorted by the size of the change, largest first."""
-        # The probability of a false drift in a period is the inverse of the alarm's threshold.
+        # The significance level is the inverse of the alarm's threshold.
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
         return sorted(drifted, key=lambda column: -column.size)
 
     @property
     def key(self) -> tuple[str, str]:
-        """The name of the period and the calibration, which identify a line of the history."""
+        """The name of the period and the calibration: the key of a line in the history."""
         return self.measured.period, self.calibration.sha256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """A line of the history which says that somebody accepted changed rows and ended the alarm."""
+    """An acknowledgement: somebody accepted changed rows, which ended an alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
-    version: str  # the version of covcal
-    calibration: str  # sha256 of the calibration
-    since: str  # the period in which the change began; it is the first period of the new segment
-    after: str  # the last period at the time of the acceptance; later periods use the new segment
+    version: str  # The version of covcal.
+    calibration: str  # Hash (sha256) of the calibration.
+    since: str  # First period of the new segment, in which the change began.
+    after: str  # Last period before the acceptance. Later periods use the new segment.
     reason: str
 
 

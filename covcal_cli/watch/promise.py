@@ -1,16 +1,14 @@
-"""Test whether at most a share A of the accepted rows is wrong, as a decision promised.
+"""Test the promise of a decision: at most a share A of the accepted rows is wrong.
 
-The labels of accepted rows are added over periods. You may look at the intervals after every period
-(`watch.labels.pools`). A pool contains all labelled periods from some period on. The intervals of
-all pools are right together with probability 95 %. The promise is called broken if the interval of
-any pool is above A. If a decision keeps its promise, the promise is called broken with a
-probability of at most 5 %, however long you watch. The promise holds so far if the interval of the
-longest pool without a change ends at A or below.
+The labels of accepted rows are pooled over periods, as `watch.labels` explains. The promise is
+called broken if the interval of any pool is above A. The probability of a false "broken" is at most
+5 %, however long you watch. The promise "holds so far" if the interval of the chosen pool is at
+most A.
 
-A random row counts as one row. If rows have different weights w, a row counts as u = w / max w
-rows, which is at most 1. The test is still valid. To see this, let L be the likelihood ratio of one
-row. L is a linear function of the row's error, which is 1 or 0. Bernoulli's inequality says that
-L^u <= 1 + u (L - 1). If the weighted share of wrong rows is A, then 1 + u (L - 1) has mean 1.
+If rows have different weights w, a row counts as u = w / max w rows. The test is still valid.
+Proof: let L be the likelihood ratio of one row, which is linear in the row's error (1 or 0). By
+Bernoulli's inequality, L^u <= 1 + u (L - 1). The right side has mean 1 if the weighted share of
+wrong rows is A.
 """
 
 from collections.abc import Sequence
@@ -30,9 +28,9 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.watch.labels import FileLabels, pools, spent
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
-# The suggested number of labels is one of these numbers.
+# Numbers of labels to suggest.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_PRIOR = 10.0  # the estimated error counts as much as this many labels
+_PRIOR = 10.0  # weight of the estimated error, in labels
 
 
 @dataclass(frozen=True)
@@ -40,21 +38,21 @@ class WatchedDecision:
     """A decision whose promise is tested."""
 
     decision: Decision
-    sha256: str  # hash of its file
-    error: float  # A, the largest share of accepted rows that may be wrong
+    sha256: str  # Hash of decide.json.
+    error: float  # Maximum share A of wrong rows among accepted rows.
 
     def was_made_on(self, sha256: str) -> bool:
-        """Return whether the decision was made on the rows of this features file."""
+        """Return whether the decision was made on this features file."""
         return sha256 in {entry.sha256 for entry in self.decision.inputs}
 
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
-    """Read the decision to watch, which must use the calibration `document` and accept rows.
+    """Read a decision that was made with the calibration `document`.
 
     Raises
     ------
     CovcalError
-        If the file cannot be read, was made with another calibration, or makes no promise.
+        If the file cannot be read, belongs to another calibration, or makes no promise.
     """
     decision = read_decision(path, document)
     if decision.error is None:
@@ -106,10 +104,9 @@ def accepted_in_period(
 
 
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
-    """Judge the promise of a decision after the last period; None if no decision is watched.
+    """Judge a decision's promise after the last period; None if no decision is watched.
 
-    A label counts if its period is at position `start` or later, and has the decision
-    of the last period.
+    Only labels since the period `start` with the same decision are used.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -151,7 +148,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels a verdict needs, if a share `rate` of these rows is wrong."""
+    """Return the number of further labels for a verdict, if a share `rate` of them is wrong."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

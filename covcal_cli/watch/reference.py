@@ -1,9 +1,8 @@
-"""The reference data of a calibration, which describe the distribution of its rows.
+"""The reference data of a calibration: a summary of its rows.
 
-The data contain quantiles, means and covariances, but no rows. The data are in a file of less than
-200 kB beside the calibration, such as cal.reference.json beside cal.json. The first ``covcal
-watch`` makes this file from the features file of the calibration. When the file is read, every
-record checks its lengths and ranges.
+The data contain quantiles, means and covariances, but no rows. They are stored beside the
+calibration: cal.reference.json belongs to cal.json. The file is smaller than 200 kB. The first
+``covcal watch`` makes it from the features file of the calibration.
 """
 
 import base64
@@ -27,33 +26,31 @@ from covcal_cli.records import Document, Share, read_document
 
 Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
-CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # the names of two signals
-_ROUNDING = 1e-3  # allowed rounding error of sums and norms of 32-bit numbers
-_LARGEST_VARIANCE = 1e12  # far above the variance of a coordinate, which is about d for d features
-_LARGEST_RANK_VARIANCE = 0.25  # numbers from 0 to 1 cannot have a larger variance
+CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two signals.
+_ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
+_LARGEST_VARIANCE = 1e12  # Far too large: d features give coordinates with a variance of about d.
+_LARGEST_RANK_VARIANCE = 0.25  # Largest possible variance of numbers from 0 to 1.
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # the temperature must be between this number and its inverse
+_LEAST_TEMPERATURE = 1e-100  # limits of the temperature: this number and its inverse
 
 
 def reference_path(document: Path) -> Path:
-    """Return the file for a calibration's reference data; its name ends in .reference.json.
+    """Return the path of a calibration's reference data, such as cal.reference.json.
 
-    If rows can have several labels, each label has its own file, whose name contains the label.
+    If rows can have several labels, each label has its own file.
     """
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    # On some disks, names that differ only in case or in the form of an accent are one file.
+    # Hash unusual labels: on some disks, names that differ only in case or accents are the same
+    # file.
     is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
 
 
 def identity_of(document: Path) -> str:
-    """Return the sha256 of a calibration's file.
-
-    If rows can have several labels, return a hash of this sha256 and the current label.
-    """
+    """Return the hash of a calibration's file and of the current label."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -90,18 +87,18 @@ class Packed:
 
     @cached_property
     def values(self) -> Float32s:
-        """The array, of `shape`."""
+        """The array."""
         flat = np.frombuffer(base64.b64decode(self.float32), dtype="<f4")
         return np.asarray(flat.reshape(self.shape), dtype=np.float32)
 
     @property
     def are_shares(self) -> bool:
-        """Whether the values are shares that sum to 1."""
+        """Whether the values are at least 0 and sum to 1."""
         shares = self.values
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Raise ValueError if the values cannot be the quantiles of this number of rows."""
+        """Raise ValueError unless the values can be quantiles of `rows` rows."""
         _require(
             self.values.ndim == 1
             and min(rows, 1) <= len(self.values) <= rows
@@ -112,15 +109,15 @@ class Packed:
 
 @dataclass(frozen=True)
 class Signal:
-    """The distribution of one number per row, with which watch compares later rows."""
+    """The reference distribution of a signal."""
 
-    name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER"
-    rows: int  # number of reference rows
-    quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m
-    mean: float  # mean rank of the reference rows; 1/2 if all values differ
-    variance: float  # variance of the ranks of the reference rows; 1/12 if all values differ
-    class_number: int | None = None  # the number of the class, if the signal is about a class
-    axis: int | None = None  # the number of the coordinate, if the signal is about a coordinate
+    name: str  # "confidence", "density ratio", "class NAME" or "axis NUMBER".
+    rows: int  # Number of reference rows.
+    quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m.
+    mean: float  # Mean rank of the reference rows; 1/2 if all values differ.
+    variance: float  # Variance of the ranks of the reference rows; 1/12 if all values differ.
+    class_number: int | None = None  # The class of a class signal.
+    axis: int | None = None  # The coordinate of an axis signal.
 
     def __post_init__(self) -> None:
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
@@ -130,20 +127,20 @@ class Signal:
         )
 
     def ranks(self, values: Floats) -> Float64s:
-        """Return the rank of each value among the reference rows, shape (n,), from 0 to 1."""
+        """Return the rank of each value among the reference rows, (n,), from 0 to 1."""
         return ranks(self.quantiles.values, values)
 
 
 @dataclass(frozen=True)
 class ColumnSketch:
-    """The distribution of one kept column, with which watch compares later rows."""
+    """The reference distribution of a kept column."""
 
     name: str
     rows: int
     missing: Share
     quantiles: Packed | None  # (m,), quantiles of numbers; None if the values are categories
     categories: tuple[str, ...] = ()
-    shares: tuple[Share, ...] = ()  # each category's share of the rows with a value
+    shares: tuple[Share, ...] = ()  # share of each category among rows with a value
 
     def __post_init__(self) -> None:
         if self.quantiles is not None:
@@ -160,11 +157,11 @@ class ColumnSketch:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance of the coordinates of one domain's rows."""
+    """Mean and covariance of a domain in the coordinates."""
 
     rows: int
-    mean: Packed  # (p,)
-    covariance: Packed  # (p, p)
+    mean: Packed  # (p,).
+    covariance: Packed  # (p, p).
 
     def __post_init__(self) -> None:
         mean, covariance = self.mean.values, self.covariance.values.astype(np.float64)
@@ -188,11 +185,11 @@ class Moments:
 
 @dataclass(frozen=True)
 class Axes:
-    """The directions along which the coordinates of features or logits are measured."""
+    """Principal axes of the features or logits."""
 
-    mean: Packed  # (d,)
-    scale: Packed  # (d,)
-    components: Packed  # (p, d), p directions of length 1
+    mean: Packed  # (d,).
+    scale: Packed  # (d,).
+    components: Packed  # (p, d), p directions of length 1.
 
     def __post_init__(self) -> None:
         mean, scale = self.mean.values, self.scale.values
@@ -215,14 +212,14 @@ class Axes:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Coordinates in which domains are compared, and the moments of the calibration's rows."""
+    """Coordinates for comparing domains, with the moments of both domains."""
 
     of: Space
     axes: Axes
     source: Moments
     target: Moments | None
-    # (p,): direction in which the log density ratio of target to source grows fastest.
-    density: Packed | None  # None if the target has no training rows
+    # (p,): gradient of the log density ratio of target to source.
+    density: Packed | None  # None if the target has no training rows.
 
     def __post_init__(self) -> None:
         lengths = [self.source.mean.shape, self.axes.components.shape[:1]]
@@ -233,13 +230,13 @@ class Coordinates:
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of the labelled source validation rows, which the estimators by clustering need."""
+    """Class clusters of the labelled source validation rows."""
 
-    centres: Packed  # (L, K), the centre of each class that has rows
-    classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows
-    shares: Packed  # (K,), the share of each class
-    strays: float  # share of rows that clustering moves out of the cluster of their predicted class
-    held_strays: float  # the same share for clustering with fixed class shares
+    centres: Packed  # (L, K), the centre of each class that has rows.
+    classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
+    shares: Packed  # (K,), the share of each class.
+    strays: float  # Share of rows whose cluster differs from the predicted class.
+    held_strays: float  # The share for clustering with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -256,12 +253,15 @@ class Clusters:
 
 @dataclass(frozen=True)
 class ClassPlaces:
-    """Mean and spread of the source rows' logits, for each predicted class."""
+    """Mean and spread of the source logits of each predicted class.
 
-    classes: tuple[int, ...]  # (m,), the classes that are predicted for enough rows
-    counts: tuple[int, ...]  # (m,), the number of rows for which each class is predicted
-    means: Packed  # (m, K), mean of each logit minus the mean of its row
-    spreads: Packed  # (m, K), standard deviation of each logit minus the mean of its row
+    Logits are centred: the mean of a row is subtracted.
+    """
+
+    classes: tuple[int, ...]  # (m,), classes with enough predicted rows.
+    counts: tuple[int, ...]  # (m,), number of predicted rows of each class.
+    means: Packed  # (m, K), mean of the centred logits.
+    spreads: Packed  # (m, K), standard deviation of the centred logits.
 
     def __post_init__(self) -> None:
         shape = self.means.shape
@@ -284,9 +284,9 @@ class SourceSketch:
     wrong: int
     right_odds: Packed  # (m,), quantiles of the log odds of the correct rows
     wrong_odds: Packed
-    predicted: Packed  # (K,), how often each class is predicted
-    clusters: Clusters | None  # None if there are too many classes
-    places: ClassPlaces | None = None  # None if there are two classes, or too many
+    predicted: Packed  # (K,), how often each class is predicted.
+    clusters: Clusters | None  # None if there are too many classes.
+    places: ClassPlaces | None = None  # None for two classes, or for too many.
 
     def __post_init__(self) -> None:
         self.right_odds.require_quantiles(self.right, "the right rows")
@@ -306,17 +306,15 @@ class Reference(Document):
 
     schema: ClassVar[str] = "covcal.reference/1"
 
-    calibration_sha256: str  # sha256 of the calibration's file
-    temperature: float  # T_s, the temperature of temperature scaling on the source
-    baseline: Baseline  # the domain whose rows are the reference of the signals
-    signals: tuple[Signal, ...]  # the signals about coordinates ("axes") come last
-    joint: (
-        Packed | None
-    )  # (p, p), a matrix that makes the standardised ranks on p axes uncorrelated
+    calibration_sha256: str  # sha256 of the calibration's file.
+    temperature: float  # T_s, from temperature scaling on the source.
+    baseline: Baseline  # The domain of the reference rows.
+    signals: tuple[Signal, ...]  # The axis signals come last.
+    joint: Packed | None  # (p, p), whitening matrix of the ranks on p axes
     coordinates: Coordinates
     source: SourceSketch
-    is_carried_over: bool = False  # whether the data come from an earlier calibration
-    columns: tuple[ColumnSketch, ...] = ()  # the kept columns whose values can be compared
+    is_carried_over: bool = False  # Whether the data come from an earlier calibration.
+    columns: tuple[ColumnSketch, ...] = ()  # The kept columns whose values can be compared.
 
     def __post_init__(self) -> None:
         least = _LEAST_TEMPERATURE
@@ -348,7 +346,7 @@ class Reference(Document):
     def carried_over(self, calibration_sha256: str) -> "Reference":
         """Return the reference data for another calibration of the same classifier.
 
-        The signal "confidence" is left out, because the other calibration changes the confidence.
+        The signal "confidence" is removed, because the new calibration changes the confidence.
         """
         signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
         return replace(
@@ -375,12 +373,12 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
     Parameters
     ----------
     document, calibration, sha256
-        The calibration's file, the calibration that this file contains, and the file's hash.
+        The path of the calibration, its content and its hash.
 
     Raises
     ------
     CovcalError
-        If the file with the reference data is missing, damaged, or of another kind.
+        If the file is missing, damaged, or of another kind.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"
@@ -393,12 +391,11 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 
 
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
-    """Return each value's rank: the share of a distribution below this value, from 0 to 1.
+    """Return the rank of each value in a distribution, from 0 to 1.
 
-    The distribution is given by `quantiles`, ascending, (m,). Quantile i is at the probability
-    (i + 1/2) / m. Ranks between two quantiles are interpolated. A value below the first quantile
-    has the rank 1 / (4 m), and a value above the last quantile has 1 - 1 / (4 m). A value that is
-    equal to several quantiles has their mean rank.
+    `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Ranks
+    between quantiles are interpolated. Below the first quantile the rank is 1 / (4 m), and above
+    the last quantile 1 - 1 / (4 m). A value equal to several quantiles gets their mean rank.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
@@ -406,7 +403,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    # Equal quantiles cause a division by 0. Ranks of values equal to a quantile are set below.
+    # Equal quantiles cause a division by 0. Ties are corrected below.
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m

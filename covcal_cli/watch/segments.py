@@ -1,12 +1,11 @@
 """Judge the segments of a period: the rows that have the same value in a kept column.
 
 A segment is compared with the calibration's rows of the same segment. The accuracy is estimated
-with the source rows of the segment, because other segments may have other class frequencies. The
-drift of the confidence, the predicted class and the kept columns is measured. Intervals from labels
-and p-values are corrected for the number of segments.
+with the source rows of the segment, because other segments may have other class frequencies.
+Intervals from labels and p-values are corrected for the number of segments.
 
-If segments are predicted classes, only labels can judge them. The estimators compare how often each
-class is predicted, and all rows of such a segment have the same predicted class.
+If segments are predicted classes, only labels can judge them. The estimators need the frequencies
+of predicted classes, but such a segment has a single predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,28 +29,28 @@ from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
 from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
 from covcal_cli.watch.verdict import verdict_on
 
-PREDICTED = "predicted"  # means the predicted class of a row, unless a column has this name
-_MOST_SEGMENTS = 30  # more segments do not fit on one page
-_MOST_ROWS = 20_000  # at most this many rows of a segment are read
-_LEAST_SOURCE = 50  # an estimate needs at least this many source rows of the segment
+PREDICTED = "predicted"  # Stands for the predicted class, unless a column has this name.
+_MOST_SEGMENTS = 30  # Maximum number of segments.
+_MOST_ROWS = 20_000  # Maximum number of rows to read from a segment.
+_LEAST_SOURCE = 50  # Minimum number of source rows for an estimate.
 
 
 @dataclass(frozen=True)
 class Segments:
-    """The column whose values are the segments, and the calibration's rows of each segment."""
+    """The segments of a column, with the calibration's rows of each segment."""
 
     column: str
     tolerance: float
-    level: float  # a drift is reported if its p-value is at most this level
-    # For each segment, summaries of the confidence, the predicted class and the kept columns.
+    level: float  # Significance level of drifts.
+    # Summaries of confidence, predicted class and kept columns, by segment.
     sketches: Mapping[str, Sequence[ColumnSketch]]
-    sources: Mapping[str, SourceRows]  # for each segment, the labelled source rows
+    sources: Mapping[str, SourceRows]  # labelled source rows by segment
 
 
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments of a column; without the calibration's rows if its file has changed."""
+    """Return the segments of a column. Return no segments if the calibration's file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})
@@ -67,7 +66,7 @@ def segments_in_file(
     calibration: Calibration,
     reference: Reference,
 ) -> Segments:
-    """Return the segments of a column, with rows of the calibration's open features file."""
+    """Return the segments of a column in the calibration's open features file."""
     sketches: dict[str, list[ColumnSketch]] = {}
     sources: dict[str, SourceRows] = {}
     classes = calibration.classes
@@ -96,7 +95,7 @@ def segments_of(
     entry: Measured,
     calibration: Calibration,
 ) -> Iterator[SegmentVerdict]:
-    """Yield the verdict on every segment of a period, sorted by the name of the segment."""
+    """Yield the verdict on every segment of a period, sorted by name."""
     classes = calibration.classes
     parts = _parts(segments.column, target, rows, classes)
     for name, part in parts:
@@ -175,7 +174,7 @@ def _predicted(domain: Domain, rows: Rows) -> Integers:
 def _values(
     column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
 ) -> dict[str, AnyArray]:
-    """Return the confidence, predicted class and kept columns of these rows, each by its name."""
+    """Return the confidence, predicted class and kept columns of rows, by name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
         CONFIDENCE: calibrated_confidence(domain, rows, scaled),

@@ -1,14 +1,13 @@
-"""Make the reference data of a calibration, and compute the numbers that `covcal watch` follows.
+"""Make the reference data of a calibration, and compute the signals of `covcal watch`.
 
-A signal is one number per row, such as the confidence. `covcal watch` uses the mean rank of a
-period's rows among the reference rows, minus one half, as in the Mann-Whitney test. With a few
-dozen rows, this mean rank is nearly normally distributed.
+A signal is one number per row, such as the confidence. `covcal watch` compares the ranks of new
+rows and reference rows, as the Mann-Whitney test does. With a few dozen rows, a mean rank is nearly
+normally distributed.
 
-For signals from the classifier's outputs, the reference rows are the target's training and
-validation rows. The density ratio and the aligned logits were fitted to the target's training rows,
-so their values may differ on these rows and on later rows. So for these two signals, the reference
-rows are only the target's validation rows. The source's training rows are never used, because the
-classifier was trained on them.
+The reference rows of most signals are the target's training and validation rows. The density ratio
+and the aligned logits were fitted to the target's training rows. So their reference rows are only
+the target's validation rows. The source's training rows are never used, because the classifier was
+trained on them.
 """
 
 from collections.abc import Sequence
@@ -49,18 +48,18 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # with more classes, the reference data contain no clusters
-_MOST_CLASSES_PLACED = 50  # with more classes, the reference data contain no `ClassPlaces`
-_MOST_CLASSES = 10  # at most this many classes have a signal
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # at most 16 axes, with 20 000 numbers in all axes
+_MOST_CLASSES_CLUSTERED = 100  # With more classes, the reference data contain no clusters.
+_MOST_CLASSES_PLACED = 50  # With more classes, the reference data contain no `ClassPlaces`.
+_MOST_CLASSES = 10  # Maximum number of classes with a signal.
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # At most 16 axes, with 20 000 numbers in all axes.
 _ROWS_PER_AXIS = 10
-_RANK_RIDGE = 0.01  # added to the diagonal of the correlations, which makes the matrix invertible
-_STEPS = 8  # number of iterations that find the axes
+_RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.
+_STEPS = 8  # Number of subspace iterations.
 # Domains are compared with at most 10 million numbers, but with at least 1000 rows.
 _LEAST_POINTS, _MOST_VALUES = 1000, 10_000_000
-_MOST_ROWS = 5000  # axes are computed from at most this many rows
-_CONSTANT = 1e-7  # a column is constant if its standard deviation is below this share of its mean
-_RIDGE = 1e-3  # this share of the mean variance is added to variances, to invert the covariance
+_MOST_ROWS = 5000  # Maximum number of rows for computing the axes.
+_CONSTANT = 1e-7  # Relative standard deviation below which a column counts as constant.
+_RIDGE = 1e-3  # Ridge of the covariance, as a share of the mean variance.
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
@@ -78,8 +77,8 @@ def reference_of(
 ) -> Reference | None:
     """Make the reference data of a calibration from its features file.
 
-    Return None if there are fewer than 2 labelled source validation rows. If there are too many
-    rows, `seed` draws some of them. `scaled` are the logits that the calibration scales.
+    Return None if there are fewer than 2 labelled source validation rows. `scaled` are the logits
+    that the calibration scales. `seed` is for subsampling.
     """
     sketched = sketched_rows(file, seed)
     if sketched is None:
@@ -155,13 +154,13 @@ def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
 
 
 def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
-    """Return the rows of a domain that are the reference of its signals."""
+    """Return the reference rows of a domain."""
     splits = ESTIMATED if domain.name == "target" else ("validation",)
     return _drawn(domain, of, seed, *splits)
 
 
 def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Domain, Rows]:
-    """Return the domain and the rows of the calibration's file that are the reference rows."""
+    """Return the reference rows in the calibration's features file, with their domain."""
     domain = file.require_target() if reference.baseline == "target" else file.require_source()
     return domain, _baseline_rows(domain, reference.coordinates.of, seed)
 
@@ -169,7 +168,7 @@ def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Dom
 def _signals(
     file: FeatureFile, baseline: Domain, scaled: ScaledLogits, coordinates: Coordinates, seed: int
 ) -> tuple[tuple[Signal, ...], Packed | None]:
-    """Return all signals, and the matrix that makes the signals about axes uncorrelated."""
+    """Return all signals, and the whitening matrix of the axis signals."""
     of = coordinates.of
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
@@ -186,11 +185,11 @@ def _signals(
 
 
 def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinates:
-    """Fit coordinates to the rows of both domains, with their moments and density ratio."""
+    """Fit coordinates, moments and density ratio to both domains."""
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Use the same number of rows of each domain: a larger domain would determine the axes.
+    # Use equally many rows of each domain: a larger domain would determine the axes.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -206,9 +205,9 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 
 
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the classes that get a signal: the most frequently predicted classes, ascending.
+    """Return the most frequently predicted classes, ascending: these classes get a signal.
 
-    If there are two classes, one signal is enough, because the two margins differ only in sign.
+    With two classes, one signal is enough, because the margins differ only in sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
@@ -242,7 +241,7 @@ def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> F
 def signal(
     name: str, values: Floats, *, class_number: int | None = None, axis: int | None = None
 ) -> Signal:
-    """Summarise the values that a signal has on the n reference rows, shape (n,)."""
+    """Summarise the values (n,) of a signal on the reference rows."""
     sketch = quantiles(values)
     own_ranks = ranks(sketch.values, values)
     mean, variance = float(own_ranks.mean()), float(own_ranks.var())
@@ -250,10 +249,9 @@ def signal(
 
 
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
-    """Return a signal for each axis of coordinates (n, p), and a matrix that decorrelates them.
+    """Return a signal for each axis of coordinates (n, p), and their whitening matrix.
 
-    The matrix is estimated from the rows, so fewer axes are used if there are few rows. A constant
-    coordinate has no signal.
+    With few rows, fewer axes are used. Constant coordinates are left out.
     """
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
     sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
@@ -269,15 +267,15 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the largest number of rows to compare domains with; it is smaller for wide rows."""
+    """Return the maximum number of rows for comparing domains: fewer rows if rows are wide."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 
 
 def points(domain: Domain, rows: Rows, of: Space) -> Floats:
-    """Return the features of rows, or their logits minus the mean of each row, shape (n, d).
+    """Return the features or the centred logits of rows, (n, d).
 
-    A logit of -inf is replaced by the lowest other logit of its row.
+    A logit of -inf is replaced by the lowest finite logit of its row.
     """
     if of == "features":
         return domain.features(rows)
@@ -290,10 +288,7 @@ def points(domain: Domain, rows: Rows, of: Space) -> Floats:
 
 
 def fit_axes(cloud: Floats, seed: int) -> Axes:
-    """Standardise points (n, d), and return their leading principal axes.
-
-    The axes are found by subspace iteration. The start is random with a fixed seed.
-    """
+    """Return the leading principal axes of standardised points (n, d), by subspace iteration."""
     mean, scale = cloud.mean(axis=0, dtype=np.float64), cloud.std(axis=0, dtype=np.float64)
     varies = (scale > _CONSTANT * np.abs(mean)) & (scale > np.finfo(np.float32).tiny)
     scale = np.where(varies, scale, np.maximum(1.0, np.abs(mean)))
@@ -324,14 +319,14 @@ def direction(first: Moments, second: Moments) -> Float64s:
 
 
 def squared_distance(first: Moments, second: Moments) -> float:
-    """Return the squared Mahalanobis distance of two domains, corrected for sampling noise."""
+    """Return the squared Mahalanobis distance of two domains, corrected for bias."""
     difference = first.mean.values.astype(np.float64) - second.mean.values
     squared = float(difference @ direction(first, second))
     return max(0.0, squared - len(difference) * (1 / first.rows + 1 / second.rows))
 
 
 def _pooled(first: Moments, second: Moments) -> Float64s:
-    """Return the pooled covariance of two domains, with a ridge that makes it invertible."""
+    """Return the pooled covariance of two domains, plus a ridge."""
     total = max(1, first.rows + second.rows - 2)
     parts = [(part.rows - 1) / total * part.covariance.values for part in (first, second)]
     both: Float64s = np.stack(parts).sum(axis=0, dtype=np.float64)

@@ -1,32 +1,30 @@
 """Judge a period: whether its confidence is right, and whether its rows changed.
 
-Real rows change every week, and most changes leave the confidence right. So there are two answers.
-The verdict says whether the confidence is right: it compares the interval of the gap (mean
-confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
+Rows change often, and most changes leave the confidence right. So there are two answers. The
+verdict says whether the confidence is right: it compares the gap (mean confidence minus accuracy)
+with a tolerance. The alarm says whether the rows changed.
 
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
-have begun in any period j. For every signal and every j, the rows from period j on ("after") are
-compared with the reference rows and the rows of earlier periods ("before"). Let u be the rank of a
-row among the reference rows, and D the mean of u over "after" minus the mean over "before". Let v
-be the variance of D, var(u) (1 / n_after + 1 / n_before), which includes the sampling noise of the
-reference. While nothing changes, D is approximately normal with mean 0 and variance v. Suppose that
-a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood ratio of
-change to no change is
+have begun in any period j. So the rows from period j on ("after") are compared with all earlier
+rows and the reference rows ("before"), for every signal. Let u be the rank of a row among the
+reference rows. Let D be the mean of u over "after" minus the mean over "before", and v = var(u) (1
+/ n_after + 1 / n_before) its variance. Without a change, D is approximately normal with mean 0.
+Suppose that a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood
+ratio of change to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
-Because the true mean of the reference is unknown, D is a difference of two sample means. Such a
-test is called group-invariant (Perez-Ortiz et al., "E-statistics, group invariance and
-anytime-valid testing", 2024). While nothing changes, the mean of E_j is 1. Several uncorrelated
-differences can be tested together. With p differences, the square root is raised to the power p,
-and D^2 becomes a sum of squares; the mean of E_j is still 1. The average of E_j over several values
-of tau and several signals has mean 1 too, even if the signals are correlated.
+This test is group-invariant: it does not need the true mean of the reference (Perez-Ortiz et al.,
+"E-statistics, group invariance and anytime-valid testing", 2024). Without a change, E_j has mean 1.
+For p uncorrelated signals together, the square root is raised to the power p, and D^2 becomes a sum
+of squares. An average of E_j over values of tau and signals has mean 1 too, even if the signals are
+correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
-"E-detectors", 2024). While nothing changes, R minus the number of periods is a martingale. By
-Ville's inequality, the probability that R reaches c within n periods is at most n / c (MATHEMATICS,
-section 12). The alarm is raised if R reaches c = periods per year / allowed false alarms per year.
-So the rate of false alarms is at most the allowed rate, however often you look at R.
+"E-detectors", 2024). Without a change, R minus the number of periods is a martingale. By Ville's
+inequality, the probability that R reaches c within n periods is at most n / c (MATHEMATICS, section
+12). The alarm is raised if R reaches c = periods per year / allowed false alarms per year. This
+limits the rate of false alarms, however often you look at R.
 """
 
 import math
@@ -55,7 +53,8 @@ from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
 # E_j is averaged over these values of tau, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-# Only the latest 1000 periods can be the start of a change. Without this limit, R could be larger.
+# Maximum number of periods in which a change may have begun. The limit only lowers R, so the alarm
+# stays valid.
 _MOST_STARTS = 1000
 
 
@@ -63,11 +62,11 @@ _MOST_STARTS = 1000
 class Alarm:
     """The evidence that the rows have changed, after the last period."""
 
-    log_evidence: float  # logarithm of R
-    log_threshold: float  # logarithm of c
-    raised: bool  # whether R is at least c
-    start: int  # number of periods before the most likely start of the change
-    signal: int  # number of the strongest signal, or of the first axis if the axes are strongest
+    log_evidence: float  # Logarithm of R.
+    log_threshold: float  # Logarithm of c.
+    raised: bool  # Whether R is at least c.
+    start: int  # Number of periods before the most likely start of the change.
+    signal: int  # Number of the strongest signal; for axes, of the first axis.
 
 
 def alarm(
@@ -83,22 +82,21 @@ def alarm(
     Parameters
     ----------
     rows, means : ndarrays of shape (t, S) float64
-        For each period and signal: the number of rows, and the mean rank of these rows minus the
-        mean rank of the reference rows. The number of rows of a missing signal is 0.
+        The number of rows, and their mean rank minus that of the reference rows, by period and
+        signal. A missing signal has 0 rows.
     reference_rows, variances : ndarrays of shape (S,) float64
-        For each signal: the number of reference rows, and the variance of their ranks, above 0.
+        The number of reference rows of each signal, and the variance of their ranks, above 0.
     threshold : float
-        The number c above 1 that R must reach.
+        The threshold c of R, above 1.
     joint : ndarray of shape (p, p) float64, optional
-        A matrix that makes the last p signals uncorrelated, after each signal is divided by its
-        standard deviation. The p signals are tested together, for a change in any direction.
+        The whitening matrix of the last p standardised signals, which are tested together.
     """
     periods = len(rows)
     counts = np.vstack([np.zeros(rows.shape[1]), rows.cumsum(axis=0)])
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the rows after each start with the rows before it. The reference has mean 0.
+    # Compare the rows after each start with the rows before. The reference has mean 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -108,7 +106,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # If a signal has no rows after a start, its E is 1, which is no evidence.
+    # Without rows after a start, E is 1: no evidence.
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -120,7 +118,7 @@ def alarm(
 def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
     """Return log E of p standardised differences D, from `squares` = |D|^2 and `noise` = v.
 
-    E is the mean of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v + tau^2))) over all tau.
+    E is the mean over all tau of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v + tau^2))).
     """
     logs = [
         0.5 * p * np.log(noise / (noise + size**2))
@@ -131,21 +129,20 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-_SMALLEST = 0.005  # a smaller change of a class's share is not mentioned
+_SMALLEST = 0.005  # smaller changes of a class's share are not mentioned
 
 
 def verdict_on(
     entry: Measured, pool: Pool | None, tolerance: float
 ) -> tuple[Verdict, Gap | None, str]:
-    """Return the verdict on a period, the gap between confidence and accuracy, and the reason.
+    """Return the verdict on a period, the gap and the reason.
 
-    `pool` is the gap from labels since the rows last changed. The interval of this gap decides. If
-    this interval is too wide and contains the estimated gap, the estimate decides, as without
-    labels.
+    The gap from labels (`pool`) decides. If the interval of this gap is too wide and contains the
+    estimated gap, the estimate decides.
 
-    Only the middle half of the estimated range counts, because the whole range is too wide for any
-    verdict. On the streams of `choose`, 116 verdicts "holds" use the middle half. Labels contradict
-    10 of these verdicts, and no verdict "off".
+    Only the middle half of an estimated range is used, because the whole range is too wide. On the
+    benchmark's development streams, labels contradict 10 of 116 such verdicts "holds", and no
+    "off".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -189,7 +186,8 @@ def alarm_after(
 ) -> RaisedAlarm:
     """Return the alarm after the last period, with a description of the change.
 
-    Periods are compared with the reference data, or, with `is_own_baseline`, with the first period.
+    Periods are compared with the reference data. If `is_own_baseline`, they are compared with the
+    first period.
     """
     if is_own_baseline:
         state, signal = _alarm_within(entries, reference, threshold)
@@ -209,9 +207,9 @@ def alarm_of(
 ) -> tuple[Alarm, str]:
     """Return the alarm after the last period, and the signal with the strongest evidence.
 
-    `signals` has, for each period, the number of rows and the difference of each signal.
+    `signals` has the number of rows and the differences of all signals, by period.
     """
-    # A signal whose reference values are all equal has no ranks to compare.
+    # A constant signal has no ranks to compare.
     moving = [signal for signal in reference.signals if signal.variance > 0]
     if not moving:
         return Alarm(0.0, float(np.log(threshold)), False, len(signals) - 1, 0), "no signal"
@@ -259,7 +257,7 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the number of rows and the mean of each signal in each period, shape (t, S) each."""
+    """Return the number of rows and the mean by period and signal, (t, S)."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
@@ -284,9 +282,10 @@ def change_in_words(
     signal: str,
     baseline: Measured | None = None,
 ) -> str:
-    """Say how the periods since a change differ from the calibration's rows, or from `baseline`.
+    """Describe a change, from the periods since it began.
 
-    `signal` is the name of the signal with the strongest evidence.
+    `signal` is the name of the strongest signal. Periods are compared with the calibration's rows,
+    or with `baseline`.
     """
     rows = np.array([entry.rows for entry in entries], dtype=np.float64)
     rows = rows / max(rows.sum(), 1.0)
@@ -294,10 +293,10 @@ def change_in_words(
     predicted = rows @ np.array([entry.predicted for entry in entries])
 
     def share_before(signal: Signal) -> float:
-        """Return how often the class of a signal was predicted before."""
+        """Return how often the class of a signal was predicted before the change."""
         if baseline is not None:
             return float(baseline.predicted[signal.class_number or 0])
-        # A class is predicted for the rows in which its margin is above 0.
+        # A class is predicted if its margin is above 0.
         return 1 - float(signal.ranks(np.zeros(1))[0])
 
     def share_in_words(signal: Signal) -> str:

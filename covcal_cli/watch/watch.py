@@ -46,16 +46,17 @@ from covcal_cli.watch.reference import Reference, identity_of
 class WatchSettings:
     """The settings of ``covcal watch``."""
 
-    by: str | None = None  # a column of dates
-    every: str = "week"  # a unit of time, or a number of rows, as text
-    false_alarms: float = 0.05  # the largest allowed number of false alarms per year
-    # If confidence and accuracy differ by more than this tolerance, the verdict is "off".
+    by: str | None = None  # A column of dates.
+    every: str = "week"  # A unit of time, or a number of rows, as text.
+    false_alarms: float = 0.05  # Maximum number of false alarms per year.
+    # Tolerance for the difference between mean confidence and accuracy.
     tolerance: float = 0.05
-    stable: int = 8  # an alarm ends after this many periods without another change; 0 for never
-    # A kept column, or "predicted". Each value of this column gets a verdict of its own.
+    # Number of periods without another change after which an alarm ends; 0 for never.
+    stable: int = 8
+    # A kept column, or "predicted". Each value gets its own verdict.
     segment: str | None = None
-    target_labels: bool = False  # whether target labels in the files are used
-    metrics: tuple[Wanted, ...] = ()  # metrics to estimate for every period
+    target_labels: bool = False  # Whether target labels in the files are used.
+    metrics: tuple[Wanted, ...] = ()  # Metrics to estimate for every period.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -93,37 +94,35 @@ def watch(
     force: bool = False,
     wrote: Callable[[Path], None] = lambda _: None,
 ) -> Watched:
-    """Judge the periods of some files, and append them to a history.
+    """Judge the periods of files, and append them to a history.
 
     Parameters
     ----------
     files : sequence of Path
         Features or adapted files with a target. A file is one period, unless `settings.by` or
-        `settings.every` cuts it into several. ``NAME=FILE`` gives a period a name; by default it is
-        the name of the file. Without files, `labels` are joined to the periods of the history.
+        `settings.every` divides it. ``NAME=FILE`` gives a period a name; by default it is the name
+        of the file. Without files, `labels` are joined to the periods of the history.
     document : Path
         The calibration.
     settings : WatchSettings
-        How files are cut into periods, and how the periods are judged.
+        How files are divided into periods, and how periods are judged.
     history : Path, optional
-        A file of JSON lines. The alarm and the labels also use the periods in this file. New
-        periods are appended to this file.
+        A file of JSON lines. The periods in this file are evidence, and new periods are appended.
     networks : Path, optional
-        The adapted file with the networks of an fl method, if this file has moved.
+        The adapted file with the networks, if it has moved.
     labels : Path, optional
         A CSV with labels that arrived late, in the columns id and label.
     decide : Path, optional
-        A decide.json that was made with this calibration. The promise of the decision is tested on
-        the rows that the decision accepts.
+        A decide.json that was made with this calibration, to test its promise.
     costs : Path, optional
-        A costs.json in the format of `covcal decide`. Every period then has the mean cost per row,
-        supposing that every row is accepted.
+        A costs.json in the format of `covcal decide`. Every period then has a mean cost per row, as
+        if all rows were accepted.
     join : bool
-        Whether to add further rows to a period that is in the history already.
+        Whether to add further rows to a recorded period.
     force : bool
-        Whether to replace a period that is in the history already.
+        Whether to replace a recorded period.
     wrote : callable
-        Called with the path of the reference data, if they are written to a file.
+        Called with the path of new reference data.
 
     Raises
     ------
@@ -170,7 +169,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # if a file has changed, its rows are no longer the rows in the history
+    if not files:  # a changed file no longer holds the rows of the history
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(
@@ -259,7 +258,7 @@ def extended(
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
     """Return the files of recorded periods, and a warning for each file that is not opened.
 
-    A file outside the history's folder is opened only if the command names it.
+    For safety, files outside the history's folder are opened only if the command names them.
     """
     files: dict[Source, None] = {}
     for entry in periods:
@@ -285,7 +284,7 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 def _fresh(
     measured: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
 ) -> tuple[dict[str, Measured], list[str]]:
-    """Return the new and changed periods in a dictionary by name, and notes."""
+    """Return the new and changed periods by name, and notes."""
     recorded = {period.measured.period: period.measured for period in history.of(sha256)}
     fresh: dict[str, Measured] = {}
     notes = []
@@ -329,7 +328,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the new periods and True; if no period is new, return the last period and False."""
+    """Return the new periods and True. If there are none, return the last period and False."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -352,7 +351,7 @@ def _repeats(entry: Measured, others: Mapping[str, Measured]) -> list[str]:
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
-    """Return a note that names periods without rows just before a reported period."""
+    """Return a note that names missing periods before the reported periods."""
     asked = {period.measured.period for period in reported}
     missing = [
         name
