@@ -38,8 +38,8 @@ class ApplySettings:
     """The settings of ``covcal apply``."""
 
     domain: DomainName = "target"
-    split: str = ALL  # all, train, validation or test
-    confidence_only: bool = False  # whether to leave out the probabilities of all classes
+    split: str = ALL  # All, train, validation or test.
+    confidence_only: bool = False  # Whether to leave out the probabilities of all classes.
     # Accept a file whose images were preprocessed differently than the calibration's.
     allow_other_preprocessing: bool = False
 
@@ -60,9 +60,9 @@ class ApplyReport:
     mean_confidence: float
     label_is_not_top: int  # number of rows in which another class is more probable than the label
     method_used: str
-    temperature: float  # T_f
-    aligned_temperature: float | None  # for a blend, the temperature T_a of the aligned logits
-    # the adapted file from whose networks the aligned logits come; None if not needed
+    temperature: float  # T_f.
+    aligned_temperature: float | None  # For a blend, the temperature T_a of the aligned logits.
+    # The adapted file from whose networks the aligned logits come; None if not needed.
     networks: Path | None
     # If rows can have several labels: the mean calibrated probability of each label.
     # The fields above are then about the first label.

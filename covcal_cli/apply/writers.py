@@ -36,11 +36,11 @@ from covcal_cli.formats.writer import HDF5Writer
 class AppliedRows:
     """A block of m calibrated rows."""
 
-    ids: NDArray[np.bytes_]  # UTF-8, all of the same length
-    label_index: Labels  # the classifier's label, which calibration never changes
-    confidence: Float32s  # the calibrated probability of this label
-    probabilities: Float32s | None  # (m, K); None if only the confidence is written
-    # which rows a decision accepts: (m,), or (m, K) for several labels
+    ids: NDArray[np.bytes_]  # UTF-8, all of the same length.
+    label_index: Labels  # The classifier's label, which calibration never changes.
+    confidence: Float32s  # The calibrated probability of this label.
+    probabilities: Float32s | None  # (m, K); None if only the confidence is written.
+    # Which rows a decision accepts: (m,), or (m, K) for several labels.
     accept: Booleans | None = None
     # which classes a decision puts into the set of each row: (m, K)
     members: Booleans | None = None
@@ -53,15 +53,15 @@ class AppliedRows:
 class Layout:
     """The columns and the size of the output, which are known before the first row."""
 
-    rows: int  # number of rows
-    classes: Sequence[str]  # names, length K
-    id_dtype: np.dtype[Any]  # the type of `AppliedRows.ids`
+    rows: int  # Number of rows.
+    classes: Sequence[str]  # Names, length K.
+    id_dtype: np.dtype[Any]  # The type of `AppliedRows.ids`.
     with_probabilities: bool
     # names and hashes of the inputs, for formats that can store them
     provenance: Mapping[str, str | int | float]
     with_decision: bool = False
     with_sets: bool = False
-    integer_ids: bool = False  # whether ids are integers in the input
+    integer_ids: bool = False  # Whether ids are integers in the input.
     # Whether a row can have several of the `classes` as labels. Then no single label is the answer.
     is_multilabel: bool = False
 
@@ -313,19 +313,19 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # how many numbers are written at a time
-_SPECIAL = re.compile(rb'[",\n\r]')  # CSV needs quotes around a field with one of these characters
+_BLOCK_VALUES = 1 << 14  # How many numbers are written at a time.
+_SPECIAL = re.compile(rb'[",\n\r]')  # CSV needs quotes around a field with one of these characters.
 _UNUSED = b"\xff"
 _DIGITS = 9  # with this many digits, different float32 numbers have different texts
 
 # A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # the characters before the digits: a comma, or ",0.0"
-        ("zeros", "<u2"),  # two more zeros after the point, for small numbers
-        ("first", "<u2"),  # the first digit; for a number with an exponent, also the decimal point
-        ("middle", "<u4"),  # four digits
-        ("last", "<u4"),  # four digits
+        ("start", "<u4"),  # The characters before the digits: a comma, or ",0.0".
+        ("zeros", "<u2"),  # Two more zeros after the point, for small numbers.
+        ("first", "<u2"),  # The first digit; for a number with an exponent, also the decimal point.
+        ("middle", "<u4"),  # Four digits.
+        ("last", "<u4"),  # Four digits.
         ("exponent", "<u4"),
     ]
 )

@@ -130,7 +130,7 @@ class Record(Document):
     n: Number  # number of labelled target test rows
     metrics: Mapping[str, Mapping[str, float | None]]
     fits: Mapping[str, Fit]
-    refused: Mapping[str, str]  # reasons by method that cannot be fitted
+    refused: Mapping[str, str]  # Reasons by method that cannot be fitted.
     # Estimates of the accuracy, the combined estimate first.
     estimates: tuple[Estimate, ...]
     # Durations of methods and of stages of adapt.

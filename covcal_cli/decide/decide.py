@@ -78,11 +78,11 @@ _NEAR = 1e-5
 class DecideSettings:
     """The settings of ``covcal decide``."""
 
-    error: float | None = None  # maximum error of the accepted rows
-    coverage: float | None = None  # share of rows whose set must contain the right class
+    error: float | None = None  # Maximum error of the accepted rows.
+    coverage: float | None = None  # Share of rows whose set must contain the right class.
     certainty: float = 0.9
-    certain_sets: bool = False  # whether `certainty` applies to sets too
-    # whether the guarantee covers only the rows of this file
+    certain_sets: bool = False  # Whether `certainty` applies to sets too.
+    # Whether the guarantee covers only the rows of this file.
     these_rows: bool = False
     # "marked" (labels from covcal label), "none", or "auto" (marked if usable)
     labels: str = "auto"

@@ -67,9 +67,9 @@ from covcal_cli.maths.acceptance import OUTSIDE
 from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
-HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # stands for a label that `read_draw` does not return
-MARKED = "marked"  # the group in the HDF5 file
-LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet
+HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw` does not return.
+MARKED = "marked"  # The group in the HDF5 file.
+LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
 # If rows can have several labels, each label has datasets with these endings.
 _OF_EACH_LABEL = ("/logits", "/labels")
@@ -84,25 +84,25 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 class Batch:
     """The description of one batch of drawn rows."""
 
-    drawn: int  # n_b, the number of drawn rows
-    population: int  # N_b, the number of rows that no earlier batch drew
+    drawn: int  # n_b, the number of drawn rows.
+    population: int  # N_b, the number of rows that no earlier batch drew.
     seed: int
-    splits: tuple[str, ...]  # splits whose rows could be drawn, the same for all batches
-    score: str  # description of the score from which probabilities were computed
+    splits: tuple[str, ...]  # Splits whose rows could be drawn, the same for all batches.
+    score: str  # Description of the score from which probabilities were computed.
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
     """Target rows that were drawn in batches, m rows in ascending order, with their labels."""
 
-    rows: Rows  # (m,), row numbers in the target
-    inclusion: Float64s  # (m,), the probability with which each row was drawn, above 0
-    batch: Integers  # (m,), the batch of each row as an index into `batches`
+    rows: Rows  # (m,), row numbers in the target.
+    inclusion: Float64s  # (m,), the probability with which each row was drawn, above 0.
+    batch: Integers  # (m,), the batch of each row as an index into `batches`.
     # (m,), from 0 to n_b - 1: the stratum is the unit of length from which the row was drawn.
     # Neighbouring strata contain similar rows. A row with probability 1 has its own stratum.
     stratum: Integers
-    labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`
-    batches: tuple[Batch, ...]  # the batches in the order in which they were drawn
+    labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`.
+    batches: tuple[Batch, ...]  # The batches in the order in which they were drawn.
     # The frame has the rows that could be drawn, ascending, or `MAX_FRAME` of these rows.
     # The frame is empty if the draw was read without its labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
@@ -346,11 +346,11 @@ def _damaged(file: FeatureFile, what: str) -> CovcalError:
     return CovcalError(f"{file.path}: the picked rows in /{MARKED} {what}: {_AGAIN}")
 
 
-FLOOR = 0.2  # the share of the draw in which every row has the same probability
-_ROUNDING = 1e-9  # the largest rounding error of a sum of lengths
-_SIGMAS = 6.0  # an estimated population may be wrong by this many standard errors
-_BANDS = 5  # number of bands into which rows are divided by score
-_CHUNK = 1 << 16  # number of rows that are processed at a time
+FLOOR = 0.2  # The share of the draw in which every row has the same probability.
+_ROUNDING = 1e-9  # The largest rounding error of a sum of lengths.
+_SIGMAS = 6.0  # An estimated population may be wrong by this many standard errors.
+_BANDS = 5  # Number of bands into which rows are divided by score.
+_CHUNK = 1 << 16  # Number of rows that are processed at a time.
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:

@@ -52,7 +52,7 @@ _FACTS = re.compile(
 )
 # If a column has empty cells, pandas writes a class number as 2.0.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # leading zeros are restored up to this number of digits
+_WIDEST = 20  # Leading zeros are restored up to this number of digits.
 # If chance would sort the labels with a smaller probability, somebody has sorted them.
 _LEAST_CHANCE = 1e-3
 _RAREST = 1e-4  # the same limit if labels seem to have moved by a line

@@ -69,18 +69,18 @@ class Labelling:
     If rows can have several labels, the numbers are sums over the labels.
     """
 
-    new: int  # number of rows that had no label before, and now have a label
-    replaced: int  # number of rows whose label changed
-    labelled: int  # number of drawn rows with a label
-    empty: int  # number of drawn rows without a label
-    cells: int  # number of rows in the sheets
-    empty_cells: int  # number of rows in the sheets without a label
-    batches: int  # number of batches in which rows were drawn
-    for_decision: bool  # whether the last batch was drawn to prove the promise of a decision
-    has_source: bool  # whether the file has source rows, which calibrate needs
-    agreement: Agreement | None = None  # None if no row has labels by two people
-    differing: tuple[str, ...] = ()  # sentences about the rows on which labellers disagree
-    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # results of several labels
+    new: int  # Number of rows that had no label before, and now have a label.
+    replaced: int  # Number of rows whose label changed.
+    labelled: int  # Number of drawn rows with a label.
+    empty: int  # Number of drawn rows without a label.
+    cells: int  # Number of rows in the sheets.
+    empty_cells: int  # Number of rows in the sheets without a label.
+    batches: int  # Number of batches in which rows were drawn.
+    for_decision: bool  # Whether the last batch was drawn to prove the promise of a decision.
+    has_source: bool  # Whether the file has source rows, which calibrate needs.
+    agreement: Agreement | None = None  # None if no row has labels by two people.
+    differing: tuple[str, ...] = ()  # Sentences about the rows on which labellers disagree.
+    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # Results of several labels.
 
 
 def label(

@@ -73,9 +73,9 @@ from covcal_cli.maths.weights import newton
 LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
-NEAREST = 0.0025  # forecasts are at least this far from 0 and 1
-_HALVINGS = 60  # so many halvings make a range of length 3 as short as rounding errors
-_FEW = (1, 2, 3)  # for these numbers of events, the interval's end is a Poisson quantile
+NEAREST = 0.0025  # Forecasts are at least this far from 0 and 1.
+_HALVINGS = 60  # So many halvings make a range of length 3 as short as rounding errors.
+_FEW = (1, 2, 3)  # For these numbers of events, the interval's end is a Poisson quantile.
 LEAST_LABELS = 5
 # The effective number of rows of a metric is at most this many times its number of labels.
 # Without this limit, wrong probabilities could make an interval too narrow.
@@ -199,11 +199,11 @@ class LabelSpread:
     """A metric that is estimated from labels, with the moments from which its variance follows."""
 
     value: float
-    labels: int  # number of labelled rows from which the metric is estimated
-    design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design
+    labels: int  # Number of labelled rows from which the metric is estimated.
+    design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design.
     # The variance of a mean over classes needs both moments.
-    first: Float64s  # (n,), mean of g y, where y is 1 with probability p
-    second: Float64s  # (n,), mean of g^2 y
+    first: Float64s  # (n,), mean of g y, where y is 1 with probability p.
+    second: Float64s  # (n,), mean of g^2 y.
 
     @property
     def interval(self) -> Interval:

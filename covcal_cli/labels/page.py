@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
 
     from covcal_cli.data.domain import RowShape
 
-_LEFT_OUT = ("label", "inclusion", "draw")  # columns that do not help a person to label
-_LONG = 60  # a column of longer texts, or of several lines, is shown as text, not in the table
-_FILE = Path("page")  # the path that `document_text` asks for, although a page contains no paths
-LONGEST_SIDE = 256  # longest side of a thumbnail in pixels
-_MOST_BYTES = 24_000  # limit of a thumbnail; 60 thumbnails in base 64 then take less than 2 MB
-_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried until the image is small enough
+_LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person to label.
+_LONG = 60  # A column of longer texts, or of several lines, is shown as text, not in the table.
+_FILE = Path("page")  # The path that `document_text` asks for, although a page contains no paths.
+LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
+_MOST_BYTES = 24_000  # Limit of a thumbnail; 60 thumbnails in base 64 then take less than 2 MB.
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried until the image is small enough.
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -132,8 +132,8 @@ def _source(text: str) -> str:
 class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
-    uris: Sequence[str | None]  # data URI of each row; empty if unreadable, None without images
-    unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
+    uris: Sequence[str | None]  # Data URI of each row; empty if unreadable, None without images.
+    unreadable: Mapping[str, str]  # By id of the row, the reason why its image could not be read.
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:

@@ -74,10 +74,10 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_UNSEEN = ("train", "validation")  # not the test split, on which `evaluate` measures
-_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # mean absolute value of a standard normal number
-_EXACT_ROWS = 1 << 20  # with more rows, scores are stored in 32 bits
-_CHUNK = 1 << 18  # number of rows that are processed at a time
+_UNSEEN = ("train", "validation")  # Not the test split, on which `evaluate` measures.
+_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal number.
+_EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
+_CHUNK = 1 << 18  # Number of rows that are processed at a time.
 
 
 @checked_settings
@@ -85,9 +85,9 @@ _CHUNK = 1 << 18  # number of rows that are processed at a time
 class PickSettings:
     """The settings of ``covcal pick``."""
 
-    rows: int = 50  # number of rows to draw
-    labellers: int = 1  # number of people who label rows; each person gets a sheet
-    overlap: int = 0  # number of rows that all labellers get
+    rows: int = 50  # Number of rows to draw.
+    labellers: int = 1  # Number of people who label rows; each person gets a sheet.
+    overlap: int = 0  # Number of rows that all labellers get.
     seed: int = 0
     # Splits to draw from. By default, a first batch is drawn from training and validation rows.
     # A later batch is drawn from the splits of the first batch.
@@ -118,11 +118,11 @@ class PickReport:
     widths are root mean squares over the labels.
     """
 
-    sheet: Sheet  # all drawn rows
-    sheets: tuple[Sheet, ...]  # the sheet of each labeller; only `sheet` if there is one labeller
-    pages: tuple[Path, ...]  # the written pages, in the order of the sheets
-    classes: tuple[str, ...]  # the allowed labels; if rows can have several labels, their names
-    before: int  # number of rows drawn by earlier batches
+    sheet: Sheet  # All drawn rows.
+    sheets: tuple[Sheet, ...]  # The sheet of each labeller; only `sheet` if there is one labeller.
+    pages: tuple[Path, ...]  # The written pages, in the order of the sheets.
+    classes: tuple[str, ...]  # The allowed labels; if rows can have several labels, their names.
+    before: int  # Number of rows drawn by earlier batches.
     # Half width with the labels of this batch, and of all batches, if scores are about right.
     half_width: float
     half_width_of_all: float

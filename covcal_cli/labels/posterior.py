@@ -43,14 +43,14 @@ AGREEING, CONTRADICTING = 0.03, 0.08
 _MAX_AGREEING = 0.1  # estimators agree if they are at most this far apart
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
-MAX_FRAME = 1000  # a mean confidence is computed from at most this many rows
-_PARTS = 200  # rows are divided by confidence into this many parts; a row stands for each part
-_RANGE = 5e-3, 2e2  # range of T, divided by the scale of the logits
-_POINTS = 33, 25  # number of grid points of T, and of the offset
-_REACH = 4.0  # range of the offset, in standard deviations of the prior
+MAX_FRAME = 1000  # A mean confidence is computed from at most this many rows.
+_PARTS = 200  # Rows are divided by confidence into this many parts; a row stands for each part.
+_RANGE = 5e-3, 2e2  # Range of T, divided by the scale of the logits.
+_POINTS = 33, 25  # Number of grid points of T, and of the offset.
+_REACH = 4.0  # Range of the offset, in standard deviations of the prior.
 _PASSES = 3
-_FORGOTTEN = 12.0  # grid points are left out if their log density is this far below the peak
-_LARGEST = 30.0  # log odds are limited to this size
+_FORGOTTEN = 12.0  # Grid points are left out if their log density is this far below the peak.
+_LARGEST = 30.0  # Log odds are limited to this size.
 _MIN_EXCESS = 0.01
 
 

@@ -32,8 +32,8 @@ _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 class Scores(NamedTuple):
     """The scores of some target rows."""
 
-    predictions: Labels  # (n,), the classes that the classifier predicts
-    right: Float64s  # (n,), the scores of the predicted classes
+    predictions: Labels  # (n,), the classes that the classifier predicts.
+    right: Float64s  # (n,), the scores of the predicted classes.
 
 
 def score(file: FeatureFile, rows: Rows, *, seed: int) -> Scores:

@@ -39,17 +39,17 @@ from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-LABEL_PREFIX = "label_"  # if rows can have several labels, a column is called label_NAME
-CHOICE = "choice"  # the column for labels in CSV files of Label Studio
-_PROOF_ROWS = 256  # number of rows whose logits go into the hash of the data
-_DIGITS = 16  # number of digits of a sha256 that are used
-HASH_BYTES = 6  # number of bytes of the hash in a line
-NUMBERS = ">IdH"  # format of the packed stratum, probability, and confidence in steps of 0.0001
+LABEL_PREFIX = "label_"  # If rows can have several labels, a column is called label_NAME.
+CHOICE = "choice"  # The column for labels in CSV files of Label Studio.
+_PROOF_ROWS = 256  # Number of rows whose logits go into the hash of the data.
+_DIGITS = 16  # Number of digits of a sha256 that are used.
+HASH_BYTES = 6  # Number of bytes of the hash in a line.
+NUMBERS = ">IdH"  # Format of the packed stratum, probability, and confidence in steps of 0.0001.
 STEPS = 10_000
-_SPECIAL = re.compile(r'[",\n\r]')  # a cell with one of these characters must be quoted
-LETTERS = dict(zip(SPLITS, "tve", strict=True))  # the letters of train, validation and test
-_CHUNK = 1 << 18  # number of ids that are searched at a time
-_HIGHEST = np.uint64(48)  # a shift by this many bits leaves the 16 highest bits of a hash
+_SPECIAL = re.compile(r'[",\n\r]')  # A cell with one of these characters must be quoted.
+LETTERS = dict(zip(SPLITS, "tve", strict=True))  # The letters of train, validation and test.
+_CHUNK = 1 << 18  # Number of ids that are searched at a time.
+_HIGHEST = np.uint64(48)  # A shift by this many bits leaves the 16 highest bits of a hash.
 
 
 Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of their column
@@ -73,9 +73,9 @@ class Share:
     agreement is measured. The other lines are divided among the labellers.
     """
 
-    labeller: int  # number of the labeller, from 0
-    labellers: int  # number of labellers
-    overlap: int  # number of lines that all labellers get
+    labeller: int  # Number of the labeller, from 0.
+    labellers: int  # Number of labellers.
+    overlap: int  # Number of lines that all labellers get.
 
     def places(self, drawn: int) -> Integers:
         """Return the positions of the share's lines among the `drawn` lines, ascending."""
@@ -105,18 +105,18 @@ class Sheet:
     batch: Batch
     fingerprint: str  # a hash that identifies the target data
     ids: Sequence[str]
-    inclusion: Float64s  # (m,)
-    stratum: Integers  # (m,)
-    predicted: Sequence[str]  # names of the predicted classes; empty if the CSV hides these names
-    confidence: Float64s  # (m,), the confidence; the CSV rounds it to steps of 0.0001
-    labels: Sequence[str]  # class names, empty until a person fills them in
-    places: Integers  # (m,), position of each line in the sheet that `pick` wrote, from 0
-    paths: Sequence[str] = ()  # paths of the images, if there are any
-    cells: Cells = field(default_factory=dict)  # the columns that extract kept
-    answers: Collection[str] = ()  # names of the columns that seem to be the classifier's answer
-    shows_answers: bool = False  # whether the CSV shows the classifier's answers
-    share: Share | None = None  # the share of one labeller; None if the sheet has all rows
-    is_export: bool = False  # whether an annotation tool wrote the file, which may then lack lines
+    inclusion: Float64s  # (m,).
+    stratum: Integers  # (m,).
+    predicted: Sequence[str]  # Names of the predicted classes; empty if the CSV hides these names.
+    confidence: Float64s  # (m,), the confidence; the CSV rounds it to steps of 0.0001.
+    labels: Sequence[str]  # Class names, empty until a person fills them in.
+    places: Integers  # (m,), position of each line in the sheet that `pick` wrote, from 0.
+    paths: Sequence[str] = ()  # Paths of the images, if there are any.
+    cells: Cells = field(default_factory=dict)  # The columns that extract kept.
+    answers: Collection[str] = ()  # Names of the columns that seem to be the classifier's answer.
+    shows_answers: bool = False  # Whether the CSV shows the classifier's answers.
+    share: Share | None = None  # The share of one labeller; None if the sheet has all rows.
+    is_export: bool = False  # Whether an annotation tool wrote the file, which may then lack lines.
     # If rows can have several labels, the cells of each label. Then `labels` is empty.
     several: Cells = field(default_factory=dict)
 

@@ -36,8 +36,8 @@ class LabelTable:
 
     path: Path
     columns: Mapping[str, Sequence[str]]
-    is_export: bool = False  # whether an annotation tool wrote the file, which may then lack lines
-    one_line_each: bool = False  # whether the file is a CSV in which no cell has a line break
+    is_export: bool = False  # Whether an annotation tool wrote the file, which may then lack lines.
+    one_line_each: bool = False  # Whether the file is a CSV in which no cell has a line break.
 
     def place(self, row: int) -> str:
         """Return the place of a row in the file, for messages."""
@@ -239,8 +239,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
     """Return one table for each annotator, with all rows and the labels by this annotator."""
-    lines: dict[str, Mapping[str, str]] = {}  # a record of each row, by its cell ``draw``
-    labels: dict[str, dict[str, str]] = {}  # the labels of each annotator, by the cell ``draw``
+    lines: dict[str, Mapping[str, str]] = {}  # A record of each row, by its cell ``draw``.
+    labels: dict[str, dict[str, str]] = {}  # The labels of each annotator, by the cell ``draw``.
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)

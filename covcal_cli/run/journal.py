@@ -53,8 +53,8 @@ class Messages:
 class Result:
     """One result in the journal, with the messages of the step that made it."""
 
-    key: str  # hash of everything that the result depends on
-    sha256: str  # hash of the file of the result
+    key: str  # Hash of everything that the result depends on.
+    sha256: str  # Hash of the file of the result.
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -56,8 +56,8 @@ _OLD, _NEW = "in use", "new"
 class LabelledComparison:
     """The old and the new calibration, measured on the same labelled target rows."""
 
-    labels: int  # number of labelled rows
-    old: float  # ECE of the old calibration
+    labels: int  # Number of labelled rows.
+    old: float  # ECE of the old calibration.
     new: float
     low: float  # ends of the interval of (new ECE - old ECE)
     high: float
@@ -78,13 +78,13 @@ class LabelledComparison:
 class Comparison:
     """The old and the new calibration, on the new target rows."""
 
-    accuracy: float  # the accuracy, estimated without labels
-    low: float  # ends of the range of the accuracy
+    accuracy: float  # The accuracy, estimated without labels.
+    low: float  # Ends of the range of the accuracy.
     high: float
-    old: float  # mean confidence by the old calibration
-    new: float  # mean confidence by the new calibration
-    answer: str  # the verdict of ``covcal watch`` on the old calibration, with its reason
-    change: str  # a sentence that says whether the new rows changed, and how
+    old: float  # Mean confidence by the old calibration.
+    new: float  # Mean confidence by the new calibration.
+    answer: str  # The verdict of ``covcal watch`` on the old calibration, with its reason.
+    change: str  # A sentence that says whether the new rows changed, and how.
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 
@@ -94,10 +94,10 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder already has the results of these rows
-    is_in_use: bool  # whether the new calibration is now used
-    second_names: tuple[Path, ...] = ()  # the new names of replaced results, such as cal.1.json
-    # whether the new calibration got the reference data of the old calibration
+    comparison: Comparison | None  # None if the folder already has the results of these rows.
+    is_in_use: bool  # Whether the new calibration is now used.
+    second_names: tuple[Path, ...] = ()  # The new names of replaced results, such as cal.1.json.
+    # Whether the new calibration got the reference data of the old calibration.
     is_reference_kept: bool = False
 
 

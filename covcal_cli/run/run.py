@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
 RESAMPLES = 1000
-_RESULT_FREE = {"batch", "threads", "trust_model"}  # settings that do not change results
-Make = Callable[[Path], Messages | None]  # writes a result, and returns messages for the user
+_RESULT_FREE = {"batch", "threads", "trust_model"}  # Settings that do not change results.
+Make = Callable[[Path], Messages | None]  # Writes a result, and returns messages for the user.
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class RunSettings:
     """The settings of a run. All steps use the seed of the extraction."""
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
-    method: str = AUTO  # the method of ``covcal calibrate``
-    adapt: bool = False  # whether to run adapt even if the method does not need it
-    device: str = "auto"  # device of ``covcal adapt``
-    # the expected source accuracy; the run stops if the measured accuracy is clearly lower
+    method: str = AUTO  # The method of ``covcal calibrate``.
+    adapt: bool = False  # Whether to run adapt even if the method does not need it.
+    device: str = "auto"  # Device of ``covcal adapt``.
+    # The expected source accuracy; the run stops if the measured accuracy is clearly lower.
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
@@ -118,11 +118,11 @@ class Earlier:
 
     features: Path
     calibration: Path
-    given: Mapping[str, RunInput]  # the inputs, with the keys "model", "source" and "target"
-    model: str | None  # the model's path from the current folder; None for tables of outputs
-    options: tuple[str, ...]  # the options of the extraction
-    method: str  # the method that the user asked for
-    is_adapted: bool  # whether the calibration was fitted on an adapted file
+    given: Mapping[str, RunInput]  # The inputs, with the keys "model", "source" and "target".
+    model: str | None  # The model's path from the current folder; None for tables of outputs.
+    options: tuple[str, ...]  # The options of the extraction.
+    method: str  # The method that the user asked for.
+    is_adapted: bool  # Whether the calibration was fitted on an adapted file.
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class Steps:
     tell: Callable[[Step], None]
     progress: ProgressCallback | None
     journal: Journal
-    force: bool  # whether to make every result again
-    allow_limit: bool  # whether to accept a T at the limit of its range
-    home: Path  # names of inputs are relative to this folder
+    force: bool  # Whether to make every result again.
+    allow_limit: bool  # Whether to accept a T at the limit of its range.
+    home: Path  # Names of inputs are relative to this folder.
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
         """Run the classifier over both domains, and return features.h5."""
@@ -453,8 +453,8 @@ class RunReport:
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
     # If no target row has a label, there is neither an evaluation nor assessments.
-    evaluation: Evaluation | None  # None if rows can have several labels
-    assessments: LabelAssessments | None  # None if each row has one label
+    evaluation: Evaluation | None  # None if rows can have several labels.
+    assessments: LabelAssessments | None  # None if each row has one label.
     # The calibrated model, or the calibrated probabilities of tables.
     # There is no model if the classes seem to be in the wrong order.
     model: Path | None
