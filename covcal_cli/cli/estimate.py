@@ -259,11 +259,17 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         parts = [_answer(estimation), *(tables.text(table) for table in further)]
         if metrics.rows:
             legend = []
-            in_means = {e.metric for e in estimation.metrics if e.class_name is None}
-            if in_means - {ACCURACY, COST}:
+            of_all = [entry for entry in estimation.metrics if entry.class_name is None]
+            means = [entry for entry in of_all if entry.metric not in (ACCURACY, COST)]
+            if means:
                 legend.append(
                     f'The rows "{ALL_CLASSES}" hold the mean of the classes, except for accuracy '
                     "and cost."
+                )
+            grouped = any(entry.group is not None for entry in of_all)
+            if means and grouped and all(entry.group is None for entry in means):
+                legend.append(
+                    "Without labels, a group has no such mean: its range would be too narrow."
                 )
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(f"The {MOST_CLASSES} lowest classes are shown; -v shows all.")
