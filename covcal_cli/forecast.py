@@ -2,7 +2,7 @@
 
 A calibration scales the logits of a "forecaster": the classifier, or the network of covcal adapt
 ("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
-`networks_for` returns networks that compute them from features.
+`networks_for` returns networks that compute aligned logits from features.
 
 A calibration fits a file if model, classes, feature columns, output tensors and preprocessing are
 the same.
@@ -118,8 +118,9 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that a calibration needs for a file, or None.
 
-    Networks are needed only for aligned logits of a file without aligned logits. They come from the
-    adapted file `networks`, or from the file that cal.json (`document`) names.
+    Networks are needed only if the calibration scales aligned logits and the file has none. The
+    networks come from the adapted file `networks`, or from the file that cal.json (`document`)
+    names.
 
     Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
     fit the file.
@@ -429,7 +430,7 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
-    """Refuse a file from other tensors of the model.
+    """Refuse a file that was extracted from other tensors of the model.
 
     Without features (``--phi none``), only the kind of output must be the same.
     """

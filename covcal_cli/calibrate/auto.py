@@ -99,7 +99,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the methods with a prior: if COT's checks pass, and if a check fails."""
+    """Return the method with a prior if COT's checks pass, and the method if one fails."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -181,7 +181,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Match the mean confidence to COT's accuracy, with T at least T_s.
 
-    A lower T would mean that the shift improves the classifier.
+    A lower T would mean that the classifier is better on the target.
     """
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature

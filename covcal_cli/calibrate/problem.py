@@ -219,7 +219,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# Minimum distance of the source's confidence below its accuracy for a note.
+# A note appears if the source's confidence is this far below its accuracy.
 _FAR_BELOW = 0.15
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
@@ -275,7 +275,7 @@ class Validation:
         notes = []
         accuracy = 1 - self.errors("original") / len(self)
         confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # Training rows look like this, but so do the rows of an honest forest: no warning.
+        # These may be training rows. Random forests look the same, so there is no warning.
         if len(self) >= FEW_ROWS and accuracy < 1 and accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "

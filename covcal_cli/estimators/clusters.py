@@ -1,11 +1,11 @@
-"""Estimate the accuracy by clustering: a row outside the cluster of its predicted class is wrong.
+"""Estimate the accuracy by clustering: errors are outside the cluster of their predicted class.
 
 A shift changes the logits of all rows in a similar way. For example, dark images favour the same
 few classes, and blurred images have smaller logits. Standardising the logits of each domain removes
 this common change. Then the rows of a class still form a group near the source rows of that class.
 
-Standardising also removes a change of the class frequencies, although it should not. So both
-estimators (free and fixed class shares) are wrong if the class frequencies changed.
+Standardising also hides a change of the class frequencies. Then both estimators (free and fixed
+class shares) are wrong.
 """
 
 import math
@@ -27,9 +27,9 @@ MOST_ROWS = 5000
 _STEPS = 10
 # Smaller changes of a centre are rounding errors.
 _ROUNDING = 1e-7
-# Two centres coincide if their squared distance is smaller. Then they share a cluster.
+# Two centres with a smaller squared distance share a cluster.
 _COINCIDING = 1e-6
-_MOST_OFFSET = 80.0  # its exponential fits in a float32
+_MOST_OFFSET = 80.0  # exp(80) fits in a float32.
 # Number of Sinkhorn steps in each clustering step. They move the clusters towards fixed shares.
 _NUDGES = 5
 # Width of the softmax over clusters: the cosines are multiplied by log K / `_WIDTH`.
@@ -66,8 +66,8 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     The directions of standardised logits are clustered in each domain by spherical soft k-means
     (Dhillon and Modha 2001, Banerjee et al. 2005). The clustering starts from the mean directions
     of the source's classes. A row counts as wrong if it ends outside the cluster of its predicted
-    class. On the source, some right rows count as wrong too. So the estimate is A_v minus the rise
-    of this share from source to target. At most 5000 rows of a domain are read.
+    class. The estimate is A_v minus the increase in the share of these rows from source to target.
+    At most 5000 rows of a domain are read.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -115,8 +115,8 @@ def strays(
 ) -> tuple[Float64s, Float64s]:
     """Return 1 for each row outside the cluster of its predicted class, else 0, shape (n,).
 
-    The first result is for clusters of any size, and the second for clusters of about the sizes
-    `shares`, (K,). `points` have shape (n, K). The clustering starts from `centres`.
+    `points` have shape (n, K). Returns two such arrays: for free cluster sizes, and for cluster
+    sizes near `shares`, (K,). The clustering starts from `centres`.
     """
     cosines: Float32s = points @ centres.directions.T
     shared = np.arange(len(shares))
@@ -143,7 +143,10 @@ class Places:
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
-    """Return `Places` of the classes with `at_least` predicted rows. `logits` have shape (n, K)."""
+    """Return the `Places` of classes with at least `at_least` predicted rows.
+
+    `logits` have shape (n, K).
+    """
     values, predictions = _centred(logits), logits.argmax(axis=1)
     counts = np.bincount(predictions, minlength=logits.shape[1])
     classes = np.flatnonzero(counts >= at_least)
@@ -200,10 +203,10 @@ def _clustered(
 ) -> Labels:
     """Return the class of each point's nearest centre after clustering, shape (n,).
 
-    `cosines`, shape (n, m), are those of the first centres; they are overwritten.
+    `cosines`, shape (n, m), are the cosines of points and first centres. They are overwritten.
     """
     directions = centres.directions.copy()
-    # By cluster: the length of the sum of points, and the distance of this direction from the
+    # Per cluster: length of the sum of its points, and distance of this sum's direction to the
     # centre.
     lengths, apart = np.zeros((2, len(directions)))
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
@@ -241,7 +244,7 @@ def _places(chosen: Booleans) -> Labels | slice:
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """Return factors, (m,), that move the shares of the clusters towards `shares`.
 
-    Only a few Sinkhorn steps are made, so that the shares may still differ from `shares`.
+    With only a few Sinkhorn steps, the result is near `shares`, but not equal.
     """
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):

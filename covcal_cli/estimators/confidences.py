@@ -97,11 +97,9 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     The share of source validation rows below the threshold t equals the error rate on these rows.
     The estimate is the share of target rows above t. Rows are compared by the log odds of their
     confidence at T_s. Source: Garg et al., "Leveraging unlabeled data to predict
-    out-of-distribution performance", ICLR 2022. (For two classes, the published code gives the same
-    estimate without T_s.)
+    out-of-distribution performance", ICLR 2022.
 
-    The interval includes the noise of t: the number of source errors is raised and lowered by two
-    standard errors.
+    For the interval, the number of source errors is raised and lowered by two standard errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)

@@ -1,29 +1,32 @@
 """Combine all estimates of the target accuracy into one.
 
-The rule has five steps. Its constants were chosen on the benchmark's half *choose*.
+`calibrate/README.md`, section "The rule of auto", explains the rule. Its constants were chosen on
+one half of ``examples/research/benchmark``.
 
-1. These estimators are used:
-   - If the accuracy seems to have fallen: ATC and both clusterings. For two classes: DoC, ATC and
-     COT. The check `fall in confidence` must pass. If the confidence falls, `shift within classes`
-     and `source clusters` must pass too (more than two classes only).
-   - Otherwise: only DoC. Perhaps only the class frequencies changed, and the other estimators
-     mistake this for errors.
-   - If there is one confidence per row, and `fall in confidence` passes: ATC and DoC. If predicted
-     classes give a lower accuracy, only this estimator is used. ATC needs 5 source errors.
-   - If the user gives the class frequencies: COT. If a check of COT fails: agreement, or else DoC.
-2. The accuracy is A = A_v - 1.2 (A_v - m), where m is the median of the used estimators. The factor
-   is above 1, because all estimators miss the same errors.
-3. Half the width of the range is the sum of four numbers:
-   - 4 points (7 for two classes);
-   - a tenth of the distance between the lowest and the highest estimator;
-   - 0.15 times the total variation distance of predicted classes;
-   - the sampling error.
-   If only DoC is used, the range also includes the other estimates.
-4. `temp` keeps its T if its mean target confidence is within 3 points or the sampling error of A.
-   It also keeps T if the range is at least 50 points wide.
-5. Checks fail if the estimators are 20 points or more apart, if the sampling error is over 12
-   points, or if A is above A_v by 3 points and by more than the sampling error. For two classes, a
-   check fails if nothing else confirms a change.
+| data | estimators |
+|---|---|
+| more than two classes | ATC and both clusterings |
+| two classes | DoC, ATC and COT |
+| one confidence per row | DoC, ATC (needs 5 source errors); `predicted classes` alone if lower |
+| class frequencies given | COT; if a check of COT fails, agreement or else DoC |
+| a check of the first three rows fails | DoC, because perhaps only the class frequencies changed |
+
+The check `fall in confidence` must pass. If the confidence of more than two classes falls, the
+checks `shift within classes` and `source clusters` must pass too.
+
+The estimated accuracy A is below the median m of the estimators, because the estimators
+underestimate the fall of the accuracy:
+
+    A = A_v - 1.2 (A_v - m)
+
+Half the width of the range is a sum of four parts:
+
+    4 points (7 for two classes)
+    a tenth of the distance between the lowest and the highest estimator
+    0.15 times the total variation distance of predicted classes
+    sampling error
+
+If only DoC is used, the range also includes the other estimates.
 """
 
 import math
@@ -279,7 +282,7 @@ def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
 def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
     """Return a failed check if the estimated accuracy is clearly above the source accuracy.
 
-    No estimator can see this: noise in some features can raise confidence and lower the accuracy.
+    Noise in some features can raise the confidence and lower the accuracy. No estimator sees this.
     """
     source_accuracy = float(inputs.source_correct.mean())
     rise, limit = accuracy - source_accuracy, max(SAME, _sampling(inputs, accuracy))
@@ -334,7 +337,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """For two classes, check that the estimated accuracy is near the mean target confidence.
 
-    With two classes, all estimators use the same number per row, so they confirm nothing.
+    With two classes, all estimators use the same number per row, so they do not confirm each other.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
@@ -358,8 +361,12 @@ WEIGHTING_ASSUMPTION = (
 def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by importance weighting, with a control variate.
 
-    The estimate is mean(w r) - b (mean w - 1), with b = cov(w r, w) / var(w). The importance weight
-    of a source row is w. If the classifier is right, r is 1, else 0. Sources: Sugiyama et al.,
+    The estimate is computed from the importance weights w of source rows, and from r, which is 1
+    for right rows and 0 for wrong rows:
+
+        mean(w r) - b (mean w - 1),   b = cov(w r, w) / var(w)
+
+    Sources: Sugiyama et al.,
     "Covariate shift adaptation by importance weighted cross validation", JMLR 2007; You et al.
     (ICML 2019) for b.
     """

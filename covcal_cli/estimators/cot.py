@@ -1,32 +1,40 @@
 """COT: estimate the error by optimal transport from target probabilities to class frequencies.
 
-Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023. Let P_j =
-softmax(z_j / T_s) be the probabilities of row j. Moving P_j to class k costs 1 - P_jk. The class
-frequencies pi come from the source, or from the user.
+Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023.
 
-covcal subtracts the cost on the source, so that errors that the cost misses on both domains cancel.
-The estimated error is e_v + (OT_target - OT_source), with e_v = (errors + 1/2) / (n_v + 1). If the
-user gives frequencies q, source rows get the weights q_y / p_y. If only the class frequencies
-differ, the estimate is then the error under q.
+    P_j = softmax(z_j / T_s)                 probabilities of row j
+    c_jk = 1 - P_jk                          cost of moving P_j to class k
+    pi                                       class frequencies of the source, or from the user
+    e_v = (errors + 1/2) / (n_v + 1)         source error
+    e_v + (OT_target - OT_source)            estimated error
 
-The interval is computed by the delta method. At the optimum, the cost is pi . v + mean_j net_j.
-Here v are the prices of the classes, and net_j = min_k (c_jk - v_k). A target row contributes
-net_j. A source row contributes its error minus its share of OT_source. It also contributes the
-price of its label in OT_target, unless the user gives pi.
+The cost OT_source is subtracted, so errors that both costs miss cancel. If the user gives
+frequencies q, source rows get the weights q_y / p_y.
+
+The interval is computed by the delta method. The optimal cost depends on the prices v of classes:
+
+    net_j = min_k (c_jk - v_k)
+    cost = pi . v + mean_j net_j
+
+A target row contributes net_j. A source row contributes its error minus its share of OT_source. A
+source row also contributes the price of its label in OT_target, unless the user gives pi.
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
-Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k at cost c_jk.
-The concave function D(v) = pi . v + sum_j r_j min_k (c_jk - v_k) has the cost as its maximum. The
-minimum is smoothed to -eps log sum_k exp((v_k - c_jk) / eps). With q_j = softmax_k((v_k - c_jk) /
-eps), the gradient is pi - sum_j r_j q_j. A damped Newton iteration maximises the smooth D for
-smaller and smaller eps.
+Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k. The cost is
+the maximum of a concave function D. D is smoothed by eps, which gives its gradient:
 
-The time grows with the cube of the number of prices. With fewer rows than classes, the rows have
-prices u_j instead, and v_k = min_j (c_jk - u_j).
+    D(v) = pi . v + sum_j r_j min_k (c_jk - v_k)
+    min_k is replaced by -eps log sum_k exp((v_k - c_jk) / eps)
+    q_j = softmax_k((v_k - c_jk) / eps)
+    gradient = pi - sum_j r_j q_j
 
-D(v) is a lower bound of the cost. The upper bound is the cost of q plus half the mass that q
-misplaces. Smaller and smaller eps are used until the bounds are less than 8e-5 apart. This is far
-below the sampling noise.
+A damped Newton iteration maximises the smooth D, while eps decreases step by step. The time grows
+with the cube of the number of prices. So if there are fewer rows than classes, the rows have prices
+u_j, and v_k = min_j (c_jk - u_j).
+
+The iteration ends when two bounds of the cost are less than 8e-5 apart, far below the sampling
+noise. The lower bound is D(v). The upper bound is the cost of q plus half the mass that q
+misplaces.
 """
 
 import math
@@ -67,10 +75,10 @@ _BLOCK_VALUES = 1 << 16
 class Transport:
     """A transport problem and its solution."""
 
-    cost: float  # middle of both bounds
-    gap: float  # upper bound minus lower bound
-    prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass
-    # (n,): min_k (c_jk - v_k)
+    cost: float  # Middle of both bounds.
+    gap: float  # Upper bound minus lower bound.
+    prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass.
+    # (n,): min_k (c_jk - v_k).
     net_costs: Float64s
 
 

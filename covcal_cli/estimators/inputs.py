@@ -30,9 +30,9 @@ _Result = TypeVar("_Result")
 class AlignedForecasters:
     """Outputs of the aligned forecaster on the rows of the inputs."""
 
-    source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members
+    source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members.
     target_logits: Floats  # (n_t, K)
-    source_labels: Labels  # (M, n_v), predicted labels of the members
+    source_labels: Labels  # (M, n_v), predicted labels of the members.
     target_labels: Labels  # (M, n_t)
 
 
@@ -47,9 +47,9 @@ class EstimatorInputs:
     """
 
     source_logits: Floats  # (n_v, K)
-    source_labels: Labels  # (n_v,), 0 .. K-1; some classes may have no row
+    source_labels: Labels  # (n_v,), 0 .. K-1; some classes may have no row.
     target_logits: Floats  # (n_t, K)
-    temperature: float  # T_s, the temperature of temperature scaling on the source
+    temperature: float  # T_s, the temperature of temperature scaling on the source.
     aligned: AlignedForecasters | None = None
     # Importance weights q/p of the source rows, (n_v,). Their mean should be near 1.
     source_weights: Float64s | None = None
@@ -271,7 +271,7 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default, all are equal. The result is at least the variance with
+    `weights`, (n,), sum to 1. By default, all weights are equal. The variance is at least that of
     half a wrong row, because a sample without errors proves little.
     """
     n = len(values)

@@ -1,13 +1,22 @@
 """Class frequencies on the target: estimated or given by the user.
 
-Label shift means that only the class frequencies change. Then the mean prediction on the target is
-a mix of the mean predictions per class. Let p = softmax(z / T_s), C_ck = mean_source 1[y = k] p_c
-(K x K) and mu_c = mean_target p_c. The ratios w_k = P_target(k) / P_source(k) solve C w = mu. There
-are two methods:
+Label shift means that only the class frequencies change. The mean prediction on the target is then
+a weighted sum of the mean predictions of the classes:
+
+    p = softmax(z / T_s)
+    C_ck = mean_source 1[y = k] p_c          K x K
+    mu_c = mean_target p_c
+    w_k = P_target(k) / P_source(k)
+    C w = mu
+
+There are two methods to find w:
 
 - BBSE (Lipton et al., ICML 2018): least squares, then normalised to a distribution.
-- RLLS (Azizzadenesheli et al., ICLR 2019): w = 1 + theta, where theta >= -1 minimises ||C theta -
-  (mu - C 1)|| + rho ||theta||. The penalty rho is that of the published code (`rlls_penalty`).
+- RLLS (Azizzadenesheli et al., ICLR 2019): least squares with a penalty rho.
+
+RLLS minimises over theta >= -1, with the penalty of the published code (`rlls_penalty`):
+
+    ||C theta - (mu - C 1)|| + rho ||theta||,   w = 1 + theta
 
 These estimates are badly wrong if more than the class frequencies changed. So covcal uses them only
 on request.
@@ -43,10 +52,10 @@ _PATIENCE = 3
 class LabelShift:
     """The change of class frequencies from source to target."""
 
-    ratios: Float64s  # w_k, (K,); 0 for classes without a source row
-    prior: Float64s  # class frequencies on the target, (K,)
-    moved: float  # total variation distance
-    # distance of the mean predictions, in standard errors
+    ratios: Float64s  # w_k, (K,); 0 for classes without a source row.
+    prior: Float64s  # Class frequencies on the target, (K,).
+    moved: float  # Total variation distance.
+    # Distance of the mean predictions, in standard errors.
     sigmas: float
     guards: tuple[Guard, ...]
 
@@ -93,7 +102,7 @@ def _sigmas(gap: Float64s, inputs: EstimatorInputs) -> float:
 
 
 def rlls_penalty(inputs: EstimatorInputs) -> float:
-    """Return rho = 0.01 x 3 Delta, with delta = 5 %."""
+    """Return the penalty rho of RLLS, with the constants of the published code."""
     logs = math.log(2 * inputs.n_classes / _DELTA)
     delta = 2 * logs / (3 * inputs.n_source) + math.sqrt(2 * logs / inputs.n_source)
     return _ALPHA * 3 * delta
@@ -103,8 +112,7 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
     C, (K, P), has a column for each class with source rows. The problem is solved as a ridge
-    regression, whose penalty r satisfies r ||theta|| = rho ||C theta - gap||. The ratio of both
-    sides rises with r, so r is found by bisection.
+    regression with penalty r. Bisection finds the r with r ||theta|| = rho ||C theta - gap||.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):

@@ -46,9 +46,9 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is limited to 1/K + 0.01 or more, and to what n rows can distinguish from 1.
-    `labels`, (n,), are by default the classes with the largest logits. `offsets` are b, (K,), by
-    default 0. Offsets need labels.
+    The accuracy is limited to at least 1/K + 0.01, and to at most the highest value that n rows can
+    distinguish from 1. `labels`, (n,), are by default the classes with the largest logits.
+    `offsets` are b, (K,), by default 0. Offsets need labels.
     """
     n, K = len(logits), int(logits.shape[1])
     floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)

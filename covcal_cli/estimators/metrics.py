@@ -1,29 +1,38 @@
 """Estimate precision, recall and other metrics per class, without target labels.
 
 The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
-target row counts for every class, with the probabilities softmax(z / T + b) as weights. The
-temperature T_c and the class offsets b are fitted to the source. They minimise the log loss plus a
-penalty, (|b|^2 + (T_0 / T_c - 1)^2) / 2. Without offsets, the best T is T_0.
+target row counts for every class, weighted by its calibrated probabilities softmax(z / T + b).
 
-With fewer than 5 source errors, T_0 is at least 1, and T_c = T_0. With one confidence per row or
-more than 1,000 classes, b = 0 and T_c = T_0. Offsets of given class frequencies are added to b. For
-two classes, T = T_c. For more classes, T is halfway, in log T, between T_c and the T that matches
-the estimated accuracy. The AUROC ranks rows by the classifier's own probabilities.
+The temperature T_c and the class offsets b are fitted to the source. They minimise
 
-This rule was chosen on the 158 shifts of the benchmark's half *choose*. The mean error of
-precision, recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
+    log loss + (|b|^2 + (T_0 / T_c - 1)^2) / 2,   T_0: the best T without offsets
 
-**Ranges.** The range of a metric contains its values at both ends of the accuracy's range. It is
-widened on both sides by sqrt(s^2 + o^2). The sampling error s is for 95 %. The odds error o is the
-change of the metric if the odds of the class are wrong by a factor of `ODDS`. For a mean over
-classes, the errors of different classes are assumed to be independent.
+| case | T_c and b |
+|---|---|
+| fewer than 5 source errors | T_c = T_0, which is at least 1 |
+| one confidence per row, or more than 1,000 classes | T_c = T_0 and b = 0 |
+| given class frequencies | their offsets are added to b |
 
-A group of rows has the T of all rows. Groups have no means over classes, because ranges of the mean
-recall were too narrow on *choose*.
+For two classes, T = T_c. For more classes, T is halfway (in log T) between T_c and the T that
+matches the estimated accuracy. The AUROC ranks rows by the classifier's own probabilities.
 
-**Cost.** The mean cost of a row is (1 - A) R. A is the estimated accuracy. R is the mean cost of a
-wrong row, from the probabilities at the T that matches A. The range of R is widened like the range
-of a metric.
+This rule was chosen on 158 shifts of ``examples/research/benchmark``. The mean error of precision,
+recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
+
+**Ranges.** The range of a metric is computed at both ends of the range of the accuracy. Both sides
+are then widened by
+
+    sqrt(s^2 + o^2)     s: sampling error (95 %)
+                        o: change of the metric if the odds of the class are wrong by `ODDS`
+
+For a mean over classes, the errors of different classes are assumed to be independent. All groups
+of rows use the same T. Groups have no mean over classes: its range was too narrow in the benchmark.
+
+**Cost.** The mean cost of a row depends on the estimated accuracy A:
+
+    (1 - A) R           R: mean cost of a wrong row, at the T that matches A
+
+The range of R is widened like the range of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -352,8 +361,8 @@ def _cost(
 ) -> Interval:
     """Return the mean cost of rows, with its range.
 
-    `chances` are probabilities, (K, n), for A and both ends of its range. `shares` are these three
-    accuracies, by default the mean confidences.
+    `chances` are probabilities, (K, n), for A and both ends of its range. `shares` are the three
+    accuracies. By default, they are the mean confidences.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)

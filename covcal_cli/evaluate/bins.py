@@ -56,7 +56,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may move a confidence into the bin above. Compare with the edge to correct this.
+    # Correct confidences that rounding moved into the bin above.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0
@@ -134,17 +134,17 @@ class ReliabilityBins(Bins):
         return bin_edges(len(self.counts))
 
     def ece(self) -> float:
-        """Return the sum of both parts of the ECE."""
+        """Return the ECE: its over-confident part plus its under-confident part."""
         return self.over_ece() + self.under_ece()
 
 
 def over(gaps: Float64s) -> Float64s:
-    """Return the positive gaps (over-confident); 0 for other gaps."""
+    """Return the positive gaps (over-confident), and 0 elsewhere."""
     return np.maximum(gaps, 0.0)
 
 
 def under(gaps: Float64s) -> Float64s:
-    """Return the sizes of negative gaps (under-confident); 0 for other gaps."""
+    """Return the sizes of negative gaps (under-confident), and 0 elsewhere."""
     return np.maximum(-gaps, 0.0)
 
 
@@ -168,7 +168,7 @@ class GroupMetrics:
     small: bool  # whether the ECE is mostly noise, because there are few rows
     correctness_brier: Share | None = None
     correctness_nll: NonNegative | None = None
-    correctness_auroc: Share | None = None  # None if all rows are right or all are wrong
+    correctness_auroc: Share | None = None  # None if all rows are right or all are wrong.
     # The interval of each metric; empty without resampling.
     intervals: Mapping[str, tuple[Share, Share]] = field(default_factory=dict)
 
@@ -242,8 +242,8 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Most probabilities are in the lowest bin, and adding many times to one number is slow. So every
-# bin has several copies, which neighbouring rows use in turn.
+# Adding many times to the same number is slow. So every bin has several copies, which are used in
+# turn.
 _LANES = 4
 _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
@@ -251,7 +251,7 @@ _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 class ClasswiseBins:
     """The probabilities of all classes in bins, for the class-wise ECE and sharpness.
 
-    A probability less than 1e-15 above an edge counts as equal to the edge, because of rounding.
+    Probabilities up to 1e-15 above an edge count as equal to the edge.
     """
 
     def __init__(self, bins: int, n_classes: int) -> None:
@@ -276,8 +276,7 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # Add c + p for each probability p, where c is above the sum of all p. A total is then c
-        # times the count, plus the sum of p.
+        # Each p adds c + p to a total. The total then holds both the count and the sum of p.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -367,8 +366,7 @@ _CELLS = 1 << 14
 class ValueCells:
     """A histogram of one number per row, from which rows are resampled.
 
-    Cells are at most 3 % wide: a cell is a sign, an exponent and five bits of the fraction. The
-    mean of every cell is exact.
+    Cells are at most 3 % wide. The mean of every cell is exact.
     """
 
     def __init__(self) -> None:

@@ -18,24 +18,23 @@ every true ECE that the data do not reject:
   adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
-Two more tests ask whether the forecaster may be calibrated. Each has half of the error probability.
-If neither test rejects, the lower end is 0:
+Two more tests ask whether the forecaster may be calibrated. Each test has half of the error
+probability. If neither test rejects, the lower end is 0:
 
 - Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
   rejects if the observed ECE is larger than nearly all resampled ECEs.
 - The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
 
-Close to level 1, few resamples are outside an interval. Then the interval of a lower level is
-widened by the ratio of normal quantiles.
+At levels close to 1, too few resamples are outside an interval. Then the interval is computed at a
+lower level, and widened by the ratio of normal quantiles.
 
 **Differences.** Two calibrations on the same rows are compared with paired resamples, because
 chance affects both in the same way. Rows are counted by the confidences in both calibrations.
 
 - Brier score and log loss: percentiles of the mean difference.
 - AUROC: a normal interval with the variance of DeLong, DeLong & Clarke-Pearson (1988).
-- ECE: the interval contains the percentiles and their mirror image at the observed difference
-  (basic bootstrap, Davison & Hinkley 1997, section 5.2). Percentiles alone are too close to 0,
-  because noise adds more to the smaller ECE.
+- ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
+  section 5.2). Percentiles alone are too close to 0, because noise adds more to the smaller ECE.
 - Class gap: as for the ECE. With more than a few hundred classes, there is no interval.
 """
 
@@ -58,8 +57,8 @@ Interval = tuple[float, float]
 Part = Callable[[Float64s], Float64s]
 _SIGNIFICANT = 2.0  # a significant gap exceeds this many standard errors
 _GRID = 48
-_BEYOND = 5.0  # tested ECEs are within this many standard errors
-_LEAST_BEYOND = 5  # at least this many resamples must be outside an interval
+_BEYOND = 5.0  # Tested ECEs are at most this many standard errors from the observed ECE.
+_LEAST_BEYOND = 5  # At least this many resamples must be outside an interval.
 _MAX_NOISE = 1 << 21
 MAX_DRAWS = 1 << 20
 # Resamples per group, at least, and resamples of all groups together, at most.
@@ -139,7 +138,7 @@ def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
 
 
 def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
-    """Widen an interval from `level` to the level `wanted` by the ratio of normal quantiles."""
+    """Widen an interval from one level to another, by the ratio of normal quantiles."""
     if wanted == level:
         return interval
     factor = quantile(wanted) / quantile(level)
@@ -155,8 +154,8 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    The effective number n gives a share of n rows the same variance. It is at least the number of
-    right rows or wrong rows, whichever is smaller (Birnbaum & Klose 1957).
+    A proportion of n rows has the variance of the AUROC, where n is the effective number of rows. n
+    is at least min(right rows, wrong rows) (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -217,7 +216,8 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # Simulate the ECE* of a calibrated forecaster. Significant gaps in the other direction remain.
+    # Simulate the ECE* of a calibrated forecaster, with significant gaps only in the other
+    # direction.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -225,8 +225,8 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # Test true ECEs near the observed ECE. Its variance comes from labels within bins and from the
-    # sizes of the bins.
+    # Test true ECEs near the observed ECE. The variance of the ECE comes from the labels within
+    # bins and from the bin sizes.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error
@@ -275,7 +275,7 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
     gaps = confidence - bins.hits[filled] / sizes
     shares = sizes / bins.n
     mean, reach = _mean_gap(shares, confidence, gaps, bins.n, level)
-    highest = float(confidence @ shares)  # the gap if no row were right; if all were, 1 less
+    highest = float(confidence @ shares)  # the gap if all rows are wrong
     return mean, (max(mean - reach, highest - 1), min(mean + reach, highest))
 
 
@@ -300,7 +300,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of `concentrated` and `even`, up to a factor."""
+    """Yield the gaps of both hypotheses, up to a factor."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -315,7 +315,7 @@ def _directions(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return the share of resamples that are at least as far from their median as `observed`."""
+    """Return the two-sided p-value of `observed` for each row of resamples."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -336,7 +336,7 @@ def _crossings(grid: Float64s, shares: Float64s, least: float) -> list[float]:
     return [low, high]
 
 
-LOSSES = ("brier", "nll", *CORRECTNESS)  # proper scores, averaged over rows
+LOSSES = ("brier", "nll", *CORRECTNESS)  # Proper scores, averaged over rows.
 # Cells of confidence have equal width in log odds.
 _ODDS = 1 / (1 + np.exp(-np.arange(-16, 16.25, 0.25)))
 _MAX_CELLS = 1_000_000

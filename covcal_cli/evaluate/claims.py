@@ -12,8 +12,8 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # a class counts as calibrated if its gap is smaller
-_FEWEST_ROWS = 5  # Wilson's interval of fewer rows is too short: one wrong row would prove a gap
+MARGIN = 0.05  # A class counts as calibrated if its gap is smaller.
+_FEWEST_ROWS = 5  # Wilson's interval of fewer rows is too short: one wrong row would prove a gap.
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,13 @@ class EvaluateSettings:
     bins: int = 15
     # Labels to measure: of the classifier ("original"), or of each calibration ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # report groups by this column, by "class" or by "predicted"
-    resamples: int = 0  # bootstrap resamples; 0 for no intervals
-    level: float = LEVEL  # confidence level of the intervals
+    by: str | None = None  # Report groups by this column, by "class" or by "predicted".
+    resamples: int = 0  # Bootstrap resamples; 0 for no intervals.
+    level: float = LEVEL  # Confidence level of the intervals.
     seed: int = 0
     metrics: tuple[str, ...] = tuple(METRICS)
-    grouped_by: tuple[str, ...] = ()  # groups that gates need
-    allow_other_preprocessing: bool = False  # accept other preprocessing of images
+    grouped_by: tuple[str, ...] = ()  # Groups that gates need.
+    allow_other_preprocessing: bool = False  # Accept other preprocessing of images.
 
     def __post_init__(self) -> None:
         require_one_of("split", self.split, (*SPLITS, ALL))

@@ -26,8 +26,8 @@ from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # power for which a number of rows is suggested
-_MOST = 20  # at most this many times the current rows are suggested
+POWER = 0.8  # Power for which a number of rows is suggested.
+_MOST = 20  # At most this many times the current rows are suggested.
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
@@ -73,9 +73,9 @@ class GateResult:
     """The result of one gate."""
 
     subject: str
-    gate: str  # the condition, such as ``ece <= 0.05``
-    sentence: str  # the outcome with numbers
-    outcome: Outcome  # "not proved": too few rows; "skipped": no value
+    gate: str  # The condition, such as ``ece <= 0.05``.
+    sentence: str  # The outcome with numbers.
+    outcome: Outcome  # "not proved": too few rows; "skipped": no value.
 
     @property
     def failed(self) -> bool:
@@ -88,9 +88,9 @@ class Assessment:
     """An evaluation with the results of its gates."""
 
     evaluation: Evaluation
-    verdicts: Sequence[Verdict] = ()  # results of limits
-    changes: Sequence[Change] = ()  # comparisons with the baseline
-    level: float | None = None  # level of the intervals; None for plain values
+    verdicts: Sequence[Verdict] = ()  # Results of limits.
+    changes: Sequence[Change] = ()  # Comparisons with the baseline.
+    level: float | None = None  # Level of the intervals; None for plain values.
 
     @property
     def gates(self) -> list[GateResult]:
@@ -345,7 +345,7 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text. Digits are added until it differs from `unlike`."""
+    """Return a value as text, with enough digits to differ from `unlike`."""
     display = GATED[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -357,10 +357,9 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return about how many rows would decide a gate.
+    """Return about how many rows would decide a gate with power 80 %.
 
-    `value` is the assumed true value. The gate then decides in four of five cases. Returns None if
-    more than 20 `n` rows would be needed.
+    `value` is the assumed true value. Returns None if more than 20 `n` rows would be needed.
     """
     reach, distance = (interval[1] - interval[0]) / 2, abs(value - limit)
     if distance == 0:
@@ -370,7 +369,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return the smallest excess over a limit that a gate detects in 4 of 5 cases."""
+    """Return the smallest excess over a limit that a gate detects with power 80 %."""
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))
 

@@ -6,9 +6,9 @@ the limit, the result is "not proved".
 All gates of a command share one error probability (Bonferroni). With m gates, each interval has
 the level 1 - (1 - level) / m.
 
-`Baseline` is an earlier metrics.json. If the rows are still the same, the change of a metric is a
-paired difference, which has less noise. To test this, the earlier temperature is applied to the
-current rows: the metrics must be equal.
+`Baseline` is an earlier metrics.json. On the same rows, the change of a metric is a paired
+difference, which has less noise. The rows are the same if the earlier temperature gives equal
+metrics on the current rows.
 """
 
 import math
@@ -44,8 +44,8 @@ class Limit:
     """A gate: the largest or smallest allowed value or change of a metric."""
 
     metric: str
-    limit: float  # a fraction
-    by: str | None = None  # "class", "predicted" or a column, for groups
+    limit: float  # A fraction.
+    by: str | None = None  # "class", "predicted" or a column, for groups.
 
     @property
     def least(self) -> bool:
@@ -417,7 +417,7 @@ def _with_interval(
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
     """Return the interval of a difference of two independent samples (Zou & Donner 2008).
 
-    An observed ECE may be above its interval. Then the nearest end replaces it.
+    An ECE outside its interval is replaced by the nearest end.
     """
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)

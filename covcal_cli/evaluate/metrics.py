@@ -42,8 +42,8 @@ from covcal_cli.records import Within
 
 _MAX_CELLS = 1_000_000
 _NEARLY_ONE = 0.9999
-_ROUNDING = 1e-6  # accepted relative rounding error
-_LEAST_HIT = 1e-3  # accepted rounding error of a number of rows
+_ROUNDING = 1e-6  # Accepted relative rounding error.
+_LEAST_HIT = 1e-3  # Accepted rounding error of a number of rows.
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,8 @@ class Metrics:
     agreement: float  # how often the predicted label is the most probable
     classwise_ece: float | None
     # Here r is 1 if the label is right, else 0, and c is the confidence.
-    correctness_brier: float | None  # mean of (c - r)^2
-    correctness_nll: float | None  # log loss
+    correctness_brier: float | None  # Mean of (c - r)^2.
+    correctness_nll: float | None  # Log loss.
     bins: ReliabilityBins
     rows: RowCollector | None
     by_class: GroupBins | None

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import Booleans, Float64s, Floats, Integers
 from covcal_cli.evaluate.bins import Bins, require_rows
 
-Keys = NDArray[np.uint32]  # confidence and correctness in one integer per row
-_CHUNK = 1 << 15  # number of rows that fit in the processor's cache
+Keys = NDArray[np.uint32]  # Confidence and correctness in one integer per row.
+_CHUNK = 1 << 15  # Number of rows that fit in the processor's cache.
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Auroc:
         """The variance of the AUROC (DeLong, DeLong & Clarke-Pearson 1988)."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # Twice the number of wrong rows below, and twice the number of right rows above.
+            # twice the number of wrong rows below and of right rows above
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -192,8 +192,8 @@ def areas(rows: RankedRows) -> Areas:
 class _Runs:
     """Runs of rows that have equal confidence, the most confident run first."""
 
-    ends: Float64s  # (runs + 1,)
-    errors_at_ends: Float64s  # (runs + 1,)
+    ends: Float64s  # (runs + 1,).
+    errors_at_ends: Float64s  # (runs + 1,).
     last: Integers
 
     @cached_property
@@ -262,8 +262,7 @@ def smooth_ece(rows: RankedRows) -> float:
     of (confidence - correct) K_s(confidence, t) over rows. The Gaussian kernel K_s is mirrored at 0
     and 1. The bandwidth s is chosen so that the smooth ECE equals s, to within 1/1024.
 
-    The results agree with the authors' package relplot to 1e-6. Only confidences within 1/2000 of 0
-    or 1 differ, where relplot 1.0.3 leaves out the mirror image.
+    The results agree with the authors' package relplot to 1e-6, except very near 0 and 1.
 
     With more than 65 536 rows, rows with similar confidence are joined, which hardly changes the
     result.

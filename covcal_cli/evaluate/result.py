@@ -42,8 +42,8 @@ class DecisionMetrics:
     n: int = 0
     accepted: int = 0
     wrong: int = 0
-    covered: int = 0  # number of sets that contain the right class
-    members: int = 0  # number of classes in all sets
+    covered: int = 0  # Number of sets that contain the right class.
+    members: int = 0  # Number of classes in all sets.
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
         """Count a block of rows. `top` are the predicted labels, `labels` the true labels."""
@@ -190,9 +190,9 @@ class Evaluation:
 
     split: str
     predictions: Predictions
-    unlabelled: int  # number of rows without a label
-    left_out: int  # number of rows to which a calibration was fitted
-    metrics: dict[str, Metrics]  # ``none`` first
+    unlabelled: int  # Number of rows without a label.
+    left_out: int  # Number of rows to which a calibration was fitted.
+    metrics: dict[str, Metrics]  # ``none`` first.
     scalings: dict[str, Scaling]
     inputs: tuple[Input, ...]
     # Metrics of each predicted class, by calibration; empty with too many classes.

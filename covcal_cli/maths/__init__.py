@@ -1,1 +1,1 @@
-"""Mathematics on arrays. These modules import nothing of covcal but array types."""
+"""Mathematics on arrays. These modules import only array types from covcal."""

@@ -1,13 +1,13 @@
 """Plan which thresholds `decide` tests, and from which rows labels are drawn.
 
-The plan is fixed before any label is seen. It depends on the scores of unlabelled rows, on the
-number of labels, and on beliefs about wrong rows. Wrong beliefs may reduce the number of accepted
-rows, but never make a guarantee less certain. MATHEMATICS, section 13, explains the tests and their
-bound.
+The plan is fixed before any label is seen. The plan depends on the scores of unlabelled rows, on
+the number of labels, and on assumed numbers of wrong rows ("beliefs"). Wrong beliefs may reduce the
+number of accepted rows, but never make a guarantee less certain. MATHEMATICS, section 13, explains
+the tests and their bound.
 
 A candidate is a set of rows with the highest scores, and a number k. It is accepted if at most k of
-its labelled rows are wrong. Labels are drawn from a region. The region and the first candidate are
-chosen so that the most rows are accepted, on average over the beliefs.
+its labelled rows are wrong. Labels are drawn from a region. The region and the first candidate
+maximise the number of accepted rows, as a mean over the beliefs.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows of a set,
 K - w wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound
@@ -38,8 +38,8 @@ NO_FLAGS: Booleans = np.empty(0, dtype=bool)
 class Sampling:
     """How one batch was drawn from a set of rows."""
 
-    inclusion: float  # f, minimum probability of drawing a row
-    most: int  # m, maximum number of rows drawn from the set
+    inclusion: float  # f, minimum probability of drawing a row.
+    most: int  # m, maximum number of rows drawn from the set.
 
 
 def most_wrong(
@@ -51,10 +51,10 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return how many drawn rows may be wrong if the labels still prove the limit.
+    """Return the largest number of wrong drawn rows that still proves the limit.
 
-    A set with an error above `error` has so few wrong drawn rows with probability `level` at most.
-    Returns -1 if nothing can be proved.
+    The limit is an error of at most `error`, and `level` is the significance level. Returns -1 if
+    nothing can be proved.
 
     Parameters
     ----------
@@ -120,11 +120,10 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     """Return bounds for the wrong rows of a batch and of all later batches together.
 
     Each argument has a row per k, and a column per number of wrong rows, in steps of `step`. The
-    bounds in `later` are valid whatever the first batch drew.
+    bounds in `later` do not depend on the first batch.
 
-    If the first batch drew w wrong rows, P(W1 + W2 <= k) has the bound g(w): k - w more wrong rows
-    may be drawn, and w fewer are left. The sum over w is rearranged (summation by parts) into tail
-    probabilities of W1, for which there are bounds. For this, g must fall with w.
+    If the first batch drew w wrong rows, g(w) bounds P(W1 + W2 <= k). Summation by parts turns the
+    sum over w into tail probabilities of W1, which have bounds. For this, g must decrease with w.
     """
     most, columns = len(first), np.arange(first.shape[1])
     fewer = -(-np.arange(most) // step)
@@ -151,8 +150,8 @@ class Candidate:
     """A set of rows, and the number of wrong labelled rows that it may have."""
 
     threshold: float
-    rows: int  # rows above the threshold
-    labels: int  # approximate number of labelled rows
+    rows: int  # Rows above the threshold.
+    labels: int  # Approximate number of labelled rows.
     wrong: int
 
 
@@ -170,8 +169,8 @@ class Ranking:
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief is the expected number of wrong rows among the best rows, as shares of all rows.
-        Its values are for evenly spaced numbers of best rows, from none to all.
+        A belief is a curve: the expected number of wrong rows by number of best rows. Both numbers
+        are shares of all rows. The numbers of best rows are evenly spaced from 0 to 1.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -238,7 +237,8 @@ def chance(
     """Return the mean probability over the beliefs that a candidate is accepted.
 
     `labelled` are the scores of rows that have a label already, shape (m,). `wrong` says where the
-    classifier is wrong. These labels weight the beliefs, and add one: the error that they show.
+    classifier is wrong. These labels give each belief a weight. The observed error rate is added as
+    a belief.
     """
     above = labelled > candidate.threshold
     n, n_wrong = int(above.sum()), int((above & wrong).sum())

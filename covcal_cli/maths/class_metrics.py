@@ -23,10 +23,10 @@ class ClassRows:
     """n rows, for one-vs-rest metrics of a class."""
 
     is_predicted: Booleans  # q, (n,)
-    # (n,): rank by the probability of the class; ties share a rank
+    # (n,): rank by the probability of the class; ties share a rank.
     ranks: Integers
-    members: Float64s  # t, (n,), rows of the class
-    mass: Float64s  # m, (n,), rows
+    members: Float64s  # t, (n,), rows of the class.
+    mass: Float64s  # m, (n,), rows.
 
     @cached_property
     def predicted(self) -> float:

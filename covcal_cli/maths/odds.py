@@ -36,7 +36,7 @@ def sigmoid(log_odds: Float64s) -> Float64s:
 
 
 def logit(probability: Float64s, nearest: float) -> Float64s:
-    """Return log odds. Probabilities are limited to `nearest` and 1 - `nearest`."""
+    """Return log odds. Probabilities are clipped to [`nearest`, 1 - `nearest`]."""
     clipped = np.clip(probability, nearest, 1 - nearest)
     return np.asarray(np.log(clipped) - np.log1p(-clipped))
 
@@ -126,7 +126,7 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Return the ends towards `outside`, by bisection."""
+        """Find the end of each interval towards `outside` by bisection."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

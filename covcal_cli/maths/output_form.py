@@ -43,8 +43,8 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Some probability differs from 1/K by this share of 1/K. Logits with a large added constant are
-# more alike.
+# In real probabilities, some value differs from 1/K by at least this share of 1/K. Logits with a
+# large added constant differ less.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
 
@@ -58,8 +58,8 @@ class OutputEvidence:
 
     def __init__(self) -> None:
         self.rows = self.width = 0
-        self.low, self.high = math.inf, -math.inf  # smallest and largest value
-        self.sums = (math.inf, -math.inf)  # smallest and largest sum of a row
+        self.low, self.high = math.inf, -math.inf  # Smallest and largest value.
+        self.sums = (math.inf, -math.inf)  # Smallest and largest sum of a row.
         self.bounded = 0
         # first row with a value outside [0, 1], and this value
         self.first_outside: tuple[int, float] | None = None

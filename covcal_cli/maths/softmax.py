@@ -31,7 +31,7 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # Minimum depth of a mask below the highest logit, for common masks of -10 000 or less. The depth
 # grows with the usual distance of the two highest logits: naive Bayes gives very low logits.
 DEPTH = 5e3
-_DEEPEST = 1e30  # a logit further below is always a mask
+_DEEPEST = 1e30  # A logit further below is always a mask.
 # Quantile for the usual distance. It is low, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
@@ -127,7 +127,7 @@ class Softmax:
 
     logits: Float64s  # (K, m), highest logit of each row is 0
     temperature: float
-    log_sums: Float64s  # (m,): log sum_k e^(z_k / T)
+    log_sums: Float64s  # (m,): log sum_k e^(z_k / T).
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:

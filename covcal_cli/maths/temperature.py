@@ -20,7 +20,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # minimum number of errors for T below 1
+MIN_ERRORS = 5  # Minimum number of errors for T below 1.
 # For methods that match an accuracy, more errors are needed. T is never below the T of temp.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27
@@ -41,11 +41,11 @@ _FEW_CLASSES = 32
 class TemperatureFit:
     """A fitted temperature and its loss."""
 
-    temperature: float  # above 0; a value above 1 lowers confidence
-    loss: float  # weighted mean loss at `temperature`; never above `loss_at_one`
+    temperature: float  # Above 0; a value above 1 lowers confidence.
+    loss: float  # Weighted mean loss at `temperature`; never above `loss_at_one`.
     loss_at_one: float
-    at_limit: Limit | None  # the end of the search interval, if T is there
-    held_at_one: bool  # whether T is 1 because a lower T was not allowed
+    at_limit: Limit | None  # The end of the search interval, if T is there.
+    held_at_one: bool  # Whether T is 1 because a lower T was not allowed.
     local_minima: int
     ruled_out: int = 0
 
@@ -180,7 +180,7 @@ class _Shift:
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return a `_Shift` whose `floor` has probability 0 up to T = `highest_t`."""
+        """Return a `_Shift` with a `floor` logit of probability 0 for each T up to `highest_t`."""
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
 
@@ -199,8 +199,9 @@ def brier_rows(
 ) -> list[Float64s]:
     """Return ||p - y||^2 of each row, and its derivatives in s = log T.
 
-    With u = z/T and d = u - E_p[u]: dp/ds = -p d and dd/ds = Var_p[u] - d. Logits have shape (K,
-    m), and the highest of each row is 0. Derivatives need finite logits.
+    Logits have shape (K, m), and the highest of each row is 0. Derivatives need finite logits:
+
+        u = z/T,   d = u - E_p[u],   dp/ds = -p d,   dd/ds = Var_p[u] - d
     """
     u, e = _exponentials(block, temperature)
     total = _sums(e)
@@ -403,7 +404,7 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return minima and low ends of the interval, and T = 1, on all rows."""
+        """Return the losses at minima and at the ends, and the loss at T = 1, on all rows."""
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
         self._refine(few_rows, starts, [])

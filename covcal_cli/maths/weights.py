@@ -18,7 +18,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
-FIT_OFFSET = 0.5  # Theorem 1
+FIT_OFFSET = 0.5  # Theorem 1.
 # Yields standardised inputs (m, d), their kind (1 or 0) and their weight.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3
@@ -142,8 +142,8 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
 class BoundTerms:
     """The terms of Theorem 1. The bound is always at least 1, so it proves nothing."""
 
-    weighted_error: float  # mean of (1/g - 1/2) L over source validation rows L
-    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2
+    weighted_error: float  # Mean of (1/g - 1/2) L over source validation rows L.
+    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2.
     discriminator_error: float
     max_weight: float
     factor: float  # lambda = (1+U)^3
@@ -156,8 +156,8 @@ def bound_terms(
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    `fit_weights`, shape (n,), are a = 1/g - 1/2 of source validation rows. `brier`, shape (n,), is
-    ||fhat - y||^2 on these rows, in [0, 2]. The true q/p is assumed to be at most U.
+    The arguments are for source validation rows. `fit_weights`, (n,), are 1/g - 1/2. `brier`, (n,),
+    are squared errors in [0, 2]. The true q/p is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

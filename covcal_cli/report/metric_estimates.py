@@ -20,7 +20,7 @@ from covcal_cli.report.tables import Table
 MOST_CLASSES = 20
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric, its lower limit (for a cost, upper limit), and the option.
+# A metric and its limit: an upper limit for a cost, else a lower limit.
 MetricLimit = tuple[Wanted, float, str]
 
 
@@ -59,8 +59,8 @@ def metric_gate(
 ) -> GateResult:
     """Compare a metric with its limit. Without a value, the gate is skipped.
 
-    `end` is the end of the range to compare, by default the worse end. Raises `CovcalError` if one
-    of two classes must be named.
+    `end` says which end of the range is compared. By default, this is the worse end. Raises
+    `CovcalError` if one of two classes must be named.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"

@@ -306,7 +306,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the section on a decision. `metrics` are of its calibration."""
+    """Return the section on a decision. `metrics` are the metrics of the decision's calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:

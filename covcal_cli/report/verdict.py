@@ -55,8 +55,8 @@ class ReportContent:
     documents: tuple[Path, ...]
     # Calibrations by name. The verdict is about the first calibration.
     calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None  # None without target labels
-    estimation: "Estimation | None"  # None with too few rows
+    evaluation: Evaluation | None  # None without target labels.
+    estimation: "Estimation | None"  # None with too few rows.
     attributes: Mapping[str, str]
     origins: Mapping[Path, Mapping[str, str]]
     rows: Mapping[str, str]  # numbers of rows, by domain
