@@ -1,9 +1,8 @@
 """The embedded example: a tiny digit classifier and two sets of real handwriting.
 
 ``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
-source is one half of the digits, in their original form. The target is the other half, turned
-clockwise by about 10 degrees and drawn with bolder lines. So the shift is artificial, but the
-handwriting and the over-confidence of the classifier are real.
+source is one half of the digits. The target is the other half, turned clockwise by about 10 degrees
+and drawn with bolder lines.
 """
 
 import shutil
@@ -23,7 +22,7 @@ _UNFINISHED = ".unfinished"
 def write_demo(folder: Path) -> bool:
     """Write the model, and both domains as folders of PNG files, to `folder`.
 
-    Return True, and write nothing, if an interrupted demo has already written these files.
+    Return whether an interrupted demo has already written these files.
     """
     if (folder / _UNFINISHED).is_file():
         return True
@@ -43,7 +42,7 @@ def write_demo(folder: Path) -> bool:
 
 
 def end_demo(folder: Path) -> None:
-    """Record that the demo in `folder` is complete, so that later demos do not change it."""
+    """Record that the demo in `folder` is complete."""
     (folder / _UNFINISHED).unlink()
 
 

@@ -1,7 +1,6 @@
 """Open files of named arrays with one row per example. Each format has a module.
 
-To add a format, add a module in this folder and an entry in `_READERS`. Help and messages then name
-the new format.
+To add a format, add a module in this folder and an entry in `_READERS`.
 """
 
 from importlib import import_module
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import require_file
 
-if TYPE_CHECKING:  # This module loads NumPy and Pillow, and --help must not wait for them.
+if TYPE_CHECKING:
     from covcal_cli.data.stores.store import Store
 
-# The suffixes of each format, and the module and the class that read it. Help shows the first
-# suffix.
+# The suffixes of each format, and the module and class of its reader. Help shows the first suffix.
 _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),
@@ -46,7 +44,7 @@ _OTHERS = {
 
 
 def open_store(path: Path) -> "Store":
-    """Open a file of arrays, whose suffix is its format, or a folder of Parquet parts."""
+    """Open a file of arrays by its suffix, or a folder of Parquet files."""
     from covcal_cli.data.stores.parquet import ParquetStore, holds_parts
 
     if holds_parts(path):
@@ -62,7 +60,7 @@ def open_store(path: Path) -> "Store":
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a path is a table: a file, by its suffix, or a folder of Parquet parts."""
+    """Return whether a path is a table, by its suffix, or a folder of Parquet files."""
     if not path.is_dir():
         return bool(_suffixes_of(path))
     from covcal_cli.data.stores.parquet import holds_parts
@@ -71,7 +69,7 @@ def is_table(path: Path) -> bool:
 
 
 def format_of(path: Path) -> str:
-    """Return the first suffix of a file's format; "" if covcal does not read the format."""
+    """Return the main suffix of a file's format, or "" for an unknown format."""
     return "".join(_suffixes_of(path)[:1])
 
 

@@ -1,7 +1,6 @@
 """Read ``.npy`` files, and the arrays in ``.npz`` and ``.h5`` files, block by block.
 
-The arrays of an ``.npz`` are read in parts, so a large array takes little memory. A dataset of an
-``.h5`` file has one row per example, and is read in windows of rows.
+Large arrays are read in parts, to save memory.
 """
 
 import math
@@ -21,8 +20,8 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
-# zipfile raises NotImplementedError for an unknown compression, and RuntimeError for a password.
-# NumPy parses headers as Python code, and raises the errors of Python's parser.
+# NotImplementedError is for an unknown compression, and RuntimeError for a password. NumPy raises
+# the errors of Python's parser for a damaged header.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -44,11 +43,11 @@ class NpyStore(Store):
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
     def whole(self, name: str) -> AnyArray:
-        """Refuse to read an array as a whole: x is too wide for that."""
+        """Refuse to read an array as a whole."""
         raise CovcalError(f"{self.path}: a .npy file cannot hold {name}: save an .npz")
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows. Neighbouring rows are read together."""
+        """Yield the rows in parts."""
         (name,) = names
         row_bytes = max(1, math.prod(self._array.shape[1:]) * self._array.itemsize)
         window = max(size, WINDOW_BYTES // row_bytes)
@@ -59,7 +58,7 @@ class NpyStore(Store):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
-        # The file is not mapped into memory, because mapped pages count as memory of this process.
+        # mapped pages would count as memory of this process
         row_items = math.prod(array.shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items
@@ -98,7 +97,7 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
-        """Refuse an array that needs much memory but has almost no bytes in the file."""
+        """Refuse an array with a suspicious rate of compression."""
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
@@ -148,9 +147,8 @@ class NpzStore(Store):
 
 
 class NpyStream:
-    """The contents of a ``.npy`` file: its header, and then its rows in order.
+    """A stream of the rows of a ``.npy`` file, which may be inside a zip file.
 
-    The rows are read once from beginning to end. So the file may be inside a compressed zip file.
     Raises ValueError if it is no array, contains Python objects, or ends too early.
     """
 
@@ -169,7 +167,7 @@ class NpyStream:
     def blocks(self, size: int) -> Iterator[AnyArray]:
         """Yield `size` rows at a time. The last block may be shorter."""
         rows = self.shape[0]
-        # columns are stored one after the other, so the whole array must be read first
+        # the array is stored by columns, so read all of it first
         if self._fortran:
             whole = self._read(self.shape[::-1]).T
             yield from (whole[start : start + size] for start in range(0, rows, size))
@@ -195,7 +193,7 @@ class HDF5Store(Store):
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # covcal reads numbers and texts, but no records or references
+            # only numbers and texts
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()
@@ -216,7 +214,7 @@ class HDF5Store(Store):
         return [text for value in values.ravel() for text in self._values(np.array([value]))]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows. Neighbouring rows are read together."""
+        """Yield the rows in parts."""
         with File(self.path, remedy=_REMEDY) as file:
             datasets = {name: file[name] for name in names}
             window = min(_window(dataset, size) for dataset in datasets.values())
@@ -225,7 +223,7 @@ class HDF5Store(Store):
                 yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
 
     def _values(self, values: AnyArray) -> AnyArray:
-        """Return values in which bytes have become texts."""
+        """Return values, with bytes decoded as texts."""
         try:
             return _texts(values)
         except UnicodeDecodeError as error:
@@ -246,10 +244,7 @@ class HDF5Store(Store):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return the number of rows to read at once.
-
-    It is a multiple of the rows of a chunk, so that each chunk is decompressed once.
-    """
+    """Return the number of rows to read at once, in whole chunks."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

@@ -2,12 +2,9 @@
 
 The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
 
-The first value of a column decides whether the column contains numbers, true and false, or texts. A
-column of numbers is never in memory as a whole.
-
-If pyarrow is installed, it parses the lines of large files, several times as fast as NumPy and
-Python do. The three parsers give the same values. pyarrow parses only lines without quotes, empty
-cells and infinite numbers. Python parses all other lines, and names the line of a wrong cell.
+The first value of a column decides whether it has numbers, booleans or texts. A column of numbers
+is never in memory as a whole. pyarrow, if installed, parses large files several times as fast as
+NumPy and Python. It parses only lines without quotes, empty cells and infinite numbers.
 """
 
 import csv
@@ -38,21 +35,20 @@ from covcal_cli.data.stores.store import (
 )
 
 _DELIMITERS = ",;\t"
-_EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)  # a line above the column names
+_EXCEL = re.compile(rf"sep=([{_DELIMITERS}])\s*", re.IGNORECASE)
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
-_CELL_BYTES = 64  # bytes of memory that Python takes for a short text
-_LARGE = 16 << 20  # bytes of a file; reading a smaller file takes less time than loading pyarrow
-_LARGEST_BLOCK = 1 << 30  # characters that pyarrow can parse at a time
+_CELL_BYTES = 64  # Memory of a short text in Python, in bytes.
+_LARGE = 16 << 20  # Smallest file that pyarrow parses, in bytes.
+_LARGEST_BLOCK = 1 << 30  # Limit of pyarrow, in characters.
 
 
 class CSVStore(Store):
     """The columns of a CSV file.
 
     The first line has the names of the columns. The separator is the first comma, semicolon or tab
-    in this line. Excel may write a line such as ``sep=;`` above the names; then this line names the
-    separator.
+    in this line. Excel may name the separator in a line above, such as ``sep=;``.
     """
 
     is_table = True
@@ -60,13 +56,13 @@ class CSVStore(Store):
 
     def __init__(self, path: Path, *, of_images: bool = True, as_texts: bool = False) -> None:
         self.path = path
-        self._as_texts = as_texts  # whether all columns are read as texts
-        # whether rows are paths of images; all other columns are then texts
+        self._as_texts = as_texts
+        # whether rows may be paths of images
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
-        self._names_line = 1  # the line with the names of the columns
-        # the only character that ends lines; "" if other characters may end them too
+        self._names_line = 1  # line of the column names
+        # the only line end, or "" for several
         self._newline: str | None = None
         self._arrow = _arrow_parser(path)
         self.with_commas: dict[str, str] = {}
@@ -81,7 +77,7 @@ class CSVStore(Store):
         }
 
     def _drop_empty_rows(self) -> None:
-        """Leave out lines of empty cells, which a spreadsheet writes below a table."""
+        """Leave out lines of empty cells."""
         columns = self._texts.values()
         kept = [any(map(str.strip, cells)) for cells in zip(*columns, strict=True)]
         if not all(kept):
@@ -91,7 +87,7 @@ class CSVStore(Store):
             self._n = sum(kept)
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole column: texts, labels, ids and groups as texts, others as numbers."""
+        """Return a whole column as texts or numbers."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)
         rows = np.arange(self._n, dtype=np.int64)
@@ -107,7 +103,7 @@ class CSVStore(Store):
         columns = [self._names.index(name) for name in names]
         size = max(64, min(size, WINDOW_BYTES // (_CELL_BYTES * len(self._names))))
         with self._reading() as (file, reader, _):
-            # NumPy parses whole lines, twice as fast as Python parses cells.
+            # NumPy parses whole lines twice as fast as Python parses cells
             records = file if self._one_line_each else (cells for cells in reader if cells)
             start = 0
             for first in range(0, len(rows), size):
@@ -119,13 +115,13 @@ class CSVStore(Store):
                 yield chosen, dict(zip(names, values, strict=True))
 
     def place(self, row: int) -> str:
-        """Return the line of a row if every row is one line, else the number of the row."""
+        """Return the line of a row, or the row number if rows have several lines."""
         return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, and the number of the record after them.
+        """Return the records of `rows`, and the number of the next record.
 
-        The next record of `records` has the number `start`.
+        `records` begins with the number `start`.
         """
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
@@ -142,12 +138,12 @@ class CSVStore(Store):
     def _by_arrow(
         self, records: Sequence[Any], columns: Sequence[int], *, is_text: bool
     ) -> list[Any] | None:
-        """Return some columns, parsed as texts or numbers; None if pyarrow cannot parse them."""
+        """Return columns of texts or numbers, or None if pyarrow cannot parse them."""
         others = len(self._names) - 1
         if self._arrow is None or not self._one_line_each or not others:
             return None
         text = "".join(records)
-        # pyarrow would drop a byte order mark before the first cell
+        # pyarrow would drop a byte order mark
         if '"' in text or text.startswith("\ufeff") or len(text) > _LARGEST_BLOCK:
             return None
         names = list(map(str, range(others + 1)))
@@ -168,7 +164,7 @@ class CSVStore(Store):
                 )
                 if len(values) == len(records):  # NumPy skips blank lines
                     return values
-            # there is an empty cell, a text or a boolean, so cells are parsed one by one below
+            # for an empty cell, a text or a boolean, parse cell by cell
             except ValueError:
                 pass
             records = list(csv.reader(records, delimiter=self._delimiter, strict=True))
@@ -199,10 +195,10 @@ class CSVStore(Store):
         return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
     def _scanned(self, lines: Iterator[str], reader: Any) -> dict[str, str]:
-        """Count the rows, keep the texts, and find out what each column contains."""
+        """Count the rows, keep the texts, and find the type of each column."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are texts; if rows are paths of images, so are all other columns.
+        # labels, ids and groups are texts; beside paths of images, all columns are texts
         kinds = {
             name: "text"
             for name in self._names
@@ -212,12 +208,11 @@ class CSVStore(Store):
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         self._n = 0
-        # Read row by row until every column has shown what it contains.
+        # read row by row until the type of every column is known
         for cells in reader:
             if not cells:
                 continue
             self._require_width(cells, reader.line_num)
-            # The first value of a column decides what the column contains.
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
@@ -234,7 +229,7 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # A line with several names is a table without rows; a single name alone is no table.
+        # a table without rows has at least two names
         if self._n == 0 and len(self._names) == 1:
             raise self.error("there are no rows below the first line: give one row per example")
         self._one_line_each = n_lines == self._n + 1
@@ -243,9 +238,9 @@ class CSVStore(Store):
     def _scan_rest(
         self, lines: Iterator[str], line: int, columns: Sequence[tuple[list[str], int]]
     ) -> int:
-        """Read the rows after line `line` in blocks, and return how many lines the file has."""
+        """Read the rows after line `line`, and return the number of lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
-        # pyarrow reads all columns if the list of columns is empty
+        # for an empty list, pyarrow would read all columns
         places = [index for _, index in columns] or [0]
         while block := list(islice(lines, size)):
             cells = self._by_arrow(block, places, is_text=True)
@@ -257,7 +252,7 @@ class CSVStore(Store):
                 texts.extend(more)
             self._n += len(block)
             line += len(block)
-        # From the first quote or unusual line on, the CSV reader is needed.
+        # after the first quote, the CSV reader is needed
         reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
         before = 0
         while rows := list(islice(reader, size)):
@@ -270,13 +265,13 @@ class CSVStore(Store):
         return line + before
 
     def _are_plain(self, lines: Sequence[str]) -> bool:
-        """Return whether each line is a row without quotes, so that no CSV reader is needed."""
+        """Return whether each line is a row without quotes."""
         others, delimiter = len(self._names) - 1, self._delimiter
         counts = {line.count(delimiter) for line in lines}
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of column `index`. Lines are split from the side that is nearer."""
+        """Return the cells of column `index`, split from the nearer side."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]
@@ -302,7 +297,7 @@ class CSVStore(Store):
         if not names:
             raise self.error("the first line is empty: name the columns there")
         for index, name in enumerate(names):
-            if self._as_texts and not name:  # a spreadsheet writes empty columns beside a table
+            if self._as_texts and not name:  # spreadsheets write empty columns
                 names[index] = f"column {index + 1}"
             elif name in names[:index]:
                 raise self.error(f"two columns are called {name!r}: rename one of them")
@@ -315,7 +310,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines after the first, a CSV reader for them, and the first line's cells."""
+        """Yield the lines below the header, a CSV reader, and the header's cells."""
         try:
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
@@ -338,16 +333,16 @@ class CSVStore(Store):
 
 
 def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
-    """Return a function that parses lines with pyarrow; None for a small file or without pyarrow.
+    """Return a function that parses lines with pyarrow, or None.
 
-    The function returns None for lines that pyarrow refuses or may read differently.
+    The function returns None for lines that pyarrow cannot parse.
     """
     try:
         if path.stat().st_size < _LARGE:
             return None
         import pyarrow
         from pyarrow import csv as arrow_csv
-    except (ImportError, OSError):  # the caller will report that the file cannot be read
+    except (ImportError, OSError):  # the caller reports an unreadable file
         return None
 
     def parsed(
@@ -386,7 +381,7 @@ def _comma_message(name: str, cell: str, place: str) -> str:
 
 
 def _kind(cell: str) -> str | None:
-    """Return whether a cell is a number, a boolean or a text; None if it is empty."""
+    """Return the type of a cell: a number, boolean or text; None if empty."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None
@@ -396,5 +391,5 @@ def _kind(cell: str) -> str | None:
         float(text)
     except ValueError:
         return "text"
-    # Python would also accept 12_3 as 123, and digits of other scripts
+    # Python would accept 12_3, and digits of other scripts
     return "text" if "_" in text or not text.isascii() else "number"

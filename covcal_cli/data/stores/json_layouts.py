@@ -1,20 +1,16 @@
-"""Bring lines that other tools wrote into columns.
+"""Read lines of JSON that other tools wrote.
 
-The tools are Hugging Face pipelines, lm-evaluation-harness, and servers of language models that log
-the log-probabilities of tokens.
+The tools are Hugging Face pipelines, lm-evaluation-harness, Label Studio, Prodigy, and servers of
+language models such as OpenAI and vLLM.
 
-A chat completion of OpenAI contains the log-probability of every generated token, and of the most
-probable other tokens at its place. Other answers of OpenAI (completions, batches, responses) and
-answers of vLLM contain them too. `find_tokens` finds these lists wherever they are in a line.
+A server logs the log-probability of every generated token and of the most probable alternatives.
+The probability of an answer is the product over its tokens. The probability of an unlisted answer
+has two upper limits:
 
-`answer_of` begins where the generated text names an answer. The probability of this answer is the
-product over its tokens. Any other answer differs from the generated text at some token; the log may
-list the other answer's token there.
+- the probability of the least probable listed token
+- 1 minus the sum of the listed probabilities, divided equally among the unlisted answers
 
-An answer that is not listed is at most as probable as the least probable listed token. All unlisted
-answers together are at most as probable as all unlisted tokens: 1 minus the sum of the listed
-probabilities. This rest is divided equally among the unlisted answers. Each unlisted answer gets
-half of the smaller limit.
+An unlisted answer gets half of the smaller limit.
 """
 
 import math
@@ -26,37 +22,35 @@ from functools import cached_property
 from typing import Any
 
 PROBABILITIES = "probabilities"
-# the column with the log-likelihoods of a question's choices; their number may differ by question
+# The column of log-likelihoods of the choices.
 CHOICES = "logits"
-# Keys of settings and counts that servers add to an answer.
+# Keys that are no columns.
 _SAMPLING = ("temperature", "top_p")
 _OF_SERVERS = (
     *("object", "created", "system_fingerprint", "service_tier", "usage", "error"),
     *("created_at", "completed_at", "top_logprobs", *_SAMPLING),
 )
-_DEPTH = 12  # deepest level of nesting at which lists of tokens are looked for in a line
-_BEFORE = " \t\r\n\"'`([{*_#"  # characters that a token may contain before the answer
+_DEPTH = 12  # Deepest level of nesting that is searched.
+_BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a token.
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
-# a token with this log-probability or less was excluded by sampling: servers write -9999 or -inf
+# Servers write -9999 or -inf for a token that sampling excluded.
 _CUT = -9000.0
-# how tokenizers write a space
+# Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
-_ROUNDING = 1e-7  # largest rounding error of a sum of probabilities
-_MUCH = 0.25  # a note appears if other texts than the answers have a larger share of probability
+_ROUNDING = 1e-7  # Largest rounding error of a sum of probabilities.
+_MUCH = 0.25  # Probability of other texts from which on there is a note.
 _VALUES = ("scores", "probs", "probabilities")
-# lists of classes and of their probabilities
+# Names for a list of classes and a list of probabilities.
 _PAIRS = (("labels", "scores"), *(("classes", name) for name in _VALUES))
-_MAPS = ("cats", "scores")  # objects with the probabilities of classes, as spaCy names them
-_NESTED = {*_VALUES, "logits"}  # outputs that another object may contain
+_MAPS = ("cats", "scores")  # Names for an object of class probabilities.
+_NESTED = {*_VALUES, "logits"}  # Outputs inside another object.
 _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # of Prodigy
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of a line that a known tool wrote.
+    """Return the columns of a line that a known tool wrote, or the unchanged line.
 
-    Two answers of Hugging Face pipelines are known: those of zero-shot classification, and those of
-    classification with ``top_k=None``. In samples of lm-evaluation-harness, the log-likelihoods of
-    the choices are logits. Any other line is returned unchanged.
+    For lm-evaluation-harness, the log-likelihoods of the choices are logits.
     """
     if isinstance(record, list):
         answers = _unwrapped(record)
@@ -88,7 +82,7 @@ def columns_of(record: Any) -> Any:
             return {PROBABILITIES if key == name else key: record[key] for key in record}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
-        # the user may have stored the pipeline's answer with any name
+        # the user chose the name of the pipeline's answer
         record = {key: value for key, value in record.items() if key != lists[0]} | {
             PROBABILITIES: _scores(record[lists[0]])
         }
@@ -102,7 +96,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return prediction, score and label of a task that Label Studio exports."""
+    """Return prediction, score and label of a Label Studio task."""
     columns = {name: value for name, value in task.items() if not isinstance(value, (dict, list))}
     data = task.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
@@ -132,10 +126,7 @@ def _choice(answer: Any) -> tuple[str, Any] | None:
 
 
 def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return id, label and groups of a line whose answer comes from token log-probabilities.
-
-    The answers of a batch also have ids of their own.
-    """
+    """Return id, label and groups of a line with token log-probabilities."""
     columns = {
         name: value
         for name, value in record.items()
@@ -172,7 +163,7 @@ def _is_likelihood(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token, and the log-probabilities of all tokens listed at its place."""
+    """A generated token, and the log-probabilities of the token and its alternatives."""
 
     text: str
     logs: dict[str, float]
@@ -182,24 +173,24 @@ class Token:
 class Answer:
     """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # the probabilities after division by their sum
-    elsewhere: float  # the probability that the text is none of the answers
-    unlisted: int  # number of answers that the log does not list
-    follows_text: bool  # whether other text comes before the answer
-    is_cut: bool  # whether sampling excluded some tokens
+    probabilities: dict[str, float]  # divided by their sum
+    elsewhere: float  # probability of other texts
+    unlisted: int  # number of unlisted answers
+    follows_text: bool  # whether text precedes the answer
+    is_cut: bool  # whether sampling excluded tokens
 
 
 @dataclass
 class AnswerCounts:
-    """Counts over all lines of a log, for the notes."""
+    """Counts over the lines of a log, for notes."""
 
     lines: int = 0
-    unlisted: int = 0  # number of lines with an unlisted answer
-    without: int = 0  # number of lines without any listed answer
-    behind: int = 0  # number of lines where other text comes before the answer
-    cut: int = 0  # number of lines where sampling excluded tokens
-    elsewhere: float = 0.0  # sum over all lines
-    # temperature and top_p, if they are not the default
+    unlisted: int = 0  # lines with unlisted answers
+    without: int = 0  # lines without listed answers
+    behind: int = 0  # lines with text before the answer
+    cut: int = 0  # lines where sampling excluded tokens
+    elsewhere: float = 0.0  # total probability of other texts
+    # temperature and top_p if not the default
     settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, answer: Answer, settings: dict[str, float]) -> None:
@@ -270,7 +261,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
 
 
 def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
-    """Return temperature and top_p of the sampling, if the line contains them."""
+    """Return the temperature and top_p of the sampling, if logged."""
     settings: dict[str, float] = {}
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
@@ -300,7 +291,7 @@ def _tokens(value: Any) -> list[Token]:
             for v in value
         ]
     if all(v and all(isinstance(t, dict) and "logprob" in t for t in v.values()) for v in value):
-        # in vLLM, the first token of each place is the generated one
+        # in vLLM, the first token is the generated token
         return [
             _token(
                 str(next(iter(v.values())).get("decoded_token")),
@@ -313,7 +304,7 @@ def _tokens(value: Any) -> list[Token]:
 
 
 def _pairs(listed: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield text and log-probability of the listed tokens."""
+    """Yield the text and log-probability of each listed token."""
     for token in listed if isinstance(listed, list) else ():
         if isinstance(token, dict):
             yield token.get(name), token.get("logprob")
@@ -354,9 +345,9 @@ class Choices:
         texts = [self._folded(token.text) for token in tokens]
         start, answer, follows = self._place(texts)
         shares = dict.fromkeys(range(len(self.names)), 0.0)
-        # for each unlisted answer, the largest probability that it can have
+        # upper limit of each unlisted answer
         bounds: dict[int, float] = {}
-        # for each answer that is still possible, the rest of its text
+        # the rest of each possible answer
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         for token, text in zip(tokens[start:], texts[start:], strict=True):
@@ -406,11 +397,10 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the position of the answer in tokens, its index, and whether text precedes it.
+        """Return the answer's position in tokens, its index, and whether text precedes it.
 
-        covcal looks for the answer at the beginning of the text, then after the word "answer"; else
-        it takes the last answer in the text. If the text contains no answer, covcal uses the tokens
-        listed at the first place.
+        The answer is at the beginning of the text, else after the word "answer", else the last
+        answer in the text. Without an answer in the text, the first position is returned.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))
@@ -428,7 +418,7 @@ class Choices:
             starts.append(starts[-1] + len(text))
         token = bisect_right(starts, chosen.start()) - 1
         follows = bool(whole[: chosen.start()].strip(_BEFORE))
-        # A token may contain more than the beginning of the answer, such as "=B".
+        # a token such as "=B" has more than the answer
         before = texts[token][: chosen.start() - starts[token]]
         if before.strip(_BEFORE):
             return token, None, follows
@@ -436,7 +426,7 @@ class Choices:
 
 
 def _reached(text: str, rest: dict[int, str]) -> list[int]:
-    """Return the answers that a token completes; if there are none, the answers that it begins."""
+    """Return the answers that a token completes, or else the answers that it begins."""
     if not text.strip():
         return []
     whole = [

@@ -2,10 +2,9 @@
 
 The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
 
-Each line is a JSON object with the columns of one row. A list of numbers becomes a row of an array
-with two axes. An object of numbers also becomes a row; its keys are the names of the classes.
-`json_layouts` brings the lines of other tools into this form. A ``.json`` file is a list of such
-objects.
+Each line is a JSON object with the columns of one row. A list of numbers, or an object of numbers
+by class, becomes a row of an array with two axes. `json_layouts` reads the lines of other tools. A
+``.json`` file is a list of such objects.
 """
 
 import json
@@ -48,14 +47,14 @@ from covcal_cli.data.stores.store import (
 )
 from covcal_cli.errors import CovcalError
 
-_CHUNK = 1 << 16  # number of characters of a list that are read at once
-# Numbers of the first blocks of rows are kept in memory, up to a number of bytes.
+_CHUNK = 1 << 16  # Characters of a list to read at once.
+# Limits for numbers of the first rows in memory.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
-_VALUE_BYTES = 64  # bytes of memory that Python takes for a number and its key
-# characters of a text that are kept, except for labels, ids and paths; longer texts are no groups
+_VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
+# Characters to keep of a text, except for labels, ids and paths.
 _KEPT = 257
 _MOST_COLUMNS = 100_000
-# the types that a list or an object of numbers may contain
+# Types in a list or an object of numbers.
 _NUMBERS = frozenset((int, float, type(None)))
 _NOUNS = {
     "number": "a number",
@@ -72,13 +71,13 @@ class _Column:
     """The facts about a column that the first pass collects."""
 
     kind: str  # number, bool, text, list or object
-    is_named: bool  # whether the name of the column says that it contains labels, ids or paths
-    texts: list[str] | None = None  # the texts of all rows so far, if they are kept
-    width: int = 0  # the length of lists
-    # the keys of the column's objects, in the order of the file
+    is_named: bool  # whether the name is for labels, ids or paths
+    texts: list[str] | None = None  # texts of the rows so far
+    width: int = 0  # length of lists
+    # keys of objects
     keys: dict[str, None] = field(default_factory=dict)
-    has_texts: bool = False  # whether one of the kept values is a text
-    has_fractions: bool = False  # whether one of the kept values is a number with a fraction
+    has_texts: bool = False
+    has_fractions: bool = False
 
 
 class JSONLinesStore(Store):
@@ -90,7 +89,7 @@ class JSONLinesStore(Store):
         self.path = path
         self._is_list = path.name.lower().removesuffix(".gz").endswith(".json")
         self._unit = "entry" if self._is_list else "line"
-        self.choices = tuple(choices)  # the answers to look for among token log-probabilities
+        self.choices = tuple(choices)  # possible answers in a log of tokens
         self._read_columns()
         self.has_logprobs = self._answers.lines > 0
         if self.has_logprobs and not self.choices:
@@ -102,15 +101,15 @@ class JSONLinesStore(Store):
         self.ignored = tuple(sorted(self._other))
 
     def _read_columns(self) -> None:
-        """Find out about the columns and keep the texts, row by row."""
+        """Find the type of each column, and keep the texts."""
         self._n = 0
         self._columns: dict[str, _Column] = {}
-        self._other: set[str] = set()  # columns of nested values are ignored
+        self._other: set[str] = set()  # ignored columns
         self._answers, self._question = AnswerCounts(), Choices(self.choices)
         self._has_blank_lines = False
-        self._kept: list[dict[str, AnyArray]] = []  # numbers of the first blocks of rows
+        self._kept: list[dict[str, AnyArray]] = []  # numbers of the first rows
         self._kept_bytes = 0
-        without: list[int] = []  # the lines without token log-probabilities
+        without: list[int] = []  # lines without tokens
         records: list[Any] = []
         n_characters = 0
         for number, line in self._lines():
@@ -124,7 +123,7 @@ class JSONLinesStore(Store):
             self._has_blank_lines |= number != self._n
             records.append(record)
             n_characters += len(line)
-            if n_characters > WINDOW_BYTES:  # a large block, for example of long texts
+            if n_characters > WINDOW_BYTES:
                 self._kept_bytes = _MOST_KEPT + 1
             if len(records) == _BLOCK or n_characters > WINDOW_BYTES:
                 self._keep_numbers(records)
@@ -146,7 +145,7 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Keep the numbers of the last rows while there is room, to parse them only once."""
+        """Keep the numbers of the last rows, up to a limit of memory."""
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return
@@ -158,7 +157,7 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # the error is raised again when the column is read
+        except CovcalError:  # reading the column raises the error again
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
@@ -175,7 +174,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return the number for a missing value; for an answer that is not listed, -inf."""
+        """Return NaN, or -inf for a missing log-likelihood of a choice."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
@@ -195,7 +194,7 @@ class JSONLinesStore(Store):
         return columns | {PROBABILITIES: answer.probabilities}
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the labels of all rows, which are the possible answers if the user names none."""
+        """Return the labels of all rows, as the possible answers."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
@@ -227,7 +226,7 @@ class JSONLinesStore(Store):
         return self.whole(name).astype(str).tolist() if texts is None else texts
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
-        """Return a column in UTF-8, and how many texts were cut. Long texts are read again."""
+        """Return a column in UTF-8, and the number of cut texts."""
         records = (self._columns_of(line, number) for number, line in self._lines())
         values = (record.get(name) for record in records)
         texts = ("" if value is None else str(value) for value in values)
@@ -258,7 +257,7 @@ class JSONLinesStore(Store):
             yield chosen, {name: read(records, chosen) for name, read in arrays_of.items()}
 
     def place(self, row: int) -> str:
-        """Return the line of a row; if the file has empty lines, the number of the row."""
+        """Return the line of a row, or the row number in a file with empty lines."""
         return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
@@ -270,7 +269,7 @@ class JSONLinesStore(Store):
                     yield number, line
 
     def _items(self, file: IO[str]) -> Iterator[str]:
-        """Yield the texts of a list's entries, each of which may take several lines."""
+        """Yield the text of each entry of a list."""
         decoder, text, number = json.JSONDecoder(), file.read(_CHUNK).lstrip(), 1
         if not text.startswith("["):
             raise self.error("it holds no list of rows: save a list, or one object per line")
@@ -329,7 +328,7 @@ class JSONLinesStore(Store):
         return f"{self._unit} {self._number}"
 
     def _scan(self, record: Any) -> None:
-        """Find out about the columns of one row, and keep its texts."""
+        """Find the type of the columns in a row, and keep the texts."""
         if not isinstance(record, dict):
             raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
@@ -357,12 +356,12 @@ class JSONLinesStore(Store):
                 column.width = max(column.width, len(value))
 
     def _new(self, name: str, value: Any) -> _Column | None:
-        """Return a new column that begins with this value; None if such values are ignored."""
+        """Return a new column for this value, or None for ignored values."""
         kind = _kind(value)
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:
             kind = "text" if kind in ("number", "bool") else kind
-        if kind == "names":  # the labels of a row that has several are kept as the JSON of the list
+        if kind == "names":  # several labels of a row are kept as JSON
             kind = "text" if is_named else "other"
         if kind == "other":
             self._other.add(name)
@@ -416,7 +415,7 @@ class JSONLinesStore(Store):
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
-        """Return a function that returns a column's values, given the records of some rows."""
+        """Return a function from the records of rows to the values of a column."""
         column = self._columns[name]
         keys, width = tuple(column.keys), column.width
         filler = self._filler(name)

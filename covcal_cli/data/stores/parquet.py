@@ -1,10 +1,8 @@
-"""Read ``.parquet`` tables, one file or a folder of parts, with little memory.
+"""Read ``.parquet`` tables, which are one file or a folder of files.
 
-pyarrow's datasets keep whole row groups in memory: 1.2 GB for a group of 400,000 x 256 numbers. A
-`ParquetFile` with a small buffer keeps only the current page of each column.
-
-So `ParquetStore` reads every file with a `ParquetFile`. The code below it finds the parts of a
-table. `arrow_columns` converts the values of columns.
+pyarrow's datasets keep whole row groups in memory, up to some GB. A `ParquetFile` with a small
+buffer keeps only the current page of each column. So `ParquetStore` reads every file with a
+`ParquetFile`.
 """
 
 import math
@@ -24,30 +22,30 @@ from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_feature
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
-_HEAD = 8  # number of first values that show what a column contains
-_BUFFER = 1 << 13  # without a buffer, pyarrow would read a whole column of a row group
-_FEWEST, _USUAL = 64, 1 << 13  # rows in a batch
-_PAGES = 2 << 20  # bytes of memory that a column takes while it is read
-_ENOUGH = 128 << 20  # if all columns need more bytes than this, they are read in several sets
-_SET = 16 << 20  # bytes that the columns of one set may need
-_HELD = 64 << 20  # bytes of the rows that are read at a time if columns are in several sets
-# fewest rows to read at a time, because each time the group is read again from its start
+_HEAD = 8  # Number of values that show the type of a column.
+_BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
+_FEWEST, _USUAL = 64, 1 << 13  # Rows in a batch.
+_PAGES = 2 << 20  # Memory of a column while it is read, in bytes.
+_ENOUGH = 128 << 20  # Largest memory without sets of columns, in bytes.
+_SET = 16 << 20  # Largest memory of a set of columns, in bytes.
+_HELD = 64 << 20  # Memory of the rows with sets of columns, in bytes.
+# Fewest rows to read at a time, because a group is always read from its start.
 _FEWEST_HELD = 1 << 16
 
 
 class _Group(NamedTuple):
-    """A row group (a block of rows) of an open file."""
+    """A row group of an open file."""
 
     file: Any
     number: int
-    start: int  # the number that the first row of the group has in the table
+    start: int  # row number of the first row
 
 
 class ParquetStore(Store):
-    """The columns of a Parquet table. All parts of the table must have the same columns.
+    """The columns of a Parquet table, the same in all files.
 
-    A column of lists of numbers, all equally long, becomes an array with two axes. The keys of
-    folders ``KEY=VALUE`` become columns too, unless there are columns of these names.
+    A column of equally long lists of numbers becomes an array with two axes. The keys of folders
+    ``KEY=VALUE`` become columns too.
     """
 
     is_table = True
@@ -63,7 +61,7 @@ class ParquetStore(Store):
         self._columns = ArrowColumns(pyarrow, path)
         parts = find_parts(path)
         self._files = [part.path for part in parts]
-        self._bounds = [0]  # the number of the first row in each file, and the number of all rows
+        self._bounds = [0]  # first row number of each file, and number of all rows
         with self._opened(self._files[0]) as file:
             self._schema: Any = file.schema_arrow
         _require_distinct(self._files[0], self._schema.names)
@@ -121,7 +119,7 @@ class ParquetStore(Store):
         return texts
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows, row group by row group. A missing number becomes NaN."""
+        """Yield the rows in parts. A missing number becomes NaN."""
         within = [name for name in names if name not in self._of_parts]
         for number, (start, stop) in enumerate(pairwise(self._bounds)):
             own = _between(rows, start, stop)
@@ -138,7 +136,7 @@ class ParquetStore(Store):
         return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
 
     def _classes_of(self, name: str) -> tuple[str, ...]:
-        """Return all classes that occur in a column of pairs (class, number)."""
+        """Return all classes in a column of pairs (class, number)."""
         classes: set[str] = set()
         for path in self._files:
             with self._opened(path) as file:
@@ -157,7 +155,7 @@ class ParquetStore(Store):
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Open one file as a `ParquetFile`. Errors while it is open become a `CovcalError`."""
+        """Open one file as a `ParquetFile`, and raise its errors as `CovcalError`."""
         try:
             with self._arrow.parquet.ParquetFile(
                 path, buffer_size=_BUFFER, pre_buffer=False
@@ -201,9 +199,9 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read the sets of columns one after the other, because each column keeps a page in memory.
+        """Read the sets of columns one after the other, to save memory.
 
-        For later rows of a group, each set is read again from the start of the group.
+        For later rows of a group, each set is read again from the start.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
@@ -218,13 +216,13 @@ class ParquetStore(Store):
                 self._arrow.default_memory_pool().release_unused()
             for at in range(0, len(chosen), size):
                 piece = slice(at, at + size)
-                # a copy, because a view would keep all these rows in memory
+                # a view would keep more rows in memory
                 yield chosen[piece], {name: values[piece].copy() for name, values in arrays.items()}
 
     def _batches(
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Yield rows of some columns. `size` rows of the file are read at a time."""
+        """Yield rows of some columns, and read `size` rows at a time."""
         start = group.start
         for batch in group.file.iter_batches(
             size, row_groups=[group.number], columns=list(names), use_threads=False
@@ -245,14 +243,13 @@ class ParquetStore(Store):
                 return
 
     def _row_bytes(self, names: Sequence[str]) -> int:
-        """Return the bytes of memory for a row of these columns; a text counts like a number."""
+        """Return the memory of a row of these columns, in bytes."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
 
 def _require_distinct(path: Path, names: Sequence[str]) -> None:
     for index, name in enumerate(names):
-        # if two columns have the same name, only the last could be read
         if name in names[:index]:
             raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
 
@@ -263,11 +260,11 @@ def _between(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return the bytes of each column in a row group, before compression."""
+    """Return the uncompressed size of each column in a row group."""
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
-        # for a list or struct, the name of the column is the first part
+        # the first part of the path, for a list or struct
         name = column.path_in_schema.partition(".")[0]
         if name not in sizes:
             name = column.path_in_schema
@@ -277,7 +274,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns into sets that can be read together; `stored` has the bytes of each column."""
+    """Divide columns into sets that can be read together, by their sizes."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
@@ -292,10 +289,10 @@ def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
     return sets
 
 
-# The parts of a table: Spark, Dask, Polars and pyarrow write a table as a folder of parts.
-# If the table is partitioned, the parts are in nested folders ``KEY=VALUE``.
+# Spark, Dask, Polars and pyarrow write a table as a folder of files, maybe in nested folders
+# ``KEY=VALUE``.
 
-_PATTERN = "[!._]*.parquet"  # names of Spark's own files begin with a dot or an underscore
+_PATTERN = "[!._]*.parquet"  # Spark's own files begin with a dot or an underscore
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
@@ -305,17 +302,17 @@ class Part:
     """One file of a table."""
 
     path: Path
-    # the KEY and VALUE of each folder above the file; a missing VALUE is None
+    # KEY and VALUE of each folder above; None for a missing VALUE
     keys: Mapping[str, str | None]
 
 
 def holds_parts(path: Path) -> bool:
-    """Return whether a path is a folder of parts, or of folders ``KEY=VALUE`` of parts."""
+    """Return whether a path is a folder with Parquet files, maybe in folders ``KEY=VALUE``."""
     return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
 
 
 def find_parts(path: Path) -> list[Part]:
-    """Return the parts of a table, in order: the file itself, or the files in the folder."""
+    """Return the files of a table in order."""
     if not path.is_dir():
         return [Part(path, {})]
     parts = list(_below(path, {}))
@@ -330,10 +327,9 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return the value of each key in every part, shape (parts,).
+    """Return the value of each key in every file, shape (files,).
 
-    The values are int64 if all are whole numbers, and float64 with NaN if some are missing. Else
-    the values are texts, and a missing value is an empty text.
+    Whole numbers are int64, or float64 with NaN if some are missing. Other values are texts.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
@@ -350,7 +346,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse a folder whose Parquet files are in folders that are not called ``KEY=VALUE``."""
+    """Refuse Parquet files in folders that are not called ``KEY=VALUE``."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
@@ -367,7 +363,7 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
             f"{folder} has both the file {files[0].name} and partitions such as "
             f"{partitions[0].name}: give the file alone or the partitions alone"
         )
-    # other folders are not searched, because they may contain a million images
+    # do not search other folders, which may contain many files
     if keys or partitions:
         refuse_unnamed_parts(folder)
     yield from (Part(file, keys) for file in files)

@@ -21,24 +21,24 @@ from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import open_plain
 
-if TYPE_CHECKING:  # This module loads Pillow, and tables of numbers do not need Pillow.
+if TYPE_CHECKING:
     from PIL import Image
 
-# Some row numbers, and the rows with these numbers from each array.
+# Row numbers, and the rows of each array.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The shape, type and metadata of an array, which are known before the array is read."""
+    """The shape, type and metadata of an array."""
 
-    shape: tuple[int, ...]  # the rows are on the first axis
+    shape: tuple[int, ...]  # rows first
     dtype: np.dtype[Any]  # kind "U" means texts of any length
-    is_encoded: bool = False  # whether the values are image files (`Encoded`)
-    # The names, in the file, of the class numbers 0, 1, ..., or of the columns of the array.
+    is_encoded: bool = False  # whether the values are image files
+    # names of the class numbers, or of the array's columns
     class_names: tuple[str, ...] | None = None
-    is_index: bool = False  # whether the file says that the array is the index of the table
+    is_index: bool = False  # whether the array is the index of the table
 
     @property
     def is_text(self) -> bool:
@@ -50,43 +50,40 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # whether the file is a table, so that columns of numbers are features
-    is_typed: bool = True  # whether the format distinguishes texts from numbers
-    entries: dict[str, Entry]  # shape and type of each array by name, in the order of the file
-    # For each column of texts that are numbers with decimal commas: the error message.
+    is_table: bool = False  # in a table, columns of numbers are features
+    is_typed: bool = True  # whether the file has types
+    entries: dict[str, Entry]  # arrays by name, in the order of the file
+    # error messages for columns with decimal commas
     with_commas: Mapping[str, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()  # notes on how the file was read, for the user
-    ignored: tuple[str, ...] = ()  # the columns that hold neither numbers nor texts
+    notes: tuple[str, ...] = ()  # notes for the user
+    ignored: tuple[str, ...] = ()  # columns of neither numbers nor texts
 
     def whole(self, name: str) -> AnyArray:
-        """Return a whole array of labels, ids or groups; wide arrays are read in parts."""
+        """Return a whole array of labels, ids or groups."""
         ...
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts.
-
-        The text of an image file is its name, or "" without a name.
-        """
+        """Return a whole array as texts. The text of an image file is its name."""
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
-        """Return a whole column in UTF-8, at most `width` bytes each, and how many were cut."""
+        """Return a column in UTF-8, cut to `width` bytes, and the number of cut texts."""
         return cut_utf8(self.texts(name), self.entries[name].shape[0], width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows of the named arrays, in parts. `rows` are ascending.
+        """Yield rows of the named arrays, in parts.
 
-        About `size` rows are in memory at a time; fewer if these rows take more than
+        `rows` are ascending. A part has about `size` rows, or fewer to keep the limit
         `WINDOW_BYTES`.
         """
         ...
 
     def error(self, what: str) -> CovcalError:
-        """Return an error whose message begins with the path of the file."""
+        """Return an error that names the file."""
         return CovcalError(f"{self.path}: {what}")
 
     def place(self, row: int) -> str:
-        """Return where a row is in the file, such as ``line 12``."""
+        """Return the place of a row, such as ``line 12``."""
         return f"row {row}"
 
 
@@ -94,11 +91,11 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes_], int]:
-    """Return n texts in UTF-8, (n,), and how many were cut.
+    """Return n texts in UTF-8, shape (n,), and the number of cut texts.
 
-    A text of more than `width` bytes is cut, and then ends in an ellipsis.
+    A text is cut to `width` bytes, and then ends in an ellipsis.
     """
-    # find the longest text first, so that no array is wider than needed
+    # find the longest text first, to save memory
     if isinstance(texts, list):
         sizes = (len(text if text.isascii() else text.encode("utf-8", "replace")) for text in texts)
         width = min(width, max(1, max(sizes, default=1)))
@@ -108,7 +105,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
         encoded = text.encode("utf-8", "replace")
         if len(encoded) > width:
             cut += 1
-            # the cut may be inside a character, which is then dropped
+            # drop a character that was cut
             whole = encoded[: width - len(mark)].decode("utf-8", "ignore")
             encoded = whole.encode("utf-8") + mark
         values[row] = encoded
@@ -117,7 +114,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows inside) for each part of the file that contains some of the rows."""
+    """Yield (start, stop, rows) for each part of the file with rows."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
@@ -127,7 +124,7 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` in new pieces of `size` rows. The last piece may be shorter."""
+    """Yield the rows of `pieces` in pieces of `size` rows, with a shorter last piece."""
     waiting: list[Piece] = []
     n_waiting = 0
     for rows, arrays in pieces:
@@ -153,9 +150,7 @@ def _joined(pieces: list[Piece]) -> Piece:
     return rows, {name: np.concatenate([piece[1][name] for piece in pieces]) for name in names}
 
 
-# Images in a table, stored as the bytes of their files, as in Hugging Face data sets.
-
-# The bytes of an image file, or its path, or None without an image.
+# An image in a table: the bytes of its file, its path, or None.
 Encoded = bytes | str | None
 _USUAL = ("image", "img")
 
@@ -172,7 +167,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images; if there are several, the column ``image``; else None."""
+    """Return the column of images, or None. One of several columns must be called ``image``."""
     columns = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:
@@ -184,13 +179,13 @@ def image_column(store: Store) -> str | None:
 
 
 def image_names(store: Store, column: str) -> list[str] | None:
-    """Return the file names of all images; None if a name is missing or occurs twice."""
+    """Return the file names of all images, or None if they are not distinct."""
     names = store.texts(column)
     return names if all(names) and len(set(names)) == len(names) else None
 
 
 def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
-    """Open an image; a path is relative to `folder`."""
+    """Open an image, whose path is relative to `folder`."""
     from PIL import Image
 
     if value is None:
@@ -201,18 +196,18 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         return Image.open(BytesIO(file.read()))
 
 
-LONGEST_LINE = 64 << 20  # the most characters in a line
+LONGEST_LINE = 64 << 20  # Largest number of characters in a line.
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the name of a file says that it is compressed with gzip."""
+    """Return whether a file is compressed with gzip, by its name."""
     return path.suffix.lower() == ".gz"
 
 
 def open_text(path: Path, newline: str = "") -> IO[str]:
-    """Open a file of UTF-8 or UTF-16 text. Its line ends are not changed.
+    """Open a file of UTF-8 or UTF-16 text without changing line ends.
 
-    Python reads lines twice as fast if `newline` says that only a line feed ends them.
+    Python reads twice as fast if `newline` is a line feed.
     """
     open_file: Any = gzip.open if is_compressed(path) else open
     with open_file(path, "rb") as file:
@@ -222,13 +217,13 @@ def open_text(path: Path, newline: str = "") -> IO[str]:
 
 
 def holds_returns(path: Path) -> bool:
-    """Return whether a file has a carriage return, with which a line may end."""
+    """Return whether a file has a carriage return."""
     with path.open("rb") as file:
         return any(b"\r" in block for block in iter(partial(file.read, WINDOW_BYTES), b""))
 
 
 def not_text(path: Path) -> str:
-    """Return why a file cannot be decoded, with the line, and what to do."""
+    """Return why a file cannot be decoded, and a remedy."""
     open_file: Any = gzip.open if is_compressed(path) else open
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with open_file(path, "rb") as file:
@@ -248,7 +243,7 @@ def not_text(path: Path) -> str:
 
 
 def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
-    """Yield the lines of a file; refuse a very long line, which takes few bytes if compressed."""
+    """Yield the lines of a file. Refuse a very long line."""
     while line := file.readline(LONGEST_LINE):
         if len(line) == LONGEST_LINE:
             raise CovcalError(
@@ -259,7 +254,7 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def _encoding(head: bytes) -> str:
-    """Return the encoding, by the first three bytes; Excel's "Unicode text" is UTF-16."""
+    """Return the encoding, by the first three bytes."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if b"\0" not in head[:2]:  # Python decodes "utf-8" faster than "utf-8-sig"
