@@ -56,8 +56,8 @@ def adapt(
     """Learn features on which source and target look alike, and write an adapted file.
 
     Networks are trained on training rows, and chosen on validation rows. No target label is read.
-    Equal input, seed, threads, versions and machine give equal bytes. A failed run writes no file.
-    An existing file is replaced only with `force`.
+    On one machine, the same input and settings give the same bytes. A failed run writes no file. An
+    existing file is replaced only with `force`.
 
     Raises
     ------

@@ -3,8 +3,8 @@
 The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
 trained to help the head. A gradient reversal layer also trains psi to mislead D-bar. At every
 check, a new linear classifier (a "probe") tests whether psi still separates the domains. D-bar
-cannot test this. It can miss a difference that a new discriminator finds with 99 % accuracy
-(MATHEMATICS, section 5).
+itself can miss a difference that a new discriminator finds with 99 % accuracy (MATHEMATICS, section
+5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -94,7 +94,7 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        `source_rows` and `target_rows` are indexes of training rows, (M, batch) int64.
+        `source_rows` and `target_rows` are numbers of training rows, (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
@@ -215,7 +215,7 @@ class Aligner:
 
 
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
-    """Return whether a probe shows enough overlap of the domains to stop.
+    """Return whether the domains overlap enough to stop.
 
     The share of effective rows must be at least `least`. The mean importance weight must be near 1,
     because it is far from 1 for a bad probe.
@@ -266,7 +266,7 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Fit a logistic regression of the domains from `source`, (n, p), and `target`, (m, p).
 
-    Return a function that maps rows, (r, p), to logits of "came from the source", (r,).
+    Return a function that maps rows, (r, p), to logits, (r,). A positive logit means the source.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)

@@ -205,7 +205,7 @@ class ScheduledOptimiser:
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take a training step that lowers `loss`. The first step has the number 0."""
+        """Take the training step `step` (0, 1, ...) that lowers `loss`."""
         rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:

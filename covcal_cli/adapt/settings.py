@@ -44,7 +44,7 @@ class Schedule:
     steps: int | None = None  # Largest number of steps; None if `epochs` is given.
     epochs: int | None = None  # Largest number of epochs; None if `steps` is given.
     check_every: int | None = None  # Number of steps between two checks; None for an epoch.
-    warm_up: int = 0  # Number of steps at the start in which the learning rate rises linearly.
+    warm_up: int = 0  # Number of first steps, in which the learning rate rises linearly.
     halve_every: int | None = None  # Number of epochs after which the learning rate is halved.
 
     def steps_per_epoch(self, n_rows: int) -> int:
@@ -62,7 +62,7 @@ class Schedule:
         return self.check_every or self.steps_per_epoch(n_rows)
 
     def rate(self, step: int, n_rows: int) -> float:
-        """Return the learning rate of a step. The first step has the number 0."""
+        """Return the learning rate of a step (0, 1, ...)."""
         rate = self.learning_rate
         if step < self.warm_up:
             rate *= (step + 1) / self.warm_up
@@ -110,7 +110,7 @@ class Settings:
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
-        """Return the coefficient of the gradient reversal. The first iteration is 0."""
+        """Return the coefficient of the gradient reversal at an iteration (0, 1, ...)."""
         if self.reversal_horizon is None:
             return 1.0
         # tanh(x / 2) equals 2 / (1 + exp(-x)) - 1, and cannot overflow.

@@ -71,7 +71,7 @@ class MemberReport:
     discriminator_loss: float  # Mean over the training steps since the previous check.
     # Balanced accuracy of a linear probe on validation rows; 0.5 is chance.
     probe_accuracy: float
-    # share of effective source validation rows
+    # effective sample size of source validation rows, as a share
     ess_share: float
     mean_weight: float  # Mean importance weight of source validation rows.
     # Squared error of the discriminator on psi, on validation rows; 0.25 is chance.
@@ -155,9 +155,9 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train a source discriminator for each member, on psi(rows), or on the rows without psi.
+    """Train a source discriminator for each member on psi(rows), or on the rows if psi is None.
 
-    Return the networks with the smallest validation errors, and these errors, (M,). An error is the
+    Return the networks with the smallest validation errors, and the errors, (M,). An error is the
     mean of both domains' squared errors; guessing gives 0.25.
     """
     members = len(generators)
@@ -276,9 +276,9 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
-    The control variate is eta (mean w - 1), with eta = -cov(w e, w) / var(w). It removes the noise
-    of the mean weight (importance weighted cross-validation, Sugiyama et al. 2007). Rows with the
-    error NaN are left out. Without labelled rows, both results are NaN.
+    The control variate is eta (mean w - 1), with eta = -cov(w e, w) / var(w). The control variate
+    removes the noise of the mean weight (importance weighted cross-validation, Sugiyama et al.
+    2007). Rows with the error NaN are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():

@@ -18,7 +18,7 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-# Largest number of rows of a split; they are chosen at random.
+# Largest number of rows per split, chosen at random.
 MAX_ROWS = 200_000
 _BLOCK = 8192  # Number of rows whose features are in memory at a time.
 _EXTRA_DIRECTIONS = 32

@@ -217,8 +217,8 @@ class Classifier(Protocol):
     features_tensor: str | None
     logits_tensor: str
     proof: Proof  # The largest errors of the check on all batches so far.
-    outputs: Outputs  # Turns the outputs that `run` returns into logits.
-    # phi and the outputs of the first batch, if it was checked.
+    outputs: Outputs  # Converts outputs of `run` into logits.
+    # The features phi and the outputs of the first batch, if it was checked.
     first_results: tuple[Float32s | None, Float32s] | None
 
     @property

@@ -32,9 +32,9 @@ TAIL_TEXT = {
 # A number in half precision has eleven bits, and sums of hundreds of products are less exact.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 # The largest product (rows, features and classes multiplied) that OpenBLAS computes in one thread.
-# After a larger product, its other threads wait actively: `extract` took twice the processor time.
+# After a larger product, its threads wait actively, which doubled the processor time of `extract`.
 _PRODUCT = 1 << 18
-_FEWEST_ROWS = 8  # if fewer rows fit, threads are faster
+_FEWEST_ROWS = 8  # threads are faster if fewer rows fit
 ONE_NUMBER = (
     "the model gives one number z per row: it is read as the logit of the second of two classes "
     "(logits 0 and z)"
@@ -195,7 +195,10 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail. `is_single` says whether one number per row is for two classes."""
+    """Return notes on a tail.
+
+    `is_single`: whether the model gives one number per row, for two classes.
+    """
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()

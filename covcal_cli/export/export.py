@@ -1,4 +1,4 @@
-"""Build a calibration into a classifier, and write one model.
+"""Add a calibration to a classifier, and write one model.
 
 The outputs of the original model come first, unchanged. Three more outputs follow:
 

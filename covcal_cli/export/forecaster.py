@@ -1,4 +1,4 @@
-"""The forecaster that export builds into a model, and the names and rows that export reads."""
+"""The forecaster that export adds to a model, and the names and rows that export reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _STORED_ROWS = 256
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A calibrated forecaster in NumPy, with which exported models are compared."""
+    """A calibrated forecaster in NumPy, to check exported models."""
 
     scaling: Scaling
     # the networks of an adapted file; None if only the classifier's own logits are scaled
@@ -63,7 +63,7 @@ class Forecaster:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows of the file on which the calibration was fitted, for a second check."""
+    """Rows of the calibration's features file, for a second check."""
 
     features: Float32s | None  # phi, (n, d); None if only the classifier's own logits are scaled.
     logits: Float32s  # The classifier's logits, (n, K).
@@ -71,7 +71,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Merge:
-    """A calibrated forecaster to build into a model, and the file to write."""
+    """A calibrated forecaster to add to a model, and the file to write."""
 
     forecaster: Forecaster
     stored: StoredRows | None  # None if the file of the rows is missing or has changed
@@ -117,7 +117,7 @@ OriginalT = TypeVar("OriginalT", bound=Original)
 
 
 class Exporter(Protocol[OriginalT]):
-    """A model into which a calibrated forecaster can be built."""
+    """A model to which a calibrated forecaster can be added."""
 
     sha256: str
     outputs: Sequence[str]  # names of the model's outputs

@@ -1,4 +1,4 @@
-"""Build a calibrated forecaster into an ONNX classifier, and check the file before it is in place.
+"""Add a calibrated forecaster to an ONNX classifier, and check the new file.
 
 `NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
 the classifier that gets these nodes, and `OnnxExporter` writes the new model.
@@ -189,14 +189,14 @@ def add_label_probabilities(
 
 
 def add_label(build: NodeBuilder, logits: str, output: str) -> str:
-    """Add the number of the first class with the largest logit in every row, int64 [N]."""
+    """Add the number of the most probable class of every row, int64 [N]."""
     return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
 
 
 def add_confidence(
     build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
 ) -> str:
-    """Add the probability of the class with the largest logit, [N]."""
+    """Add the probability of the most probable class, [N]."""
     only = build.node("Mul", probabilities, _chosen(build, logits, n_classes))
     return build.reduced("ReduceMax", only, 1, output=output)
 
@@ -260,7 +260,7 @@ class OnnxOriginal:
 
     def add_features(self, build: NodeBuilder) -> str:
         """Add nodes that compute phi, float32 [N, d], from the tensors of the last layer."""
-        # If phi has several parts, the width of each part is not known.
+        # The widths of several parts of phi are not known.
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
@@ -318,7 +318,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
 
 
 class OnnxExporter:
-    """An ONNX file into which a calibrated forecaster can be built."""
+    """An ONNX file to which a calibrated forecaster can be added."""
 
     def __init__(self, model: Path, *, independent: bool = False) -> None:
         self._file, self._independent = read_onnx(model), independent
@@ -441,7 +441,7 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the number of rows that the model's input declares: a number, a name, or None."""
+    """Return the declared number of rows of the model's input: a number, a name, or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim

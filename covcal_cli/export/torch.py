@@ -1,4 +1,4 @@
-"""Build a calibrated forecaster into a torch classifier, and check the file before it is in place.
+"""Add a calibrated forecaster to a torch classifier, and check the new file.
 
 The program becomes a graph of operators. Phi and the logits are found among the values of this
 graph. A `CalibratedModule`, which consists of the graph and a `TorchForecaster`, is traced again.
@@ -38,8 +38,8 @@ _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "to
 Outputs = dict[str, Tensor]
 
 
-# Finding phi and the logits among the values of a traced program.
-# The right node has the values that the checked classifier gives for the same random inputs.
+# Finding phi and the logits among the values of a traced program. The right node has the same
+# values as the checked classifier for the same random inputs.
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """An interpreter that runs a graph and copies the values of the `wanted` nodes, or of all."""
+    """An interpreter that copies the values of `wanted` nodes, or of all nodes."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -81,7 +81,7 @@ class ValueReader(fx.Interpreter):
 
 
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
-    """Return the nodes whose values side by side are `expected`, (n, width).
+    """Return the nodes whose values, side by side, are `expected`, (n, width).
 
     Usually the result is one node. A model with several heads has a node per head. The result is
     empty if a column is in no node.
@@ -105,9 +105,10 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Find the node that equals the most first columns of `expected`.
+    """Find the node whose values equal the first columns of `expected`.
 
-    Return the node and the number of columns. A tie is decided by the smallest error.
+    Return the node and the number of columns. The widest node is preferred, and then the smallest
+    error.
     """
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
@@ -364,7 +365,7 @@ class TorchOriginal:
 
 
 class TorchExporter:
-    """A torch program into which a calibrated forecaster can be built."""
+    """A torch program to which a calibrated forecaster can be added."""
 
     def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
         self._program = open_program(model, weights, trusted=trusted)
@@ -384,7 +385,7 @@ class TorchExporter:
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # For one number per row, look only for this number, which is the second logit.
+        # If the model gives one number per row, this number is the second logit.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()

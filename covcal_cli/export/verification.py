@@ -1,7 +1,7 @@
 """Check an exported model on random inputs before it is written.
 
-The new outputs are compared with the results of covcal's NumPy code on phi and the logits of the
-original model. So the exported model agrees with ``covcal apply`` and ``covcal evaluate``.
+The new outputs are compared with those of covcal's NumPy code. So the exported model agrees with
+``covcal apply`` and ``covcal evaluate``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +30,8 @@ class Answers:
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
     shown: Sequence[Any]  # The outputs that have a number per class.
-    is_rounded: bool  # Whether different scores may become equal `logits` by rounding.
-    output_tolerance: float  # The largest relative change of the original outputs that is allowed.
+    is_rounded: bool  # Whether rounding may make different scores equal.
+    output_tolerance: float  # The largest allowed relative change of the original outputs.
 
 
 def prove(
@@ -172,10 +172,10 @@ def _difference(before: Any, after: Any) -> float:
 
 
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
-    """Return whether each label, int64 (n,), is the class with the original's largest logit.
+    """Return whether each label, int64 (n,), is the original's most probable class.
 
-    The class must also have the largest number in each original output with a number per class.
-    Rows with NaN or infinity are not compared.
+    The class must have the largest logit, and the largest number in each output with a number per
+    class. Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
     if label.dtype != np.int64 or label.shape != logits.shape[:1]:

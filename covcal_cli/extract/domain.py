@@ -1,6 +1,6 @@
 """Run the model on one domain, batch by batch, and write the rows to features.h5.
 
-Results must not depend on how rows are divided into batches, because runs can be split or resumed.
+Results must not depend on the division into batches, because runs can be split or resumed.
 `BatchRunner` follows two rules for this:
 
 - Every run of the model has the same number of rows. A shorter batch is filled up, because
@@ -47,7 +47,7 @@ MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # largest error from another order of summation, relative to the largest logit
 _NOISE = 1e-5
-_COUNTED_VALUES = 1 << 18  # number of values to count at a time; so many fit in the CPU's cache
+_COUNTED_VALUES = 1 << 18  # number of values to count at a time, which fit in the CPU's cache
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DomainReport:
     skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Return how many rows were read, and how many have a label."""
+        """Return the numbers of rows and of labels, as text."""
         n = sum(self.rows.values())
         if not n:
             return f"no rows{skipped_words(len(self.skipped))}"
@@ -72,7 +72,7 @@ class DomainReport:
 
     @property
     def splits(self) -> str:
-        """How many rows each split has, in words."""
+        """The number of rows of each split, as text."""
         return ", ".join(f"{name} {count}" for name, count in self.rows.items())
 
 
@@ -91,7 +91,7 @@ class DomainExtraction:
     size: int  # Number of rows in a batch.
     threads: int
     skip_unreadable: bool
-    has_chosen_fractions: bool  # whether the user chose how many rows each split gets
+    has_chosen_fractions: bool  # whether the user chose the sizes of the splits
 
     def __post_init__(self) -> None:
         self.kept = self.rows  # The rows to write; `write` removes rows that cannot be read.
@@ -442,7 +442,7 @@ def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
 
 
 class OutputStatistics:
-    """Statistics of the outputs of a domain's `n` rows; `add` counts the rows in order."""
+    """Statistics of the outputs of a domain's `n` rows."""
 
     def __init__(self, n: int, classifier: Classifier | None = None) -> None:
         self.n_classes = classifier.n_classes if classifier else 0
@@ -450,7 +450,7 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
         self.largest_logit = 0.0  # The largest |logit|, without masked classes.
-        # The lowest confidence of the rows so far, until it is at most `_SATURATED`.
+        # The lowest confidence of the rows so far; not exact below `_SATURATED`.
         self.least_confidence = 1.0
         self._seen = 0
         self._head = None

@@ -55,8 +55,8 @@ _DEFAULTS = ExtractSettings()
 # On 41 shifts of the benchmark, the mean confidence was never higher on the target.
 # With exchanged domains, it was always higher, and on 23 of these shifts by at least `_SURER`.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
-# The fewest target rows that are reported as source rows, and the smallest share of them. The share
-# must exceed `_PER_REPEAT` times the share of repeated rows within a domain.
+# The smallest number and share of target rows that are reported as source rows. The share must
+# exceed `_PER_REPEAT` times the share of repeated rows within a domain.
 _FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
 _COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
@@ -66,8 +66,8 @@ class ExtractReport:
     """The result of an extraction, for the user."""
 
     output: Path
-    reading: str  # In words, how the classifier's output is read.
-    head: str  # In one line, the last linear layer and how exactly it gives the logits.
+    reading: str  # How the classifier's output is read.
+    head: str  # The last linear layer and its error, in one line.
     preprocessing: str  # In one line, how images are preprocessed.
     holds_images: bool  # Whether there were images.
     classes: tuple[str, ...]  # In the order of the logits.
@@ -216,7 +216,7 @@ def _run(
         if shard is not None:
             for domain in domains.values():
                 domain.write_shard(writer)
-        # Compare the rows of both domains, and take the larger of both errors of the last layer.
+        # Compare the rows of both domains, and use the larger error of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
         # equal paths are one table with a column ``domain``, or have a warning already
@@ -243,7 +243,7 @@ def _run(
 def _require_one_form(
     plan: ExtractPlan, spools: Mapping[str, DomainSpool], evidence: OutputEvidence
 ) -> None:
-    """Refuse outputs of which most rows, but not all, are probabilities."""
+    """Refuse outputs if most rows, but not all, are probabilities."""
     if (
         plan.settings.multilabel
         or evidence.form != "mixed"
@@ -380,7 +380,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     """
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
-    # Outputs are compared too, because a corrupted copy of a data set keeps its ids and labels.
+    # Outputs are compared too, because a corrupted copy of the data keeps ids and labels.
     are_same = bool(len(logits[0])) and np.array_equal(*logits)
     are_same = are_same and np.array_equal(source["ids"], target["ids"])
     if are_same and "features" in source:
@@ -414,7 +414,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are source rows too; None if chance may explain it.
 
-    `source` and `target` are some of the rows, and `n_source` counts all source rows. Rounded
+    `source` and `target`: some of the rows. `n_source`: the number of all source rows. Rounded
     outputs and outputs of trees are often equal by chance. Such outputs are also repeated within a
     domain.
     """

@@ -1,8 +1,7 @@
-"""Parts of a domain's rows: kept while a run extracts them, and joined to one features file.
+"""Parts of a domain's rows, which are stored during a run and joined to a features file.
 
 A `Part` holds finished rows of a run, a shard or another file. `Join` writes the rows of all parts
-in order, in blocks of one size. So equal rows give equal bytes, however they are divided into
-parts.
+in order, in blocks of one size. So the bytes do not depend on the division into parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
 ``--resume`` can continue an extraction that was killed. For each domain, this folder has a file of
@@ -126,10 +125,7 @@ class Join:
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
     def sha256(self) -> str:
-        """Return the sha256 of all written rows.
-
-        It does not depend on how the rows were divided into parts.
-        """
+        """Return the sha256 of all written rows. It does not depend on the division into parts."""
         digest = hashlib.sha256()
         for name, of_dataset in self._digests.items():
             digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
@@ -156,7 +152,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield pieces (part, start, stop), and the order that sorts their rows by row number.
+        """Yield pieces (part, start, stop), and the order of their rows by row number.
 
         The order is None if there is only one part. Each part is read once, from beginning to end.
         """
@@ -206,8 +202,8 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note on an earlier run.
 
-    `config` has every setting that changes the numbers, by a name that users know. With `resume`,
-    an earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
+    `config` has every setting that changes the numbers, by its name for users. With `resume`, an
+    earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
     parts of an earlier run are removed.
     """
     folder = _folder(output)
@@ -425,14 +421,14 @@ class RawRows:
 
 @dataclass(frozen=True)
 class LabelRows:
-    """The logits of one label's two classes: 0, and z, which is a column of `rows`."""
+    """The logits of one label: 0 and z, where z is a column of `rows`."""
 
     rows: RawRows
     column: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows, and 2."""
+        """The shape of the logits."""
         return self.rows.shape[0], 2
 
     def __getitem__(self, rows: slice) -> Float32s:

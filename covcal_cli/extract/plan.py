@@ -124,7 +124,7 @@ class ExtractPlan:
         return {**widths, "logits": self.classifier.n_classes}
 
     def fractions(self, domain: str) -> Fractions:
-        """Return the shares of a domain's rows for the splits, if the data have no splits."""
+        """Return the share of rows for each split, for data without splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     @property
@@ -194,7 +194,7 @@ class ExtractPlan:
         return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
-        """Return every setting that changes the extracted numbers, by a name that users know."""
+        """Return every setting that changes the extracted numbers, by its name for users."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -313,7 +313,7 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether there will be features, which adapt and the discriminator need."""
+    """Return whether the file will have features, which adapt and the discriminator need."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -383,7 +383,7 @@ def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
 def _require_labelled(
     data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
 ) -> None:
-    """Refuse a source with labels of fewer than two classes; with `several`, check every label."""
+    """Refuse a source with labels of fewer than two classes. With `several`, check every label."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.flatnonzero(np.bincount(labels[labels != UNKNOWN_LABEL]))
@@ -479,7 +479,7 @@ def _image_pipeline(
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
     """Return the pipeline for images, a note on where it was found, and warnings.
 
-    Without images, the pipeline is None. If the user named the preprocessing, the note is None.
+    Without images, the pipeline is None. If the user gave the preprocessing, the note is None.
     """
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
@@ -515,8 +515,8 @@ def base_preprocessing(
 ) -> tuple[Preprocessing, str | None]:
     """Return the preprocessing without options such as --size, and where it was found.
 
-    The source is --preprocess, the model's metadata, or a file beside the model. If the user named
-    it, the note is None.
+    The source is --preprocess, the model's metadata, or a file beside the model. If the user gave
+    the preprocessing, the note is None.
     """
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
@@ -637,7 +637,7 @@ class TableClassifier:
 
 
 def once(*texts: str | None) -> tuple[str, ...]:
-    """Return the texts without empty texts and repetitions."""
+    """Remove empty and repeated texts."""
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

@@ -50,9 +50,9 @@ class Shard:
 class Selection:
     """Which rows of each domain are extracted: all, a random sample, the first rows, or a shard.
 
-    A hash of the seed and the row's id decides whether a row is in the sample. So if rows are added
-    to a domain, most rows of the sample stay the same. Splits are decided by another hash, so the
-    sample is independent of them.
+    A hash of the seed and the row's id decides whether a row is in the sample. So the sample
+    changes little if rows are added to a domain. Splits are decided by another hash, so the sample
+    is independent of them.
     """
 
     sample: int | None = None  # Number of rows to draw at random.
@@ -102,7 +102,7 @@ class ExtractSettings:
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
-    # Which share of the rows each split gets, if the data have no splits. Default: `fractions_of`.
+    # The share of rows for each split, for data without splits. Default: `fractions_of`.
     fractions: Fractions | None = None
     seed: int = 0  # seed of the splits and of the sample
     selection: Selection = field(default_factory=Selection)
@@ -118,11 +118,11 @@ class ExtractSettings:
     # "input", "none", or the name of a tensor; default: the input of the last linear layer
     phi: str | None = None
     providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, the preferred one first.
-    # Whether tables of outputs hold logits or probabilities; by default their column names say so.
+    # Whether tables hold logits or probabilities; by default, the column names decide.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.
     choices: tuple[str, ...] = ()  # The answers to look for in logs of a language model.
-    multilabel: bool = False  # Whether each output is about a label of its own.
+    multilabel: bool = False  # Whether the outputs are independent labels.
     # Skip up to 1 % of the rows; if false, stop at the first row that cannot be read.
     skip_unreadable: bool = True
 
@@ -132,7 +132,7 @@ class ExtractSettings:
         require_at_least("seed", self.seed, 0)
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of the splits; `trained` is true if the file gets features."""
+        """Return the shares of the splits. `trained`: whether the file has features."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -143,7 +143,7 @@ class ExtractSettings:
         """Return options of ``covcal extract`` that give the same file.
 
         Options with default values, and options that do not change the result, are left out. The
-        options of a shard are those of the whole extraction, without --shard.
+        options of a shard are the options of the whole extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {

@@ -63,7 +63,7 @@ class Candidate:
     method: str
     temperature: Positive  # T_f of this method.
     target_confidence: Share | None  # Mean confidence on target training and validation rows.
-    estimated_accuracy: Share | None  # On the target; the same for all candidates.
+    estimated_accuracy: Share | None  # On the target; equal for all candidates.
     expected_ece: Share | None  # The absolute difference of the two shares above.
     chosen: bool
     why: str  # Why auto chose this method or did not choose it.
@@ -76,7 +76,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The labelled target rows that a calibration was fitted to."""
+    """The labelled target rows on which a calibration was fitted."""
 
     n: Number
     seed: int
@@ -120,7 +120,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"; None without importance weights.
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights.
     loss: str  # The loss function: "brier" or "nll".
-    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if T_f equals it.
+    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if it was reached.
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # The fields of `WeightHealth`; None without weights.
     bound: Mapping[str, Any] | None  # The terms of Theorem 1 of the paper; None without weights.
@@ -154,7 +154,7 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """The mean target confidence before and after calibration.
 
-        The rows are the rows of the accuracy estimate, or by default the target validation rows.
+        Both are means over the rows of the accuracy estimate, or else over target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")
@@ -203,7 +203,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError with the name of a missing number."""
+    """Raise ValueError for a missing number."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:

@@ -28,7 +28,7 @@ Covered = Literal["future rows", "these rows"]
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The expected error of the accepted rows for one share of accepted rows."""
+    """The expected error at one share of accepted rows."""
 
     share: Share  # The share of rows that is accepted.
     error: Share  # The expected share of wrong rows among the accepted rows.
@@ -44,7 +44,7 @@ class GroupPoint:
     """A group of rows, and the expected error of its accepted rows."""
 
     name: str
-    rows: Count  # Number of rows of the group from which the curve was computed.
+    rows: Count  # Number of the group's rows in the curve.
     accepted: CurvePoint | None  # None if no row is accepted.
 
 
@@ -53,7 +53,7 @@ class CostPoint:
     """The cheapest share of rows to accept, and the mean cost of a row at this share."""
 
     share: Share
-    cost: float  # Mean cost of a row, from wrong accepted rows and from reviewed rows.
+    cost: float  # Mean cost of a row: wrong accepted rows and reviewed rows.
     low: float  # The lowest mean cost within the range of the estimated accuracy.
     high: float  # The highest mean cost within the range of the estimated accuracy.
     review: float  # The mean cost if a person reviews every row.
@@ -64,12 +64,11 @@ class LabelUse:
     """The labels with which a promise was tested."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
-    # Number of labelled rows above the accepted threshold, or else above the first tested
-    # threshold.
+    # Number of labelled rows above the accepted threshold, or above the first threshold.
     labels: Count
     # number of wrong rows above the threshold of `labels`; rows without a label count as wrong
     wrong: Count
-    # the largest number of wrong rows with which the test passes; -1 if the test cannot pass
+    # the largest number of wrong rows that passes the test; -1 if the test cannot pass
     allowed: int
     batches: Number
 
@@ -158,7 +157,7 @@ class Decision(Document):
         return np.asarray(scores > self.accept_above)
 
     def beliefs(self, look: int) -> list[Float64s]:
-        """Return the beliefs for the test after batch `look` of labels (1, 2, ...)."""
+        """Return the expected wrong rows for the test after batch `look` of labels (1, 2, ...)."""
         return beliefs_at(self.curve, look)
 
     @property
@@ -168,7 +167,7 @@ class Decision(Document):
 
 
 def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
-    """Return the beliefs for the test after batch `look`, which depend on no label.
+    """Return the expected wrong rows for the test after batch `look`, without labels.
 
     Later batches assume a large error, because they mostly follow a failed promise.
     """

@@ -5,7 +5,7 @@ Both kinds of files have the same structure: a group per domain (``/source``, ``
 file is opened, and values when they are read.
 
 `Domain` does not return labels. `SourceDomain.labels` returns source labels. Only the module
-`target_labels` returns target labels; no module that trains or fits imports it.
+`target_labels` returns target labels. Modules that train or fit must not import it.
 """
 
 import hashlib
@@ -32,13 +32,12 @@ APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` w
 ADAPTED_SCHEMA = "covcal.adapted/1"
 # attribute: the columns of a table in the order in which the model reads them, as JSON
 FEATURE_COLUMNS = "feature_columns"
-# attribute: the shares of the source's splits, if the target's shares are different
+# attribute: the shares of the source's splits, if different from the target's
 SOURCE_FRACTIONS = "source_fractions"
 LABELS = "labels"  # Attribute: the names of the labels as a JSON list, if rows can have several.
 OPTIONS = "options"  # Attribute: the options of extract, as a JSON list.
 ONE_TABLE = "one_table"  # Attribute: 1 if one table contains both domains.
-# Attribute: sha256 of a features file's content, to compare files without reading all of their
-# rows.
+# Attribute: sha256 of a features file's content, to compare files quickly.
 CONTENT = "content_sha256"
 # attributes of an adapted file: the path and the two hashes of its features file
 FEATURES_FILE = "features_file"
@@ -111,7 +110,7 @@ class Domain:
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return at most `most` random rows of these splits, ascending, as `thinned` draws them."""
+        """Return at most `most` random rows of these splits, ascending; see `thinned`."""
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
@@ -421,7 +420,7 @@ class FeatureFile:
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file with more or fewer labels than label names in its attribute."""
+        """Refuse a file whose numbers of labels and of label names differ."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(
@@ -443,7 +442,7 @@ class FeatureFile:
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
-        """Refuse a file with a dataset in a form that covcal never writes."""
+        """Refuse a file with a dataset of an unknown form."""
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
@@ -516,7 +515,7 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return the positions of the rows that `thinned` draws from n rows, ascending."""
+    """Return the positions that `thinned` draws from n rows, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 

@@ -37,7 +37,7 @@ def column_groups(
 ) -> ColumnGroups:
     """Return the groups of `rows` by a column. Refuse a column with over a thousand values.
 
-    If the column does not exist, the message names `others`, which the command accepts instead.
+    `others`: what the command accepts instead of a column, for messages.
     """
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"

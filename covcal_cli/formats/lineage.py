@@ -1,4 +1,4 @@
-"""Which file was made from which, and whether files still belong together.
+"""Check the origin of files, and whether files still belong together.
 
 By default, a command takes files of the current folder and refuses files of different extractions.
 A file that the user names is always used; a note warns about a mismatch.
@@ -55,7 +55,7 @@ def labels_of(
     """Return the names of the labels if a row can have several labels, else an empty tuple.
 
     The names come from `file`, or else from the first document, or else from cal.json here. If a
-    document is no JSON, the message ends with `remedy`.
+    document is not JSON, the message ends with `remedy`.
 
     Raises `CovcalError` if the file lacks a label of a document.
     """
@@ -81,7 +81,7 @@ def file_to_judge(
     purpose: str,
     picked: bool,
 ) -> tuple[Path, list[str]]:
-    """Return the file to use calibrations on: `path`, or else the file of the first calibration.
+    """Return the file for the calibrations: `path`, or else the file of the first calibration.
 
     Also return notes on named files that do not belong together.
 
@@ -110,8 +110,8 @@ def require_current(
 ) -> None:
     """Refuse a calibration that the user did not name if its features file has changed.
 
-    A missing features file is allowed. `named` is the file that the user named, if any. Messages
-    name `document`, the file of the calibration, and `purpose`, the command.
+    A missing features file is allowed. `named` is the file that the user named, if any. `document`
+    (the file of the calibration) and `purpose` (the command) are for messages.
     """
     fitted = calibration.inputs[0]
     otherwise = f"pass -c {document} to {purpose} with it"
@@ -159,7 +159,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse a file if it or the file from which it was made has changed since the calibration."""
+    """Refuse a file if it, or its features file, has changed since the calibration."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "

@@ -116,7 +116,7 @@ class HDF5Writer:
         if not shape or 0 in shape:
             self.write(name, dataset[()])
             return
-        # The axis of the rows is the axis that is divided into chunks.
+        # Chunks divide the axis of the rows.
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
         row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
@@ -175,7 +175,7 @@ def _storable(value: Attribute) -> Attribute:
 
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
-    """Return texts as UTF-8 bytes of one length, in which ``/classes`` and ``ids`` are stored."""
+    """Return texts as UTF-8 bytes of equal length, for ``/classes`` and ``ids``."""
     if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster than Python
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)

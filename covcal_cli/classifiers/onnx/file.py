@@ -214,7 +214,7 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return in words which input or output a node lacks; empty if the node is complete."""
+    """Return a message about a missing input or output of a node; empty if there is none."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain

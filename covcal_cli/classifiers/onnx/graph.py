@@ -1,4 +1,4 @@
-"""Look up in an ONNX graph which nodes compute and read a tensor, and which are constant."""
+"""Look up nodes and tensors in an ONNX graph."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

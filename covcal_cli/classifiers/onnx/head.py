@@ -50,7 +50,7 @@ _TAIL_STARTS = {
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-_EXACT = 1e-6  # largest difference at which a coefficient is replaced by a simple fraction
+_EXACT = 1e-6  # largest difference between a coefficient and its simple fraction
 _LARGEST_DENOMINATOR = 64
 
 
@@ -110,7 +110,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether the output follows from random logits by a softmax or another known tail.
+    """Return whether a softmax or another known tail turns random logits into the output.
 
     Also returns True if the tail cannot run on random logits.
     """
@@ -304,10 +304,10 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads, such as the mean of the heads.
-# The part of the graph after the heads is run on random scores.
-# Least squares finds the coefficients, and the residual shows whether there is a weighted sum.
-# The features of all heads side by side are phi. The weights times the coefficients are W.
+# Classifiers whose logits are a weighted sum of several heads, such as the mean of the heads. The
+# part of the graph after the heads is run on random scores. Least squares finds the coefficients. A
+# small residual proves the weighted sum. The features of all heads side by side are phi. The
+# weights times the coefficients are W.
 
 
 def sum_of_heads(
@@ -369,7 +369,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 
 
 def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
-    """Return the tensors that depend on all of `cut`, up to `output`, in the order of the graph."""
+    """Return the tensors before `output` that depend on all of `cut`, in the order of the graph."""
     path = graph.ancestors([output])
     return [
         name

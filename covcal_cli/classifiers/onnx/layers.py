@@ -214,7 +214,7 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read the linear classifier of ONNX's machine learning operators.
 
-    The operator applies softmax or sigmoid itself, so the logits must be computed from phi. For two
+    The operator includes a softmax or sigmoid, so the logits must be computed from phi. For two
     classes with the scores -z and z, the sigmoids equal the softmax of half the scores.
     """
     attributes = attributes_of(node)

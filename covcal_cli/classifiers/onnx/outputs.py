@@ -35,7 +35,7 @@ class ClassOutput:
     is_label: bool = False  # Whether the output is only the number of the most likely class.
     is_vector: bool = False  # Whether the output is one number per row, without an axis of classes.
     columns: int = 0  # The number of columns that the output declares; 0 if it declares none.
-    # The keys if each row of the output is a dictionary, in the order of the tensor's columns.
+    # The keys of the rows if they are dictionaries, in the order of the columns.
     zipped: tuple[str | int, ...] = ()
 
     @property

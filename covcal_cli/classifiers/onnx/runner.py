@@ -1,4 +1,4 @@
-"""Run a whole ONNX model on batches of data, or a part of its graph on chosen numbers.
+"""Run an ONNX model, or a part of its graph.
 
 `affine_map` runs a part of the graph to find W and b.
 """
@@ -28,7 +28,7 @@ class Runner:
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # the keys of each output whose rows are dictionaries, in the order of the columns
+        # the keys of outputs whose rows are dictionaries, in the order of the columns
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
@@ -43,7 +43,7 @@ class Runner:
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
-        """Return the tensors with these `names` for a batch, which holds arrays by input name.
+        """Return the tensors with these `names` for a batch of arrays by input name.
 
         If the model has a fixed batch size, the batch is divided and its last row is repeated.
         """

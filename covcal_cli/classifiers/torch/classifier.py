@@ -79,7 +79,7 @@ def open_program(
 
 
 def _require_numbers(program: Program, weights: Path | None) -> None:
-    """Refuse weights with NaN, which a diverged training leaves."""
+    """Refuse weights with NaN, which come from a diverged training."""
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
@@ -175,11 +175,11 @@ class _OtherOutputError(CovcalError):
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read phi and the logits of a program, found by running it on random rows."""
+    """A way to read phi and the logits of a program."""
 
     reader: ProgramReader
     n_classes: int
-    n_features: int | None  # number on random rows; the first batch can have another number
+    n_features: int | None  # number of features of random rows; other rows may have another number
     weight: Float32s | None
     bias: Float32s | None
     features_tensor: str | None
@@ -246,7 +246,7 @@ class Reading:
             )
 
 
-# Operators that change only numbers above or below a limit, which random rows may not reach.
+# Operators that change only large or small numbers, which random rows may not have.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 

@@ -64,7 +64,7 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
-    """Return the object that `reference` names; if it is missing, the error lists the functions."""
+    """Return the object that `reference` names. If it is missing, the error lists the functions."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",

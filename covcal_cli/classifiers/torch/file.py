@@ -1,4 +1,4 @@
-"""Open torch files: programs (TorchScript, torch.export), and weights for a module of the user.
+"""Open torch files: programs (TorchScript, torch.export), and weights of a user's module.
 
 A program is code: loading a torch.export file may unpickle objects, and TorchScript may write
 files. So a program is opened only if the user trusts it. A file of weights is read without building
@@ -360,7 +360,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
 
 
 def _forbidden(error: Exception) -> str:
-    """Return the name of the object that torch refused to build, from torch's message."""
+    """Return the name of the refused object from torch's message."""
     text = str(error)
     for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if mark in text:

@@ -3,8 +3,8 @@
 The trace of a `RandomRun` shows from which layers an output comes. Least squares then finds the
 steps between the layers and the output. Such steps are factors, added constants, and weighted sums
 of several layers. The last step is the tail: a softmax or another function of
-``classifiers/proof.py``. A `Head` consists of one or several `HeadLayer`, W and b, and the `Fit` of
-these steps. If no layer gives the logits, an `Answer` replaces the `Head`.
+``classifiers/proof.py``. A `Head` has one or several `HeadLayer`, W and b, and the `Fit` of these
+steps. If no layer gives the logits, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class HeadLayer:
     name: str  # `name`, `op` and `key` are the fields of `LayerCall`
     op: str
     key: tuple[object, ...]
-    turn: int  # The number of the layer's call in a run, counted back from the last call (-1).
+    turn: int  # The number of the layer's call in a run; the last call is -1.
     position: int | None  # The pixel or token that is used; None for the mean over all positions.
 
     def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
@@ -74,7 +74,7 @@ class HeadLayer:
 class Head:
     """The last linear layers of a program, whose logits are phi W^T + b."""
 
-    # several layers if heads are averaged; phi is then the inputs of all layers, side by side
+    # several layers if heads are averaged; phi is then all inputs side by side
     layers: tuple[HeadLayer, ...]
     output: str  # Name of the output that holds the classes.
     fit: Fit  # The formula from the results of the layers to the output.
@@ -230,7 +230,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b: the weights of all layers side by side, multiplied by the fitted factors."""
+    """Return W and b. W has the weights of all layers side by side, times the fitted factors."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -272,7 +272,10 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the head of the outputs, without outputs of inner layers; None if no head is left."""
+    """Return the head of the outputs; None if there is none.
+
+    Outputs of inner layers are ignored.
+    """
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -297,7 +300,7 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
-    """Return in words why an output has no head."""
+    """Return the reason why an output has no head."""
     name = "the output" if output == ONLY_OUTPUT else f"output {output}"
     if not layers:
         return f"no linear layer with fixed weights comes before {name}"
@@ -358,8 +361,8 @@ def _all_finite(values: Float64s) -> bool:
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` if the same classes are masked in every row; else None.
 
-    In the formula, a masked class has the factor 0. Its offset is the mask: the value in the output
-    if the output is logits, else -inf.
+    In the formula, a masked class has the factor 0. Its offset is the masked logit in the output,
+    or -inf if the output is not logits.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -396,7 +399,7 @@ def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
 def _affine_maps(
     results: Sequence[Float64s], target: Float64s, *, up_to_a_constant: bool
 ) -> Iterator[tuple[tuple[Float64s, ...], Float64s]]:
-    """Yield factors and offsets that map results to the target by least squares, simplest first."""
+    """Yield factors and offsets from least squares, the simplest first."""
 
     def centred(values: Float64s, axes: tuple[int, ...]) -> Float64s:
         for axis in axes:

@@ -148,7 +148,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows with the complete shape that an attribute of a function or module declares."""
+    """Yield rows of the shape that an attribute of a function or module declares."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -167,7 +167,7 @@ def _declared(holder: object) -> Iterator[_Guess]:
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield height and width of an image that attributes of a module or its config declare."""
+    """Yield the image sizes that attributes of a module or its config declare."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -190,7 +190,7 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 def _several(rows: Tensor) -> Tensor:
     """Return `ROWS` rows by repeating rows, with noise added to floats.
 
-    With a single row, the axis of the rows would look like other axes of size 1.
+    With a single row, the axis of the rows could be confused with other axes of size 1.
     """
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
@@ -222,7 +222,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Return what `_first_layer` returns, for a frozen TorchScript program without modules."""
+    """Do the same as `_first_layer` for a frozen TorchScript program, which has no modules."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

@@ -1,6 +1,6 @@
 """Run a torch program, and find which of its outputs may be the classes.
 
-Modules of a function, TorchScript and exported programs are all run in this way.
+TorchScript, exported programs and modules from a function all run in this way.
 """
 
 import logging
@@ -221,9 +221,9 @@ def _is_index(value: Tensor, n: int) -> bool:
 
 
 def device_of(providers: Sequence[str]) -> torch.device:
-    """Return the device that the first of `providers` names; by default, the CPU.
+    """Return the device of the first provider; by default, the CPU.
 
-    Names are ``cpu`` and ``cuda``, in capital or small letters. A missing device is an error.
+    Providers are ``cpu`` and ``cuda``, in any case. A missing device is an error.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):

@@ -174,7 +174,7 @@ _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
 @contextmanager
 def operators_sent_to(handler: Handler) -> Iterator[None]:
-    """Pass every operator that torch runs in this block to `handler`, which runs the operator."""
+    """Let `handler` run every operator of torch in this block."""
     mode = _Mode()
     mode.handler = handler
     with mode:
@@ -183,7 +183,7 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator, with the values that it read and wrote, as numbers."""
+    """A call of an operator, and the values that it read and wrote."""
 
     op: str
     reads: frozenset[int]
@@ -261,7 +261,7 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return the number of a call among the calls of its layer, where the last call is -1."""
+        """Return the number of a call among the calls of its layer; the last call is -1."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 
