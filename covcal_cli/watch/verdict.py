@@ -22,9 +22,9 @@ correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). Without a change, R minus the number of periods is a martingale. So R reaches
-c within n periods with a probability of at most n / c: Ville's inequality (MATHEMATICS, section
-12). The alarm is raised if R reaches c = periods per year / allowed false alarms per year. This
-limits the rate of false alarms, however often you look at R.
+c within n periods with probability n / c at most: Ville's inequality (MATHEMATICS, section 12). The
+alarm is raised if R reaches c = periods per year / allowed false alarms per year. This limits the
+rate of false alarms, however often you look at R.
 """
 
 import math
