@@ -2,9 +2,8 @@
 
 The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
 trained to help the head. A gradient reversal layer also trains psi to mislead D-bar. At every
-check, a new linear classifier (a "probe") tests whether psi still separates the domains. D-bar
-itself can miss a difference that a new discriminator finds with 99 % accuracy (MATHEMATICS, section
-5).
+check, a new linear classifier (a "probe") tests whether psi still separates the domains. D-bar can
+miss a difference that a new discriminator finds with 99 % accuracy (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -165,7 +165,7 @@ def test_a_skipped_file_is_named_on_stderr_and_in_the_file(corrupt: Path) -> Non
     arguments = ("extract", "model.onnx", "src", "tgt")
     done = covcal(*arguments, "--on-error", "skip", cwd=corrupt).require_success()
     reason = "not an image, or of an unknown kind"
-    assert done.err.count(f"read and was skipped: 1/100.png ({reason})\n") == 2
+    assert done.err.count(f"1/100.png ({reason})\n") == 2
     found = group(corrupt / "features.h5", "target")
     assert found["skipped"].tolist() == [b"1/100.png"]
     assert found["skipped_reasons"].tolist() == [reason.encode()]
