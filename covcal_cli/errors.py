@@ -1,10 +1,8 @@
 """Errors that a user can cause, values as text, and checks of arguments.
 
-The arguments of public functions and of settings must have the types of their annotations:
-`checked` checks the arguments of a function, and `checked_settings` those of a class of settings.
-The messages of a checked function name Python arguments instead of options of the command line.
-A wrong argument raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. In
-a function without a path among its arguments, a `CovcalError` becomes an `ArgumentError`.
+`checked` compares the arguments of a public function with their annotations. A wrong argument
+raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. Messages of a
+checked function name Python arguments instead of command line options.
 """
 
 import errno
@@ -26,10 +24,10 @@ OUTPUTS_AS_TABLE = (
     "save the output of the model's predict_proba as tables (prob_NAME per class, and label), and "
     "give these tables instead of the model"
 )
-# Invisible characters that reverse the direction of the text after them.
+# Invisible characters that change the direction of a text.
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-_UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # control characters, surrogates, line and paragraph separators
-_LONGEST = 1000  # the largest number of characters in a message
+_UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # Control characters, surrogates, line and paragraph separators.
+_LONGEST = 1000  # Largest number of characters in a message.
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -41,10 +39,9 @@ _REMEDIES = {
 
 
 def printable(text: str) -> str:
-    r"""Return any text as one line that is safe to show on a terminal or in a log.
+    r"""Return a text as one line that is safe for a terminal or a log.
 
-    Control characters, line breaks, marks that change the direction of writing, and invalid Unicode
-    are escaped as in Python, such as ``\x1b``. So a file name in a message cannot move the cursor.
+    Control characters, line breaks and invalid Unicode are escaped, such as ``\x1b``.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -67,8 +64,8 @@ def message(text: str) -> str:
 class CovcalError(Exception):
     """An error that the user can fix: bad input, a missing file, an existing output.
 
-    The message is one line that names the file, the problem and the remedy. The command line prints
-    the message and exits with code 1. The library raises the error before it changes any file.
+    The message is one line that names the file, the problem and the remedy. The command line then
+    exits with code 1. No file has been changed.
     """
 
     def __str__(self) -> str:
@@ -84,11 +81,11 @@ class TooFewRowsError(CovcalError):
 
 
 class UnlabelledError(CovcalError):
-    """The target rows to measure have no labels."""
+    """The target rows have no labels."""
 
 
 class UnusedOptionError(CovcalError):
-    """The user gave an option that has no effect; the command line exits with code 2."""
+    """The user gave an option that has no effect. The exit code is 2."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -96,11 +93,11 @@ class UnusedOptionError(CovcalError):
 
 
 class LimitExceededError(Exception):
-    """A result exceeds a limit that the user set; the command line exits with code 3."""
+    """A result exceeds a limit of the user. The exit code is 3."""
 
 
 class StoppedError(Exception):
-    """Ctrl-C came after results were saved. The message names the results; exit code 130."""
+    """The user pressed Ctrl-C after results were saved. The exit code is 130."""
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -116,7 +113,7 @@ def one_line(error: BaseException, limit: int | None = None) -> str:
 
 
 def explained(error: OSError) -> str:
-    """Return the message of a system error about a file: the problem and the remedy."""
+    """Return the message of a system error about a file."""
     reason = (error.strerror or str(error)).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
@@ -136,14 +133,14 @@ def short_percent(share: float) -> str:
 
 
 def in_percent(share: float) -> str:
-    """Return a share in percent as text; it has one decimal near 0 and 100 %, else no decimals."""
+    """Return a share in percent as text, with a decimal near 0 and 100 %."""
     digits = 1 if share > 0.945 or share < 0.055 else 0
     return f"{100 * share:.{digits}f}"
 
 
 def interval(low: float, high: float) -> str:
     """Return an interval of shares in percent as text, with decimals if the interval is narrow."""
-    # Without decimals, rounding could move a value out of its narrow interval.
+    # rounding could move a value out of a narrow interval
     digits = 1 if high - low < 0.02 else 0
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
@@ -159,7 +156,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Settings = TypeVar("Settings", bound=type)
 
-_MOST = 2**62  # larger whole numbers become floats, because NumPy's integers end at 2**63
+_MOST = 2**62  # NumPy's integers end at 2**63.
 _LARGEST_FLOAT = 10**308
 _WORDS: Mapping[Any, str] = {
     str: "a text",
@@ -171,12 +168,12 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-# Three cases: a command, an option with its Python argument, any option.
+# Matches a command, an option with its Python argument, or any option.
 _OPTION = re.compile(
     r"covcal [a-z]+ (?:[^:;,.]|\.(?=\S))*|--[a-z-]+ \((\w+=True) in Python\)|--([a-z][a-z-]*)"
     r"|(?<=\s)-o\b"
 )
-# Python arguments that have other names than the options.
+# Python arguments with another name than the option.
 _ARGUMENTS = {
     **{name: f'outputs="{name}"' for name in ("logits", "probabilities", "confidence")},
     **{name: f"{name}=True" for name in ("force", "join", "multilabel", "partial", "resume")},
@@ -191,7 +188,7 @@ class ArgumentError(CovcalError, ValueError, TypeError):
 
 
 def in_python(text: str) -> str:
-    """Return a message with Python arguments instead of options of the command line."""
+    """Replace command line options in a message by Python arguments."""
 
     def argument(found: re.Match[str]) -> str:
         python, option = found.groups()
@@ -215,7 +212,7 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def checked_settings(kind: Settings) -> Settings:
-    """Make a class of settings check its arguments whenever an instance is created."""
+    """Make a class of settings check its arguments."""
     kind.__init__ = _wrapped(kind.__init__, checks_types=True, is_of_settings=True)  # type: ignore[misc]
     return kind
 
@@ -225,7 +222,7 @@ def _wrapped(
 ) -> Callable[P, R]:
     signature = inspect.signature(function)
     annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
-    # Without a path among the arguments, every error is about an argument and not about a file.
+    # without a path, every error is about an argument
     reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)
@@ -258,10 +255,10 @@ def _wrapped(
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's arguments by name, without annotations of arrays."""
+    """Return the annotations of a function's arguments, except arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
-    # `api` imports the names in its ``__all__`` only when they are used.
+    # `api` imports its names only when they are used
     for name in getattr(module, "__all__", ()):
         names[name] = getattr(module, name)
     hints = get_type_hints(function, names)
@@ -270,7 +267,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument in the type of its annotation; lists become tuples, for example."""
+    """Return an argument in the type of its annotation."""
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(kind, value):
@@ -315,14 +312,14 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        # If the text is not allowed, the function's own message lists the allowed texts.
+        # the function itself refuses other texts
         return isinstance(value, str)
     if kind is Any or isinstance(kind, TypeVar):
         return True
     if _is(origin, Callable):  # type: ignore[arg-type]
         return callable(value)
     types: Mapping[Any, Any] = {int: Integral, float: Real, Path: PathLike}
-    is_bool = type(value).__name__ in ("bool", "bool_")  # the boolean types of Python and NumPy
+    is_bool = type(value).__name__ in ("bool", "bool_")
     if kind is bool or is_bool:
         return is_bool and kind is bool
     return isinstance(value, types.get(kind, origin or kind))
@@ -354,14 +351,14 @@ def _is(origin: Any, kind: type) -> bool:
 
 
 def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:
-    """Refuse a value that is not one of the `choices`; the message lists them."""
+    """Refuse a value that is not one of the `choices`."""
     choices = tuple(choices)
     if value not in choices:
         raise CovcalError(f"there is no {what} {value!r}: use {', '.join(choices)}")
 
 
 def require_shares(**values: float | None) -> None:
-    """Refuse shares that are not between 0 and 1; None is allowed."""
+    """Refuse shares that are not between 0 and 1. None is allowed."""
     for name, value in values.items():
         if value is not None and not 0 < value < 1:
             hint = f"; did you mean {value / 100:g}?" if 1 < value < 100 else ""

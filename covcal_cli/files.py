@@ -1,10 +1,9 @@
 """Write output files whole or not at all, and compute the sha256 of input files.
 
-An output is written under a temporary name in its folder (``.NAME.partial``, its "hidden sibling")
-and renamed when it is complete. So a crash, a full disk or ``kill -9`` leaves the old file
-untouched. A killed run may leave its hidden sibling behind; the next run removes it. The sibling is
-locked until it is renamed, so no second process can write the same file. Outputs that belong
-together are renamed together.
+An output is written to a "hidden sibling" ``.NAME.partial`` in its folder, and renamed when it is
+complete. So a crash, a full disk or ``kill -9`` leaves the old file untouched. The next run removes
+a sibling that a killed run left. The sibling is locked, so no second process can write the same
+file.
 """
 
 import errno
@@ -28,16 +27,15 @@ if sys.platform != "win32":
     import fcntl
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# file extensions of other formats than HDF5
+# Extensions of other formats than HDF5.
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
-_LONGEST_NAME = 255  # the longest file name that file systems allow, in bytes
-# The largest plausible ratio of an array's size in memory to its size in the file.
-# Deflate compresses zeros by a factor of 1030, and real data by about 20.
+_LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
+# Largest plausible ratio of compression. Deflate reaches 1030 for zeros, and about 20 for data.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # an array of at most this number of bytes in memory may have any ratio
+_SMALL = 1 << 30  # Bytes of an array up to which any ratio is allowed.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
-_MOMENT = 3_000_000_000  # nanoseconds: file systems round the times of files to 2 s or less
-_DIGESTS: dict[tuple[int, ...], str] = {}  # sha256 of files by device, inode, size and times
+_MOMENT = 3_000_000_000  # Longest rounding of the times of files, in nanoseconds.
+_DIGESTS: dict[tuple[int, ...], str] = {}  # The sha256 by device, inode, size and times.
 
 
 def check_output(
@@ -51,7 +49,7 @@ def check_output(
     """
     try:
         path.resolve()
-    except (RuntimeError, OSError) as error:  # the kind of exception depends on the Python version
+    except (RuntimeError, OSError) as error:
         raise CovcalError(
             f"{path} is a link that leads to itself: pass another {option}"
         ) from error
@@ -80,15 +78,15 @@ def require_hdf5_name(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Writing:
-    """An output that is being written, and the lock on its hidden sibling."""
+    """An output that is being written under a temporary name."""
 
-    path: Path  # the path of the output
+    path: Path
     partial: Path
-    # The descriptor of the open sibling. None on Windows, where an open file cannot be renamed.
+    # None on Windows, where an open file cannot be renamed
     lock: int | None
 
     def is_at(self, path: Path) -> bool:
-        """Return whether `path` still is the file that was created and locked."""
+        """Return whether `path` is still the locked file."""
         try:
             status = path.lstat()
         except OSError:
@@ -99,14 +97,14 @@ class _Writing:
 
     def end(self) -> None:
         """Remove the sibling unless it was renamed, and release the lock."""
-        # If our sibling was renamed, a file of this name belongs to another process.
+        # after the renaming, this name may belong to another process
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
             os.close(self.lock)
 
 
-# the complete outputs that wait to be renamed together; None outside of `moved_together`
+# Outputs to rename together; None outside of `moved_together`.
 _TOGETHER: ContextVar[list[_Writing] | None] = ContextVar("together", default=None)
 
 
@@ -114,13 +112,13 @@ _TOGETHER: ContextVar[list[_Writing] | None] = ContextVar("together", default=No
 def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to `path` if the block succeeds.
 
-    Refuses a `path` that `check_output` refuses, or that another process is writing. The new file
-    gets the permissions of the file that it replaces.
+    Raises `CovcalError` as `check_output` does, or if another process is writing `path`. The new
+    file gets the permissions of the old file.
     """
     check_output(path, force=force)
-    path = path.resolve()  # if the path is a link, replace the file that it leads to
+    path = path.resolve()  # replace the target of a link
     with ExitStack() as stack:
-        with _undisturbed():  # a Ctrl-C between these lines would leave the sibling behind
+        with _undisturbed():  # Ctrl-C here would leave the sibling behind
             writing = _begun(path)
             stack.callback(writing.end)
         try:
@@ -141,9 +139,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of a block together, when all of them are complete.
 
-    First every old output except one is removed. Then the new outputs are renamed; the first new
-    output replaces the old output that remained. If the process is killed in between, an output may
-    be missing, but new and old outputs are never mixed.
+    If the process is killed, an output may be missing, but new and old outputs are never mixed. For
+    this purpose, all old outputs except one are removed first.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)
@@ -159,7 +156,7 @@ def moved_together() -> Iterator[None]:
 
 
 def _rename(whole: Sequence[_Writing]) -> None:
-    """Rename outputs that belong together. If a renaming fails, put the old outputs back."""
+    """Rename outputs together. If an error occurs, put the old outputs back."""
     left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
     placed: list[Path] = []
     with _undisturbed():
@@ -177,7 +174,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    # If both names lead to one file, renaming does nothing and both names remain.
+                    # renaming does nothing if both names lead to one file
                     old.unlink(missing_ok=True)
             raise
         for old in left.values():
@@ -185,7 +182,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
 
 
 def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
-    """Give a file another name. With `stays`, the file also keeps its old name."""
+    """Give a file another name, or, with `stays`, a second name."""
     if stays:
         try:
             old.hardlink_to(path)
@@ -248,7 +245,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         else:  # use the descriptor: another process may have removed the name
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
-    # Before the lock, another process may have removed the file, because it looked left over.
+    # another process may have removed the file before it was locked
     if not writing.is_at(partial):
         writing.end()
         return None
@@ -257,7 +254,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 def _clear(path: Path, partial: Path, how: int) -> None:
     """Remove a sibling that a killed run left, or raise `CovcalError` if a process uses it."""
-    # Anybody may have created the sibling: do not follow a link, and do not wait for a pipe.
+    # the sibling may be a link or a pipe of somebody else
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
@@ -306,10 +303,10 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file's bytes, read again only if the file has changed.
+    """Return the hexadecimal sha256 of a file, which is cached until the file changes.
 
-    The times of a file show whether it has changed. Two changes in quick succession can leave equal
-    times, so the sha256 of a file that changed in the last seconds is not stored.
+    Times of files are rounded, so the sha256 of a file is not cached in the first seconds after a
+    change.
     """
     with path.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -324,7 +321,7 @@ def sha256_of(path: Path) -> str:
 
 
 def open_plain(path: str | Path) -> FileIO:
-    """Open a plain file for reading; raise ValueError for a pipe or device."""
+    """Open a plain file for reading. Raise ValueError for a pipe or device."""
     handle = FileIO(path, opener=lambda name, how: os.open(name, how | _WITHOUT_WAITING))
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
@@ -333,7 +330,7 @@ def open_plain(path: str | Path) -> FileIO:
 
 
 def grows_beyond_belief(needed: int, stored: int) -> bool:
-    """Return whether `needed` bytes of memory are implausible for `stored` bytes of a file."""
+    """Return whether `stored` bytes of a file cannot contain `needed` bytes of data."""
     return needed > _SMALL and needed > _LARGEST_GROWTH * stored
 
 
@@ -356,11 +353,11 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 
 def as_word(path: str | Path) -> str:
-    """Return a path as one argument of a shell command, never in the form of an option."""
+    """Return a path as one argument of a shell command."""
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)
-    # A shell reads bytes that cannot be printed in the form $'...'.
+    # shells read unprintable bytes in the form $'...'
     return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
 
 
@@ -372,7 +369,7 @@ def _shell_byte(byte: int) -> str:
 def relative_to_folder_of(path: Path, document: Path) -> str:
     """Return `path` relative to the folder of `document`, with forward slashes.
 
-    If `path` is a link in this folder, the result is the path of the link itself.
+    A link in this folder is not resolved.
     """
     file, folder = path.resolve(), document.resolve().parent
     by_name = Path(os.path.relpath(path, document.parent))
@@ -384,7 +381,7 @@ def relative_to_folder_of(path: Path, document: Path) -> str:
 def leaves_folder_of(path: Path, document: Path) -> bool:
     """Return whether a path in `document` is outside the document's folder.
 
-    Only the path is compared: a link inside the folder counts as inside, wherever it leads.
+    A link inside the folder counts as inside.
     """
     try:
         way = path.relative_to(document.parent)

@@ -47,17 +47,17 @@ class AlignedNetworks:
     """The networks of an adapted file."""
 
     path: Path
-    sha256: str  # hash of the arrays, as in cal.json
+    sha256: str  # of the arrays, as in cal.json
     arrays: Networks
 
     @property
     def n_features(self) -> int:
-        """The number of features d that the networks take."""
+        """The number of input features."""
         return len(self.arrays["projection/mean"])
 
     @property
     def n_members(self) -> int:
-        """The number of members M of the ensemble."""
+        """The number of ensemble members."""
         return len(self.arrays["psi/weight_0"])
 
     def aligned_logits(self, domain: Domain, rows: Rows) -> Float32s:
@@ -66,7 +66,7 @@ class AlignedNetworks:
         return aligned_logits(self.arrays, domain.features(rows))
 
     def require_features(self, domain: Domain) -> None:
-        """Refuse a domain without features, or with another number of features."""
+        """Refuse a domain without the features of the networks."""
         if domain.n_features is None:
             raise CovcalError(
                 f"{domain.path}: /{domain.name}/features is missing, but the aligned networks "
@@ -101,7 +101,7 @@ def forecaster_logits(
 ) -> Floats:
     """Return a forecaster's logits of `rows`, shape (m, K).
 
-    `networks` compute aligned logits that the file does not contain.
+    If the file has no aligned logits, `networks` compute them.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
@@ -165,20 +165,20 @@ def fitted_networks(
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """Scaled logits of a calibration, with networks for aligned logits."""
+    """The scaled logits of a calibration."""
 
     scaling: Scaling
     networks: AlignedNetworks | None = None
 
     @property
     def reads(self) -> set[str]:
-        """The datasets that are read."""
+        """The names of the datasets to read."""
         aligned = "aligned_logits" if self.networks is None else "features"
         return {"logits" if name == "original" else aligned for name in self.scaling.temperatures}
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled forecasters, by keys. Equal keys mean equal logits."""
+        """The scaled forecasters. Forecasters with the same key have the same logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
@@ -224,7 +224,7 @@ class ScaledLogits:
 def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """Split arguments ``FILE`` or ``NAME=FILE`` into files and names.
 
-    Without a name, the name is empty. The name of an existing file is not split.
+    An argument ``FILE`` gets an empty name. The name of an existing file is not split.
     """
     files, names = [], []
     for argument in arguments:
@@ -241,8 +241,7 @@ def read_named(
     """Read calibrations, and return them by name.
 
     `names` are the user's names, in the order of `documents`. An empty name becomes the method's
-    name, or the file's name if the method is ambiguous. The method ``none`` is always called
-    ``none``.
+    name, or the file's name if several calibrations have the method.
 
     Raises
     ------
@@ -280,8 +279,8 @@ def scaled_logits(
 ) -> dict[str, ScaledLogits]:
     """Return the scaled logits of every calibration, by name.
 
-    `documents` are the files of the calibrations, in the same order. `networks` is the adapted
-    file, if it has moved. Raises `CovcalError` if a calibration does not fit.
+    `documents` are the files of the calibrations. `networks` is the adapted file, if it has moved.
+    Raises `CovcalError` if a calibration does not fit.
     """
     scaled = {}
     for number, (name, calibration) in enumerate(calibrations.items()):
@@ -306,7 +305,7 @@ SOURCE_ERRORS = "source errors"
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on source rows outside the train split, or None."""
+    """Return the accuracy on source rows outside the train split."""
     source = file.source
     if source is None:
         return None
@@ -365,7 +364,7 @@ def require_fitting(
         `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # Compare class names first: they say more than hashes.
+    # first, because class names say more than hashes
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -393,8 +392,7 @@ def _require_same_classes(
         names = "other class names than the calibration"
         if same_model and sorted(classes) == sorted(expected):
             names = "the classes of the calibration in another order"
-        # The same model has the same order of outputs, so its class names may differ. A table has
-        # no model, so other names mean other classes (unless names are numbers).
+        # one model may have several class names; in tables, other names mean other classes
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
         raise CovcalError(
@@ -407,7 +405,7 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table with other columns or another order of columns."""
+    """Refuse a table with other feature columns or another order."""
     columns, expected = file.feature_columns, calibration.feature_columns
     if not columns or not expected or columns == expected:
         return
@@ -432,7 +430,7 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
     """Refuse a file that was extracted from other tensors of the model.
 
-    Without features (``--phi none``), only the kind of output must be the same.
+    Without features, only the kind of output must be the same.
     """
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
@@ -466,7 +464,7 @@ def _require_same_preprocessing(
 
 
 def setting_that_differs(actual: Any, expected: Any) -> str:
-    """Return the first different preprocessing setting, with both values."""
+    """Return the first preprocessing setting that differs, with both values."""
     if not (isinstance(actual, Mapping) and isinstance(expected, Mapping)):
         has, had = (
             "none" if reading is None else "that of images" for reading in (actual, expected)

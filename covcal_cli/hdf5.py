@@ -1,15 +1,11 @@
-"""Read HDF5 files that may come from anybody, and refuse files whose numbers may be wrong.
+"""Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files (links, external storage, virtual datasets). If another file
-is missing, HDF5 reads zeros without an error. A file can also name arrays that were never written,
-or arrays that would need far more memory than the file has bytes. `File` refuses to open such a
-file.
+An HDF5 file can refer to other files. If another file is missing, HDF5 reads zeros without an
+error. A file can also have arrays that were never written, or implausibly large arrays. `File`
+refuses such a file.
 
-A chunk is a part of an array that is stored in one piece. If chunks have checksums (fletcher32),
-HDF5 compares the checksums whenever it reads. This module also refuses a file with checksums if a
-chunk is missing or has no checksum.
-
-Damage is reported in one line; exceptions of h5py never leave this module.
+HDF5 stores an array in chunks, and compares their checksums (fletcher32) when it reads. This module
+also refuses a chunk that is missing or has no checksum. Exceptions of h5py become a `CovcalError`.
 """
 
 import errno
@@ -30,17 +26,16 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
-# the file name of a table; the first group is the name without its suffixes
+# Matches the file name of a table.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
-# The attribute of a dataset with the number of chunks that were written as zeros. A lost part of a
-# file reads as zeros, and the checksum of zeros is zero.
+# Attribute with the number of chunks of zeros. A lost part of a file reads as zeros.
 ZERO_CHUNKS = "zero_chunks"
-_CHECKSUM_BYTES = 4  # length of the checksum that is stored with each chunk
+_CHECKSUM_BYTES = 4  # Length of the checksum of a chunk.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 
 class Dataset:
-    """An array of an open file, read by slices like a dataset of h5py."""
+    """An array of an open file, which is read by slices."""
 
     def __init__(self, path: Path, name: str, identifier: Any) -> None:
         self.path, self.name, self._identifier = path, name, identifier
@@ -49,8 +44,8 @@ class Dataset:
             space, self._type = identifier.get_space(), identifier.get_type()
             shape = None if space.get_simple_extent_type() == h5py.h5s.NULL else space.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
-            self.ndim = -1 if shape is None else len(self.shape)  # -1 if the dataset has no values
-            # whether a program may still add rows or columns
+            self.ndim = -1 if shape is None else len(self.shape)  # -1 without values
+            # whether rows or columns can be added
             self.can_grow = self.ndim > 0 and space.get_simple_extent_dims(True) != self.shape
             self.dtype: np.dtype[Any] = self._type.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
@@ -61,14 +56,14 @@ class Dataset:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """The shape of a chunk; None if the dataset has no chunks."""
+        """The shape of a chunk, or None without chunks."""
         with _readable(self.path, self.name):
             sides: tuple[int, ...] | None = self._raw.chunks
             return sides
 
     @property
     def is_usual(self) -> bool:
-        """Whether numbers are stored in the usual little-endian form."""
+        """Whether numbers are little-endian."""
         with _readable(self.path, self.name):
             usual = _usual_type if self.dtype.metadata is None else h5py.h5t.py_create
             return bool(
@@ -80,7 +75,7 @@ class Dataset:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, key: Any) -> AnyArray:
-        """Return the values that a slice, or ``()``, chooses."""
+        """Return the values of a slice, or all values for ``()``."""
         if isinstance(key, str):
             raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
         with _readable(self.path, self.name):
@@ -93,9 +88,8 @@ class Dataset:
     def _require_chunks(self) -> None:
         """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
 
-        HDF5 looks up chunks in an index. If the index is damaged, HDF5 reads zeros. HDF5 stores the
-        list of all chunks in another place, so a complete list does not prove an intact index. A
-        lost chunk also reads as zeros with a valid checksum. So chunks of zeros are counted.
+        HDF5 finds chunks by an index. If the index is damaged, HDF5 reads zeros with a valid
+        checksum. So chunks of zeros are counted.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
@@ -119,7 +113,7 @@ class Dataset:
                 ) from error
 
     def texts(self) -> list[str]:
-        """Return the values of a list of texts, stored as UTF-8 bytes of one length."""
+        """Return the values of a list of texts, which are stored as UTF-8."""
         if self.ndim != 1 or self.dtype.kind != "S":
             raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
         try:
@@ -130,19 +124,19 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return HDF5's form of a NumPy type. The form is cached, because making a form takes long."""
+    """Return the HDF5 type for a NumPy type. It is cached, because h5py is slow."""
     return h5py.h5t.py_create(dtype)
 
 
 def _has_zeros(values: AnyArray) -> bool:
-    """Return whether any slice along the last axis has only zeros or empty texts."""
+    """Return whether any row has only zeros or empty texts."""
     if values.ndim == 0 or values.size == 0:
         return False
     zero = np.zeros((), values.dtype)
     rows = values if values.ndim > 1 else values[:, None]
-    # Only rows that end in a zero can be all zeros, and few rows end in a zero.
+    # to save time, first find the rows that end in a zero
     if values.dtype.kind == "S" and values.ndim == 1:
-        # Bytes are compared faster than texts. The first byte of an empty text is zero.
+        # the first byte of an empty text is zero, and bytes are compared faster than texts
         empty = rows[np.ascontiguousarray(values).view(np.uint8)[:: values.itemsize] == 0]
     else:
         empty = rows[rows[..., -1] == zero]
@@ -150,10 +144,10 @@ def _has_zeros(values: AnyArray) -> bool:
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file, which maps names, or paths such as ``a/b``, to its members.
+    """A group of an open file, as a mapping from names or paths to its members.
 
-    `datasets` has all datasets of the file, and `members` the identifiers of all datasets and
-    groups. The keys of both are paths in the file, without a leading slash.
+    `datasets` has all datasets of the file. `members` has the identifiers of all datasets and
+    groups. The keys are paths in the file, such as ``a/b``.
     """
 
     def __init__(
@@ -213,10 +207,10 @@ class Group(Mapping[str, Any]):
 
 
 class File(Group):
-    """An open file that was checked; it is closed at the end of a ``with`` block.
+    """An open file that was checked, for a ``with`` block.
 
-    `handle` is an ``h5py.File`` that the caller has opened and will close; messages call this file
-    `path`. `within` gets the root attributes, and returns the group to check and read.
+    `handle` is the ``h5py.File`` if the caller has opened the file. `within` returns the group to
+    read, given the root attributes.
 
     Raises
     ------
@@ -238,7 +232,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                # Read only texts and single numbers: covcal writes no other root attributes.
+                # covcal writes only texts and single numbers as root attributes
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
             place = within(self.attrs)
             with _readable(path, place):
@@ -267,10 +261,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the root attributes `names`, if they are texts or single numbers.
-
-    The rest of the file is not checked.
-    """
+    """Return the root attributes `names`. The rest of the file is not checked."""
     with _opened(path, remedy) as raw, _readable(path, "/"):
         return dict(_plain_attributes(raw.id, names))
 
@@ -310,7 +301,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Turn an exception of h5py into one line that names the damaged place."""
+    """Turn an exception of h5py into a `CovcalError`."""
     try:
         yield
     except _DAMAGE as error:
@@ -321,12 +312,12 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]]:
-    """Return all datasets, in the order of their names, and all members. Refuse links.
+    """Return all datasets, in the order of their names, and all members.
 
-    Members are h5py's low-level identifiers, which are several times faster than its objects.
+    Refuse links. Members are low-level identifiers, which are several times as fast as objects.
     """
     datasets, members = dict[str, Dataset](), dict[str, Any]()
-    seen = set()  # two names may lead to the same object, and a group may contain itself
+    seen = set()  # a group may contain itself
     waiting = [("", file.id)]
     while waiting:
         place, member = waiting.pop()
@@ -344,7 +335,7 @@ def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]
                     datasets[place] = dataset
         elif is_new:
             members[place] = member
-            # The last entry is checked first, so the names are in reverse order.
+            # reversed, because the last entry is taken first
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -357,7 +348,7 @@ def _inside(place: str, name: bytes) -> str:
 
 
 def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
-    """Return the group or dataset of a name. Refuse a link to another file or place."""
+    """Return the group or dataset of a name. Refuse a link."""
     if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
         return h5py.h5o.open(group, name)
     link = h5py.Group(group).get(name, getlink=True)
@@ -369,7 +360,7 @@ def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
 
 
 def _require_own(dataset: Dataset, identifier: Any) -> None:
-    """Refuse a dataset whose values are in another file, incomplete, or far too large."""
+    """Refuse a dataset that is in another file, incomplete, or far too large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
     layout = settings.get_layout()
@@ -409,8 +400,7 @@ def _require_checksums(
 ) -> None:
     """Refuse a dataset with checksums if a chunk is missing or has no checksum.
 
-    `settings` are HDF5's creation properties of the dataset; `sides` is the shape of a chunk,
-    and `n_chunks` is the number of chunks.
+    `settings` are the creation properties of the dataset. `sides` is the shape of a chunk.
     """
     filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
     if h5py.h5z.FILTER_FLETCHER32 not in filters:
@@ -420,11 +410,11 @@ def _require_checksums(
     places = set()
 
     def is_damaged(chunk: Any) -> bool | None:
-        """Store the place of a chunk, and return True if the chunk is damaged, to end the loop."""
+        """Store the place of a chunk. Return True, to stop, if the chunk is damaged."""
         places.add(chunk.chunk_offset)
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
-        # only a compressed chunk can have fewer bytes than its numbers need
+        # only compressed chunks can be smaller than their numbers
         whole = chunk.size == bytes_needed or len(filters) > 1
         return None if fits and whole and not chunk.filter_mask & switched_off else True
 
@@ -437,9 +427,9 @@ def _require_checksums(
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield name and value of text and number attributes, only of `names` if given.
+    """Yield the names and values of text and number attributes.
 
-    `group` is h5py's low-level identifier, which is twice as fast as h5py's object.
+    `group` is a low-level identifier, which is twice as fast as an object.
     """
     if names is None:
         count = h5py.h5a.get_num_attrs(group)

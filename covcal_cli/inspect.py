@@ -45,10 +45,10 @@ from covcal_cli.watch.history import read_history
 from covcal_cli.watch.period import Period, Watched
 from covcal_cli.watch.reference import Reference
 
-Lines = list[tuple[str, str]]  # the subject of each line, and its text
+Lines = list[tuple[str, str]]  # Subject and text of each line.
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-# Attributes that are not shown, because other lines show them or because they are too long.
+# Attributes that are too long, or that other lines show.
 _HIDDEN = (
     "schema",
     "complete",
@@ -103,7 +103,7 @@ def _other_kind(start: bytes, suffix: str) -> str:
 
 
 def _table_lines(path: Path) -> Lines:
-    """Describe the CSV of `pick`, or the rows that `apply` wrote as a table or arrays."""
+    """Describe the CSV of `pick`, or the applied rows of `apply`."""
     store = open_store(path)
     if {"inclusion", "draw"} <= set(store.entries):
         sheet = read_sheet(path)
@@ -181,7 +181,7 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
-    """Describe the rows of a file with several labels per row, and the accuracy of each label."""
+    """Describe the rows and the accuracy of each label."""
     lines: Lines = []
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
@@ -198,7 +198,7 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return a line per batch of covcal pick, with its numbers of picked and labelled rows."""
+    """Return the numbers of picked and labelled rows for each batch of covcal pick."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -260,7 +260,7 @@ _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Return the metadata that export wrote into a model; empty for any other file."""
+    """Return the metadata of an exported model, or {} for any other file."""
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
@@ -347,7 +347,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the method that the user asked for, with its labels."""
+    """Return the user's method, with its labels."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method

@@ -1,11 +1,8 @@
 """Read files whose rows can have several labels: one label at a time.
 
 A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
-the classes `CLASSES`. A features file contains such a classification for each label. A JSON
-document about the file contains a result for each label (`SCHEMA`). A command loops over the
-labels. Inside the block `one_label`, every function that reads the file sees only one label.
-Outside this block these functions refuse the file. So a command without such a loop stops with a
-message.
+the classes `CLASSES`. A command loops over the labels. In the block ``with one_label(name)``, all
+functions see only one label of the file. Outside this block, they refuse the file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +16,13 @@ from covcal_cli.errors import CovcalError, LimitExceededError, shown
 SCHEMA = "covcal.multilabel/1"
 CLASSES = ("absent", "present")
 T = TypeVar("T")
-_SHOWN = 4  # largest number of labels that a sentence names
+_SHOWN = 4  # Largest number of labels in a sentence.
 _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 
 @contextmanager
 def one_label(name: str) -> Iterator[None]:
-    """Let all functions in the block read one label of a file. Errors name the label."""
+    """Let all functions in the block see only one label of a file."""
     token = _LABEL.set(name)
     try:
         yield
@@ -37,12 +34,12 @@ def one_label(name: str) -> Iterator[None]:
 
 
 def current_label() -> str | None:
-    """Return the label of the block ``with one_label(...)``; None outside such a block."""
+    """Return the label of the block ``with one_label(name)``, or None."""
     return _LABEL.get()
 
 
 def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]:
-    """Call a function once for each label, and return the results by the labels' names.
+    """Call a function for each label, and return the results by label.
 
     Without labels, the function is called once, and the name is empty.
     """
@@ -56,18 +53,17 @@ def for_each_label(labels: Sequence[str], call: Callable[[], T]) -> dict[str, T]
 
 
 def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
-    """Call a function for the first label, or once if there is no label; return its result."""
+    """Call a function for the first label, or once without labels. Return its result."""
     return next(iter(for_each_label(labels[:1], call).values()))
 
 
 def chosen_label(path: Path, names: Sequence[str]) -> str:
-    """Return the label of the block ``with one_label(...)``; check that the file has this label.
+    """Return the label of the block ``with one_label(name)``.
 
     Raises
     ------
     CovcalError
-        If there is no such block, because the command needs a single label; or if the file lacks
-        the label.
+        If there is no such block, or the file lacks the label.
     """
     name = _LABEL.get()
     if name is None:
@@ -81,7 +77,7 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return each different text once, with the names of the labels that have this text."""
+    """Return each text once, with the names of its labels."""
     labels_of: dict[str, list[str]] = {}
     for label, of_label in texts.items():
         for text in dict.fromkeys(of_label):
@@ -93,7 +89,7 @@ def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def named(labels: Sequence[str]) -> str:
-    """Return the names of the first labels, and how many more there are."""
+    """Return the first names, and the number of other labels."""
     rest = len(labels) - _SHOWN
     more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
     return ", ".join(labels[:_SHOWN]) + more

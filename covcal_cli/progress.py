@@ -1,4 +1,4 @@
-"""Reports on the progress of long work, from the library to the command line."""
+"""Progress reports from the library to the command line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 class Progress:
     """One progress report."""
 
-    stage: str  # the current part of the work, such as "source" or "align"
-    step: int  # number of rows or training steps that are done
-    total: int  # number of rows or steps of the whole stage; some stages end earlier
-    # Numbers to show, by name; a text is shown unchanged.
+    stage: str  # current part of the work, such as "source"
+    step: int  # number of finished rows or training steps
+    total: int  # largest number of rows or steps in the stage
+    # numbers or texts to show, by name
     losses: Mapping[str, float | str] = field(default_factory=dict)
 
 

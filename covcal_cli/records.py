@@ -1,18 +1,15 @@
 """Read and write covcal's JSON documents.
 
-A document is a frozen dataclass with a schema id. The fields of a document become keys, in the same
-order. A field with the metadata of `at` becomes a key of an inner object. The last key,
-``content_sha256``, is the hash of all other keys. A document that is read must pass three checks:
+A document is a frozen dataclass with a schema id. Its fields become keys. A field with the metadata
+`at` becomes a key of an inner object. The last key, ``content_sha256``, is the hash of all other
+keys. Reading a document checks three things:
 
-1. The hash must match. So a document that was edited or damaged is refused.
-2. Every value must have the type of its field, and be within its range (`Share`, `Count`, ...).
-3. The values must agree with each other. ``__post_init__`` of the record raises ValueError if they
-   do not agree, for example if the low end of an interval is above its high end.
+1. The hash must match, so an edited or damaged document is refused.
+2. Every value must have the type and the range of its field, such as `Share`.
+3. The values must agree with each other. ``__post_init__`` of the record checks this.
 
-Unknown keys are ignored, because a later version may add keys. If a key is removed or gets another
+A later version may add keys, so unknown keys are ignored. If a key is removed or gets another
 meaning, the schema id changes. Documents with an unknown schema id are refused.
-
-This module also defines the records that several kinds of documents contain.
 """
 
 import hashlib
@@ -41,14 +38,14 @@ from covcal_cli import multilabel
 from covcal_cli.errors import ArgumentError, CovcalError, shown
 from covcal_cli.files import relative_to_folder_of, require_file, write_text
 
-DIGEST = "content_sha256"  # the key with the sha256 of all other keys
+DIGEST = "content_sha256"  # Key of the sha256 of all other keys.
 _ABSENT = object()
-_ROUNDING = 1e-6  # a mean of 32-bit numbers can be outside its range by this much
-_LONGEST_JSON = 256 << 20  # size of the largest JSON file that is read, in bytes
-_DEEPEST_JSON = 64  # largest number of levels of nested objects and lists
-_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # limits of Linux, in bytes
-_MOST_DIGITS = 20  # largest number of digits of a whole number; 2^64 has 20 digits
-# The name of each type in messages.
+_ROUNDING = 1e-6  # Tolerance of a range, for rounding errors.
+_LONGEST_JSON = 256 << 20  # Largest size of a JSON file, in bytes.
+_DEEPEST_JSON = 64  # Largest depth of nested objects and lists.
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # Limits of Linux, in bytes.
+_MOST_DIGITS = 20  # Largest number of digits of a whole number.
+# Names of the types in messages.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -59,7 +56,7 @@ _WANTED = {
 }
 
 
-# Ranges of numbers. A field is annotated with its range, as in `accuracy: Share`.
+# Ranges of numbers, such as `accuracy: Share`.
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Within:
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if `value` is outside the range; the message calls the value `what`."""
+        """Raise ValueError if `value` is outside the range. `what` is its name."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -84,17 +81,17 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if `value` is not above the limit; the message calls it `what`."""
+        """Raise ValueError if `value` is not above the limit. `what` is its name."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 
 
-Share = Annotated[float, Within(0, 1)]  # an accuracy, a probability, an ECE
-Difference = Annotated[float, Within(-1, 1)]  # a difference of two shares
+Share = Annotated[float, Within(0, 1)]  # An accuracy, a probability or an ECE.
+Difference = Annotated[float, Within(-1, 1)]  # A difference of two shares.
 NonNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Above(0)]
 Count = Annotated[int, Within(0)]
-Number = Annotated[int, Within(1)]  # a count that is at least 1
+Number = Annotated[int, Within(1)]  # A count of at least 1.
 
 
 def require_ascending(**values: float | None) -> None:
@@ -106,7 +103,7 @@ def require_ascending(**values: float | None) -> None:
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Check the keys and types of `content`; raise ValueError."""
+    """Raise ValueError if `content` lacks a key or has a wrong type."""
     values = _checked(dict, content, place)
     for name, kind in kinds.items():
         if name not in values:
@@ -124,8 +121,7 @@ class Input:
     role: str  # "features", "adapted", "calibration" or "costs"
     path: Path  # in a document, relative to the document's folder
     sha256: str
-    # Whether the path comes from a document and leads out of the document's folder.
-    # Such a file is never opened, because the document may come from somebody else.
+    # A path outside the document's folder is never opened, because a document is untrusted.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,11 +133,11 @@ class Input:
 class Guard:
     """The outcome of one check of a result."""
 
-    name: str  # the name of the check, the same in all documents
-    value: float  # the number that the check compares with the threshold; finite
+    name: str
+    value: float  # finite
     threshold: float  # finite
     passed: bool
-    sentence: str  # the finding, and what follows from it
+    sentence: str  # result and advice
 
 
 class Document:
@@ -155,7 +151,7 @@ R = TypeVar("R")
 
 
 def at(place: str) -> dict[str, str]:
-    """Return metadata that put a field into the key `place` of JSON, such as ``"bins.edges"``."""
+    """Return the metadata of a field with the JSON key `place`, such as ``"bins.edges"``."""
     return {"at": place}
 
 
@@ -163,9 +159,9 @@ def at(place: str) -> dict[str, str]:
 
 
 def encoded(value: Any, path: Path) -> Any:
-    """Return a value as JSON for a document at `path`. Paths become relative to its folder.
+    """Return a value as JSON for a document at `path`.
 
-    A record with a method `to_json` is written as that method says.
+    Paths become relative to the folder of the document.
     """
     if hasattr(value, "to_json"):
         return encoded(value.to_json(), path)
@@ -193,7 +189,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document, with its hash. A value without a schema gets no hash."""
+    """Return the keys of a document, with its hash if there is a schema."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -210,17 +206,17 @@ def of_labels(
 
 
 def document_text(content: Document | Mapping[str, Any], path: Path) -> str:
-    """Return the JSON text of a document or of its keys for a file at `path`."""
+    """Return the JSON text of a document for a file at `path`."""
     return json.dumps(_signed(content, path), indent=2, allow_nan=False)
 
 
 def line_text(content: Document | Mapping[str, Any], path: Path) -> str:
-    """Return the JSON text of a document in one line, for a file at `path`."""
+    """Return the JSON text of a document as one line."""
     return json.dumps(_signed(content, path), allow_nan=False)
 
 
 def write_document(content: Document | Mapping[str, Any], path: str | Path, *, force: bool) -> None:
-    """Write a document or its keys with a hash, completely or not at all."""
+    """Write a document with its hash, completely or not at all."""
     path = Path(path)
     try:
         text = document_text(content, path)
@@ -233,11 +229,11 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
-    """Return the value of a JSON text, which need not come from covcal.
+    """Return the value of an untrusted JSON text.
 
-    If `names_paths` is true, texts may contain surrogates, because these represent bytes of paths
-    that are not UTF-8. Raises `ValueError` if the text is not JSON, too long or too deeply nested;
-    if a key occurs twice; or if a number is infinite, NaN or too long.
+    With `names_paths`, texts may contain surrogates, which are bytes of paths. Raises `ValueError`
+    if the text is not JSON, too long or too deeply nested, if a key occurs twice, or if a number is
+    infinite, NaN or too long.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -256,7 +252,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
 
 
 def json_of(path: Path, *, names_paths: bool = False) -> Any:
-    """Return the value of a JSON file. Raises ValueError as `parsed_json` does, or OSError."""
+    """Return the value of an untrusted JSON file. Raises ValueError or OSError."""
     if path.stat().st_size > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
     return parsed_json(path.read_bytes().decode("utf-8"), names_paths=names_paths)
@@ -284,7 +280,7 @@ def _float(text: str) -> float:
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply, or contains a text that is not Unicode."""
+    """Refuse a value that is nested too deeply, or contains invalid Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         texts = [value for value in level if isinstance(value, str)]
@@ -312,7 +308,7 @@ def _is_unicode(text: str, undecodable: str) -> bool:
 
 
 def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[str, Any]:
-    """Return the object in a JSON file, or an empty object if the file holds another value."""
+    """Return the object in a JSON file, or {} for another value."""
     require_file(path, remedy=remedy)
     try:
         content = json_of(path, names_paths=True)
@@ -326,10 +322,9 @@ def read_json(path: Path, *, remedy: str, again: str | None = None) -> Mapping[s
 def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None = None) -> D:
     """Read a document of the type `kind`.
 
-    A field that the file lacks gets its default. Messages end with `remedy`, such as ``"make it
-    with covcal calibrate"``, or with `again` if the document is damaged. Raises `CovcalError` if
-    the file is missing or is not JSON; if its schema or its hash is wrong; or if a value has the
-    wrong type, is out of range, or contradicts another value.
+    A missing field gets its default. Messages end with `remedy`, or with `again` if the document is
+    damaged. Raises `CovcalError` if the file is missing or not JSON, or if a value, the schema or
+    the hash is wrong.
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
@@ -358,9 +353,9 @@ def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def document_of(kind: type[D], content: Any, path: Path) -> D:
-    """Return the document in a value that was read from a JSON file at `path`.
+    """Return the document in a JSON value from a file at `path`.
 
-    Raises `ValueError` if the schema differs, the hash does not match, or a field is refused.
+    Raises `ValueError` if the schema, the hash or a field is wrong.
     """
     schema = _checked(dict, content, "").get("schema")
     if schema != kind.schema:
@@ -374,7 +369,7 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
 
 
 def record_of(kind: type[R], content: Any) -> R:
-    """Return a record from a JSON value. Raises `ValueError` if a field is refused."""
+    """Return a record from a JSON value. Raises `ValueError` if a field is wrong."""
     record: R = _decoded(kind, content, "", Path())
     return record
 
@@ -434,7 +429,7 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return the name, keys, type and necessity of each field."""
+    """Return the name, keys and type of each field, and whether it is required."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (
@@ -452,7 +447,7 @@ def _keys(member: Field[Any]) -> list[str]:
 
 
 def _checked(kind: type, value: Any, place: str) -> Any:
-    """Return `value` if its type is `kind`. True and false do not count as numbers."""
+    """Return `value` if its type is `kind`. A boolean is not a number."""
     allowed = int | float if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
         if value is None or isinstance(value, bool):
@@ -464,7 +459,7 @@ def _checked(kind: type, value: Any, place: str) -> Any:
 
 
 def _checked_path(value: Any, place: str) -> str:
-    """Return a path if a file system can have it."""
+    """Return a path, and refuse a path that is too long."""
     text: str = _checked(str, value, place)
     path = os.fsencode(text)
     if len(path) > _LONGEST_PATH or max(map(len, path.split(os.fsencode(os.sep)))) > _LONGEST_NAME:
