@@ -5,11 +5,11 @@
 
 Every node must find model and data under the same path. Each actor opens the model once and checks
 its last layer. Ray Data then sends pieces of the rows to the actor, in any order. The results are
-joined by row number, and every id is checked. The results are written to the spool, the file in
-which a stopped ``covcal extract`` also keeps its rows. ``extract`` then finds that every row is in
-the spool, makes all its checks and writes the features file. If all machines are of the same kind,
-the bytes are the same as without Ray. After an error the spool remains, and ``--resume`` runs only
-the missing rows.
+joined by row number, and every id is checked. The results are written to the spool. A stopped
+``covcal extract`` keeps its rows in the same file. ``extract`` then finds that every row is in the
+spool, makes all its checks and writes the features file. If all machines are of the same kind, the
+bytes are the same as without Ray. After an error the spool remains, and ``--resume`` runs only the
+missing rows.
 
 `Extractor`, `pieces_of` and `Join` do not use Ray, so you can use them with other engines.
 """
@@ -48,7 +48,7 @@ class Piece(TypedDict):
 
 
 class Extractor:
-    """A callable that runs the model over pieces of the rows. Each worker has one.
+    """A callable that runs the model over pieces of the rows. Each worker has one extractor.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """A collector of rows that arrive in any order, which appends them to the spools in order.
+    """Collects rows in any order, and appends the rows to the spools in order.
 
     A spool is filled from its first row. A row that comes too early waits in memory.
     """
@@ -137,8 +137,8 @@ class Join:
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False after a logit or a feature was not a number. Then no more rows are kept.
-        # So ``extract`` itself runs the row in question again, and its message names the problem.
+        # False after a logit or a feature was not a number. No more rows are kept, so ``extract``
+        # runs this row again and reports the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
@@ -202,7 +202,7 @@ def _runs(block: Columns) -> Iterator[Columns]:
 def run_on_ray(
     pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...]
 ) -> Iterator[Columns]:
-    """Yield the results of a pool of `actors`, with `threads` cores each, as they arrive.
+    """Yield results as they arrive from a pool of `actors` with `threads` cores each.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def extract_with_ray(
     model = Path(model).resolve() if Path(model).exists() else model
     source, target = (path and path.resolve() for path in (source, target))
     threads = settings.threads or available_cores()
-    settings = replace(settings, threads=threads)  # one number for all nodes
+    settings = replace(settings, threads=threads)  # the same number of threads on all nodes
     given = [Path(path) for path in (model, source, target) if path is not None]
     check_output(output, force=force, inputs=given)
     plan = prepare(model, source, target, settings)

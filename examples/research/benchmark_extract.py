@@ -13,7 +13,7 @@ files with pyarrow, runs the classifier, and writes features, logits, labels, sp
 h5py. The bare loop has no seeded splits, checks, checksums or ``--resume``. For tables, the bare
 loop and covcal use one thread.
 
-Processor seconds count all threads; the lowest round counts.
+Processor seconds are summed over threads. The lowest round is reported.
 """
 
 import argparse

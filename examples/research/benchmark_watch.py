@@ -6,9 +6,7 @@ A small network learns one half of scikit-learn's digits. The other half, turned
 degrees, is the target. Each simulated year draws new target rows for the calibration and for every
 week. Without drift, every alarm is false. A drift begins in week nine. The table then has the
 median number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is
-compared with three common thresholds: a mean confidence within three standard errors, a domain AUC
-of 0.6, and a mean confidence within three standard deviations of weeks that are made from the
-reference rows.
+compared with three common thresholds, which README.md lists.
 """
 
 import argparse
@@ -39,8 +37,8 @@ from covcal_cli.watch.watch import WatchSettings
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
-KEPT = 1000  # target rows of a year's calibration; four fifths are training rows
-TOLERANCE = 1e-4  # tolerance of the network's training
+KEPT = 1000  # Target rows of a year's calibration; four fifths are training rows.
+TOLERANCE = 1e-4  # Tolerance of the network's training.
 THRESHOLD = WatchSettings().threshold
 RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
 

@@ -28,7 +28,7 @@ Pixels = NDArray[np.uint8]
 
 
 def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
-    """Return images (n, 8, 8) turned and bolder, as by a fast writer with a thick pen.
+    """Return images (n, 8, 8) turned and bolder.
 
     Every image is turned by its own angle, 10 degrees clockwise on average with a standard
     deviation of 6. A pixel becomes at least half as dark as its darkest neighbour.

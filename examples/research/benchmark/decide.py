@@ -4,8 +4,8 @@
         [--error 0.1] [--labels 50 100 200] [--these-rows] [--peers]
 
 The folders contain features files. The output has a line for each file, and then means. Accepted
-shares are compared with the largest share of the most confident rows whose true error is within the
-limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
+shares are compared with the largest possible share: the most confident rows whose true error is
+within the limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
 """
 
 import argparse
@@ -150,15 +150,15 @@ def of_error(
     *,
     these_rows: bool,
 ) -> list[float]:
-    """Return numbers: the true share, two estimates, all promises, and the suggested labels.
+    """Return the numbers of one file, in this order.
 
-    The true share is the largest share that could be accepted if all labels were known. The first
-    estimate is the decision's; the second estimate uses only the calibrated confidence. An estimate
-    has three numbers: the accepted share; whether the error is above the limit; and whether the
-    error is above twice the limit. A promise has two numbers for each number of labels. The last
-    three numbers are the number of labels that `decide` suggests, the probability that it states
-    for a promise, and the share of draws with that number of labels in which a promise is
-    made.
+    | numbers | meaning |
+    |---|---|
+    | 1 | largest share that could be accepted if all labels were known |
+    | 3 | estimate of `decide`: accepted share, error above the limit, error above twice the limit |
+    | 3 | the same, by the calibrated confidence alone |
+    | 2 for each number of labels | share accepted with a promise, share of broken promises |
+    | 3 | suggested number of labels, stated probability of a promise, share of draws with one |
     """
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]

@@ -4,12 +4,10 @@
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
 are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
-future rows, the error of future rows equals the limit. This error is the same for all rows, or it
-grows up to twice the limit for rows with lower scores. For a promise about these rows, the
-candidate has one wrong row too many. Each line of the output has a setting, and the shares of draws
-in which a promise is broken.
-
-All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times.
+future rows, their error equals the limit. The error is the same for all rows, or it grows to twice
+the limit for rows with low scores. For a promise about these rows, the candidate has one wrong row
+too many. Each line of the output has a setting, and the shares of draws in which a promise is
+broken.
 """
 
 import argparse
@@ -58,7 +56,7 @@ class Setting:
 
     @property
     def ranking(self) -> Ranking:
-        """The rows ranked by score, with three sets of assumed errors of the rows."""
+        """The rows ranked by score, with three assumptions about their errors."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
@@ -76,8 +74,8 @@ class Draws:
         self.setting, self.ranking, self.pool = setting, setting.ranking, pool
         self.rng = np.random.default_rng([setting.rows, setting.labels])
         self.regions: list[int] = []
-        self.rows: list[Integers] = []  # the drawn rows of each batch, shape (draws, labels)
-        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2)
+        self.rows: list[Integers] = []  # The drawn rows of each batch, shape (draws, labels).
+        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2).
         for look in range(1, batches + 1):
             level = level_of_look(CERTAINTY, look)
             region = best_region(self.ranking, setting.labels, setting.error, level)
@@ -173,7 +171,7 @@ class Draws:
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
     """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
 
-    The order of the rows and the ends of the strata are equal for all draws; see `labels.draws`.
+    The order of the rows and the ends of the strata are equal for all draws.
     """
     certain = np.flatnonzero(inclusion >= 1)
     others = np.flatnonzero(inclusion < 1)

@@ -1,12 +1,13 @@
 """The families of the benchmark, their halves, and the makers of their features files.
 
-A family never changes its half. *choose* has svhn-usps, office, reviews and corruptions, because
-settings and the first rule of auto were chosen on these families. All other families were put into
-a half before any method was run on these families. We have looked at the five digit shifts of the
-paper too often to test a rule on these shifts. These five shifts are the half *seen*, which is
-reported separately. The first 64 shifts of *test* tested the second rule, so they are *seen-once*.
-The families that test the third rule were put into this file before any method was run on the data
-of these families.
+A family is a group of similar shifts, and never changes its half.
+
+| half | families |
+|---|---|
+| *choose* | svhn-usps, office, reviews, corruptions: the first rule was chosen on them |
+| *choose*, *test* | all others: their half was fixed before any method was run on them |
+| *seen-once* | the first 64 shifts of *test*, which tested the second rule |
+| *seen* | the paper's five digit shifts, which we saw too often for a fair test |
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,8 +73,8 @@ class Case:
     family: str
     shift: str
     half: Half
-    make: Callable[[Path, int], None]  # make(path, seed) writes the features file
-    redrawn: bool = False  # True if each seed draws other rows, and so has its own file
+    make: Callable[[Path, int], None]  # make(path, seed) writes the features file.
+    redrawn: bool = False  # True if each seed draws other rows, and so has its own file.
     shift_kind: ShiftKind = "mixed"
 
     @property
@@ -94,9 +95,9 @@ class Family:
     kind: Kind
     # The function takes the data folder and returns a maker for the name of each shift.
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
-    extracted: tuple[str, ...] = ()  # shifts that ``paper/reproduction`` extracts
-    files: tuple[str, ...] = ()  # files that the data folder must contain
-    packages: tuple[str, ...] = ()  # packages that must be installed, because they contain data
+    extracted: tuple[str, ...] = ()  # Shifts that ``paper/reproduction`` extracts.
+    files: tuple[str, ...] = ()  # Files that the data folder must contain.
+    packages: tuple[str, ...] = ()  # Packages that must be installed, because they contain data.
     redrawn: bool = False
     shift_kind: ShiftKind = "mixed"
 
@@ -118,7 +119,8 @@ def cases(
     Raises
     ------
     MissingDataError
-        If a file is not in `data`, or a package is not installed. The message names which.
+        If a file is not in `data`, or a package is not installed. The message names the file or the
+        package.
     """
     selected = []
     for name in FAMILIES if families is None else families:
@@ -178,7 +180,7 @@ def _corruptions(data: Path) -> dict[str, Maker]:
 def corrupted_digits(name: str, seed: int) -> builders.Shift:
     """Return a shift from clean to corrupted digits. The seed decides the split and the noise.
 
-    A row is in the same split in both domains, so the classifier has seen no test row in any form.
+    A row is in the same split in both domains, so the classifier was not trained on any test row.
     """
     pixels, labels = load_digits(return_X_y=True)
     images = pixels.reshape(-1, 8, 8) / 16.0

@@ -70,11 +70,11 @@ class Point:
     shift: str
     half: str
     labels: int
-    ece: dict[str, float]  # ECE by method
-    error: dict[str, float]  # error of the accuracy, by method
-    covered: float | None = None  # share of the intervals of `labelled` that contain the accuracy
-    width: float | None = None  # mean width of these intervals
-    wilson: float | None = None  # mean width of Wilson's intervals for random rows
+    ece: dict[str, float]  # ECE by method.
+    error: dict[str, float]  # Error of the accuracy, by method.
+    covered: float | None = None  # Share of the intervals of `labelled` that contain the accuracy.
+    width: float | None = None  # Mean width of these intervals.
+    wilson: float | None = None  # Mean width of Wilson's intervals for random rows.
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _measure_picked(
 def points_of(
     case: Case, folder: Path, *, seeds: int, draws: int, adapting: bool
 ) -> Iterator[Point]:
-    """Yield the points of a shift, with one file per seed, or from their records."""
+    """Yield the points of a shift, for each seed."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
             return  # another seed would have the same file

@@ -30,10 +30,10 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """The numbers of one run that need labels: accuracies and ceilings."""
+    """The numbers of one run that need labels: accuracies and ideal temperatures."""
 
-    source_accuracy: float  # accuracy of the classifier on source validation rows
-    # half the sum of differences between the class frequencies of source and target
+    source_accuracy: float  # Accuracy of the classifier on source validation rows.
+    # Half the sum of differences between the class frequencies of source and target.
     prior_drift: float
     accuracy: float  # accuracy on the target rows that the estimators use
     test_accuracy: float
@@ -85,7 +85,7 @@ def _errors(truth: Truth) -> dict[str, dict[str, float | None]]:
 
 
 def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
-    """Return the accuracies and both ceilings of a file.
+    """Return the accuracies and both ideal temperatures of a file.
 
     Parameters
     ----------

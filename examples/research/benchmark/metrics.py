@@ -42,10 +42,10 @@ METHODS = ("covcal", "CBPE", "weighted", "source")
 # A class is compared if it has at least this many rows.
 # At least this many rows must also be predicted as the class.
 LEAST = 5
-SMALLEST = 1e-9  # a smaller weighted number of rows counts as 0
+SMALLEST = 1e-9  # A smaller weighted number of rows counts as 0.
 # Whether there are two classes, the name of the metric, and the error of each method.
 Errors = tuple[bool, str, dict[str, float]]
-# Values by metric and class. The key with the class None is the number of the shift.
+# Values by metric and class. The class None stands for the whole shift.
 Table = dict[tuple[str, int | None], float]
 
 
@@ -64,7 +64,7 @@ def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) ->
 
 
 def with_means(table: Table, classes: int) -> Table:
-    """Add the number of the shift to a table, for every metric."""
+    """Add one number for the whole shift to a table, for every metric."""
     for name in CLASS_METRICS:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:
@@ -75,7 +75,7 @@ def with_means(table: Table, classes: int) -> Table:
 
 
 def by_nannyml(inputs: EstimatorInputs) -> Table:
-    """Return the numbers of the shift by NannyML's CBPE, with the target as one chunk."""
+    """Return the estimates by NannyML's CBPE, with the target as one chunk."""
     os.environ["NML_DISABLE_USAGE_LOGGING"] = "1"
     import nannyml
     import pandas

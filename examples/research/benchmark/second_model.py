@@ -10,16 +10,15 @@ target labels are used only for the true accuracy. The table has mean errors in 
 - rule: the rule of ``auto`` without a second model
 - with second: the rule of ``auto`` with the second model, by `rule_with_second`
 - agreement: the source accuracy minus the fall of agreement
-- reweighted: the source accuracies of rows where both models agree and of the other rows, weighted
-  by the agreement on the target
+- reweighted: two source accuracies, of rows with and without agreement, weighted by the agreement
+  on the target
 - probit: like agreement, but all shares are transformed by the inverse of the normal distribution
 - FRAP: the second model's probability of the classifier's label, minus its error on the source
 
-With ``--own``, the second classifiers are classifiers that covcal could train itself, on the
-features and labels of source training rows: logistic regression, nearest neighbours and extremely
-randomised trees. The columns are then the rule, the estimate by the fall of agreement with each
-classifier, and the mean of this estimate and the rule. A star means that the features are
-standardised in each domain.
+With ``--own``, second classifiers are trained on the features of source training rows: logistic
+regression, nearest neighbours and extremely randomised trees. The table then has three kinds of
+columns: the rule, the estimate by the fall of agreement, and the mean of both. A star marks
+features that are standardised in each domain.
 
 The last lines have the mean gain of each column over the rule, and its standard error over
 families.
@@ -61,8 +60,8 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # how far the second model's accuracy may be below the classifier's accuracy
-_MOST_ROWS = 4000  # largest number of rows per split for the classifiers of --own
+_MOST_BELOW = 0.05  # How far the second model's accuracy may be below the classifier's accuracy.
+_MOST_ROWS = 4000  # Largest number of rows per split for the classifiers of --own.
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
 
@@ -70,9 +69,8 @@ _LEAST_SPREAD = 1e-6
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
     """Return the accuracy by the rule with a second model, whose logits are given.
 
-    The second model is used if the rule would use only DoC, or if there are two classes.
-    If the second model's confidence falls more than the classifier's confidence, the fall of
-    agreement is reduced by the difference.
+    The second model is used if the rule would use only DoC, or if there are two classes. The fall
+    of agreement is reduced if the second model's confidence falls more than the classifier's.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())

@@ -16,8 +16,8 @@ Values = builders.Values
 # An empty tuple means a linear classifier, whose phi is its input.
 # A text names a classifier of `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
-Maker = Callable[[int], builders.Shift]  # called with a seed, which most makers do not use
-Part = tuple[Any, Values]  # inputs (n, d), dense or sparse, and labels (n,)
+Maker = Callable[[int], builders.Shift]  # Called with a seed, which most makers do not use.
+Part = tuple[Any, Values]  # Inputs (n, d), dense or sparse, and labels (n,).
 
 
 @dataclass(frozen=True)

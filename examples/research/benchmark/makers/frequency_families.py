@@ -18,7 +18,7 @@ _LOAN = (
     "all_util total_bal_il num_il_tl"
 )
 
-# A table whose source and target are the same query, and the query of a shifted target, by name.
+# By name: a table with one query for both domains, and the query of a shifted target.
 _CHOOSE = {
     "diamonds": (
         Table(

@@ -22,16 +22,16 @@ from benchmark.makers.classifiers import Maker, Values
 from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
 _TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
-_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # with more than this, boosted trees are slow or fail
-_SMALLEST = 1e-4  # replaces a probability of 0, which forests can give
+_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # With more than this, boosted trees are slow or fail.
+_SMALLEST = 1e-4  # Replaces a probability of 0, which forests can give.
 
 
 @dataclass(frozen=True)
 class SecondSide:
     """The outputs of the second classifier on one domain, with the rows of the features file."""
 
-    logits: Values  # (n, K), log probabilities
-    labels: Values  # (n,), to compare the rows with the features file
+    logits: Values  # (n, K), log probabilities.
+    labels: Values  # (n,), to compare the rows with the features file.
 
 
 class _Stopped(Exception):  # noqa: N818 (not an error)

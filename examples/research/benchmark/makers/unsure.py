@@ -17,8 +17,8 @@ FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
 # A function that returns features, or None if there are none, and the logits of rows.
 Model = Callable[[Any], tuple[Values | None, Values]]
-_SMALLEST = 1e-4  # replaces a probability of 0, which forests and neighbours can give
-_COPIES = 5  # copies of a row for smoothed labels
+_SMALLEST = 1e-4  # Replaces a probability of 0, which forests and neighbours can give.
+_COPIES = 5  # Copies of a row for smoothed labels.
 
 
 def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:

@@ -1,7 +1,7 @@
 """Train several seeds of a slow preset as members of one run, and write one file per seed.
 
 ``covcal adapt --members M`` trains its members independently, each with its own random numbers. So
-M members are M repetitions of the paper's experiment, and cost little more than one repetition. The
+M members are M repetitions of the paper's experiment, in little more time than one repetition. The
 members share the discriminator on phi, so iw+temp is the same for all members.
 """
 

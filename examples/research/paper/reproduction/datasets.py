@@ -29,11 +29,11 @@ class MissingDataError(Exception):
 class LabelledRows:
     """Rows of one domain."""
 
-    x: Values  # (n, ...): images as uint8, or features as float32
+    x: Values  # (n, ...): images as uint8, or features as float32.
     y: Labels  # (n,)
-    split: Values  # (n,) uint8: 0 train, 1 validation, 2 test
-    origin: str  # the files and the number of rows, in words
-    official: bool  # True if these are all rows of the official data set
+    split: Values  # (n,) uint8: 0 train, 1 validation, 2 test.
+    origin: str  # The files and the number of rows, in words.
+    official: bool  # True if these are all rows of the official data set.
 
 
 Reader = Callable[[], LabelledRows]
@@ -61,11 +61,10 @@ def find_digits(name: str, data: Path) -> Reader:
     Parameters
     ----------
     name : {"mnist", "usps", "svhn", "svhn-unseen"}
-        ``svhn-unseen`` leaves out SVHN's training digits, because a published classifier was
-        trained on them; its test digits are then split 60/15/25 in their order.
+        ``svhn-unseen`` has only SVHN's test digits, split 60/15/25 in their order. A published
+        classifier was trained on the training digits.
     data : Path
-        This folder is searched, then its folder with the name of the data set, then ``raw`` in that
-        folder.
+        The folders ``data``, ``data/NAME`` and ``data/NAME/raw`` are searched in this order.
 
     Returns
     -------

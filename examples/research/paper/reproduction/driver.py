@@ -23,10 +23,10 @@ from reproduction.table import markdown
 class Request:
     """The experiments to reproduce."""
 
-    data: Path  # folder to read from
-    output: Path  # folder to write to
-    shifts: tuple[str, ...] = ()  # names in `SHIFTS`; empty: all shifts with data
-    seeds: int = 10  # runs with seeds 0, 1, ... of every method that involves chance
+    data: Path  # Folder to read from.
+    output: Path  # Folder to write to.
+    shifts: tuple[str, ...] = ()  # Names in `SHIFTS`; empty: all shifts with data.
+    seeds: int = 10  # Runs with seeds 0, 1, ... of every method that involves chance.
     # The settings of adapt; None: only none and temp, without training.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     batched: bool = False  # whether all seeds are members of one run

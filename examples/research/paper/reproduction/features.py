@@ -19,8 +19,8 @@ from reproduction.shifts import PAPER, Shift
 class Data:
     """The folders and files of the data."""
 
-    folder: Path  # data sets; classifiers in ``models`` below it
-    features: Path  # folder for features files
+    folder: Path  # Data sets; classifiers in ``models`` below it.
+    features: Path  # Folder for features files.
     # A ResNet-50 for the images of Office31. If None, features of Office-Caltech10 are used.
     office31_model: Path | None = None
 

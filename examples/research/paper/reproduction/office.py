@@ -35,8 +35,8 @@ def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reade
         Holds ``office_caltech10_efflite0.npz``, or folders such as ``amazon/images/<class>`` or
         ``amazon/<class>``, perhaps inside ``office31`` or ``Office31``.
     model : Path, optional
-        A ResNet-50 (or any other ONNX classifier of 224 x 224 RGB images) whose last linear
-        layer's inputs are the features.
+        An ONNX classifier of 224 x 224 RGB images, such as a ResNet-50. The inputs of its last
+        linear layer are the features.
     cache : Path
         Folder that keeps the features of Office31.
 
@@ -113,7 +113,7 @@ def train_linear_head(rows: LabelledRows, path: Path) -> None:
     Parameters
     ----------
     rows : LabelledRows
-        Of the source domain.
+        Labelled rows of the source domain.
     path : Path
         The model; its input is [n, d] features, its output [n, K] logits.
     """

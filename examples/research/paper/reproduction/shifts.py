@@ -9,21 +9,21 @@ METHODS = ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp")
 class Shift:
     """A source, a target and a classifier."""
 
-    name: str  # the name in the paper's table, such as "M-U"
-    source: str  # a digit data set as `datasets.find_digits` names it, or an Office domain
+    name: str  # The name in the paper's table, such as "M-U".
+    source: str  # A digit data set as `datasets.find_digits` names it, or an Office domain.
     target: str
-    model: str | None  # name of a file in ``models``; None if a linear head on features is trained
-    paper_classifier: bool = False  # True if the model is the paper's own model
-    all_rows: bool = False  # True to report the uncalibrated error on all target rows too
+    model: str | None  # Name of a file in ``models``; None if a linear head on features is trained.
+    paper_classifier: bool = False  # True if the model is the paper's own model.
+    all_rows: bool = False  # True to report the uncalibrated error on all target rows too.
 
 
 @dataclass(frozen=True)
 class Published:
     """A cell of the paper's Table 1 in percent; None if the paper gives no number."""
 
-    ece: float  # mean over ten runs
-    sd: float | None = None  # its standard deviation
-    over: float | None = None  # the over-confident ECE
+    ece: float  # Mean over ten runs.
+    sd: float | None = None  # Its standard deviation.
+    over: float | None = None  # The over-confident ECE.
 
 
 _MNIST, _USPS, _SVHN = "park2020_lenet_mnist.onnx", "park2020_lenet_usps.onnx", "svhnnet.onnx"
@@ -43,7 +43,7 @@ SHIFTS = {
     )
 }
 
-# By shift and method. Over-confident cells are given only if our sources have them.
+# By shift and method. The over-confident ECE is given only where it was published.
 PAPER: dict[str, dict[str, Published]] = {
     name: dict(zip(METHODS, cells, strict=True))
     for name, cells in {
