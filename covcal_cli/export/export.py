@@ -182,10 +182,7 @@ def _as_extracted(
     document: str,
     model: str,
 ) -> OriginalT:
-    """Open a model so that its phi and logits are the same tensors as in the extraction.
-
-    `outputs` are the outputs that may have been extracted, the most probable first.
-    """
+    """Open a model so that its phi and logits are the same tensors as in the extraction."""
     # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
     if extracted.logits is None:

@@ -133,8 +133,7 @@ def no_number(where: str) -> CovcalError:
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
     """Return the largest error of the probabilities and of the confidence.
 
-    `expected`: the right probabilities. The result is infinite if a value is NaN or a shape
-    differs. `added`: the new outputs.
+    The result is infinite if a value is NaN or a shape differs.
     """
     probabilities, *rest = added
     if probabilities.shape != expected.shape:

@@ -374,10 +374,7 @@ def _timed(
 
 
 def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Path]) -> str | None:
-    """Return a warning if both domains have the same rows, or seem exchanged; else None.
-
-    `rows` are the datasets of each domain by name. `paths` are the data of each domain.
-    """
+    """Return a warning if both domains have the same rows, or seem exchanged; else None."""
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
     # Outputs are compared too, because a corrupted copy of the data keeps ids and labels.

@@ -152,10 +152,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield pieces (part, start, stop), and the order of their rows by row number.
-
-        The order is None if there is only one part. Each part is read once, from beginning to end.
-        """
+        """Yield pieces (part, start, stop), and the order of their rows by row number."""
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
                 yield [(self._parts[0], start, min(start + size, self.n))], None

@@ -328,10 +328,7 @@ def _proved(
     *,
     are_independent: bool,
 ) -> BatchRunner:
-    """Check the last layer on a first batch, and whether rows influence each other.
-
-    The domain keeps the results, so `DomainExtraction.run` does not repeat the batch.
-    """
+    """Check the last layer on a first batch, and whether rows influence each other."""
     runner = None
     for domain in domains.values():
         with ExitStack() as stack:
@@ -479,7 +476,7 @@ def _image_pipeline(
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
     """Return the pipeline for images, a note on where it was found, and warnings.
 
-    Without images, the pipeline is None. If the user gave the preprocessing, the note is None.
+    The pipeline and the note may be None.
     """
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}

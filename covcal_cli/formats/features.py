@@ -565,8 +565,7 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    A span has at most a few MiB, or at most twice as many rows as `rows`. Rows that do not ascend
-    are sorted first.
+    A span has at most a few MiB, or at most twice as many rows as `rows`.
     """
     gaps = np.diff(rows)
     if (gaps <= 0).any():
