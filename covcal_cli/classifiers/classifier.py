@@ -136,7 +136,8 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read outputs as logits or as probabilities, as in an earlier extraction.
 
-        `tail`: the tail of the extraction. Without `tail`, the outputs for random inputs decide.
+        `tail` is the tail in the features file. If it is None, the outputs for random inputs
+        decide.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))

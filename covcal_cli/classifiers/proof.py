@@ -28,8 +28,8 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# The largest error that rounding causes, divided by the largest number in the batch.
-# A number in half precision has eleven bits, and sums of hundreds of products are less exact.
+# The largest error that rounding causes, divided by the largest number in the batch. Half precision
+# has eleven bits, and sums of many products are less precise.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 # The largest product (rows, features and classes multiplied) that OpenBLAS computes in one thread.
 # After a larger product, its threads wait actively, which doubled the processor time of `extract`.
@@ -119,8 +119,8 @@ class Proof:
     Both are stored, so that shards can be merged.
     """
 
-    # The largest |phi W^T + b - logits|, with three significant digits. More digits would depend on
-    # the batch size.
+    # The largest |phi W^T + b - logits|, with three significant digits. Further digits would depend
+    # on the batch size.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # The largest |logit|, without masked classes.
     remarks: tuple[str, ...] = ()  # Notes about single batches.
@@ -197,7 +197,7 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
     """Return notes on a tail.
 
-    `is_single`: whether the model gives one number per row, for two classes.
+    `is_single`: whether the model has a single output for two classes.
     """
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)

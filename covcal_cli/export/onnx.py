@@ -175,7 +175,10 @@ def add_label_probabilities(
 ) -> str:
     """Add the probabilities of several labels, [N, L], each with its own scaling.
 
-    For the logits 0 and z of a label, the probability is the sigmoid of z / T + b_1 - b_0 + s a.
+    The probability of a label with the logits 0 and z is
+
+        sigmoid(z / T + b_1 - b_0 + s a)
+
     The sign s is 1 if z > 0, else -1.
     """
     temperatures = [scaling.temperature for scaling in scalings]
@@ -282,7 +285,8 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # A single number for two classes is a logit z, read as 0 and z, or a probability.
+            # A single output for two classes is a logit z, for the logits 0 and z, or a
+            # probability.
             total = build.floats(1.0) if self.settled.are_logged else floats
             first = build.node("Sub", total, floats)
             scores = floats = build.node("Concat", first, floats, axis=1)

@@ -1,8 +1,8 @@
 """Add a calibrated forecaster to a torch classifier, and check the new file.
 
 The program becomes a graph of operators. Phi and the logits are found among the values of this
-graph. A `CalibratedModule`, which consists of the graph and a `TorchForecaster`, is traced again.
-`TorchOriginal` is the original classifier, and `TorchExporter` writes the new model.
+graph. A `CalibratedModule` (the graph and a `TorchForecaster`) is traced again. `TorchOriginal` is
+the original classifier, and `TorchExporter` writes the new model.
 """
 
 import json
@@ -64,7 +64,7 @@ VIEWS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 class ValueReader(fx.Interpreter):
-    """An interpreter that copies the values of `wanted` nodes, or of all nodes."""
+    """An interpreter that copies the values of all nodes, or of the `wanted` nodes."""
 
     def __init__(self, module: fx.GraphModule, wanted: set[str] | None = None) -> None:
         super().__init__(module, garbage_collect_values=wanted is not None)
@@ -285,7 +285,7 @@ class CalibratedModule(nn.Module):
         *,
         features: tuple[ValuePlace, ...],  # The nodes with phi; empty if phi is not needed.
         logits: tuple[ValuePlace, ...],  # The nodes with the logits.
-        is_single: bool,  # Whether `logits` is one number z per row, read as the logits 0 and z.
+        is_single: bool,  # Whether `logits` is a single output z, with the logits 0 and z.
         are_logged: bool,  # Whether the logits are logarithms of probabilities.
         forecaster: Forecaster,
         added: tuple[str, ...],  # names of the new outputs
@@ -310,7 +310,8 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label is the classifier's own label.
+        # Run the forecaster on phi and the logits. The label comes from the classifier's own
+        # logits.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -385,7 +386,7 @@ class TorchExporter:
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
-        # If the model gives one number per row, this number is the second logit.
+        # A single output for two classes is the second logit.
         settled = original.settled
         logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()

@@ -42,7 +42,7 @@ from covcal_cli.maths.softmax import top_of_rows, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 
-Results = tuple[Float32s | None, Float32s]  # phi(x), (m, d), and outputs, (m, K)
+Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K)
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # largest error from another order of summation, relative to the largest logit
@@ -185,7 +185,7 @@ class DomainExtraction:
             f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Numbers are copied from the spool block by block, and outputs become logits on the way.
+        # Copy numbers from the spool block by block, and convert outputs into logits.
         numbers = spool.numbers()
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
@@ -472,7 +472,7 @@ class OutputStatistics:
         computed: Floats = logits
         if self._head is not None and "features" in block:
             computed = affine(block["features"], *self._head)
-            # In these rows the highest logit was moved to 0.
+            # Shift computed logits like stored logits, whose maximum is 0 in these rows.
             is_moved = highest == 0
             if is_moved.any():
                 computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)

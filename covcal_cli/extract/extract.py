@@ -81,7 +81,7 @@ class ExtractReport:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The answer for the user: at most six lines, each with the subject as key."""
+        """The answer for the user: at most six lines by subject."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -92,7 +92,7 @@ class ExtractReport:
 
     @property
     def details(self) -> dict[str, str]:
-        """How the model and the data were read: lines, each with the subject as key."""
+        """How the model and the data were read: lines by subject."""
         splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
         return {"last layer": self.head, **splits}
 
@@ -350,7 +350,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
-        domain.forget_begun()  # the time must include the reading of the first rows
+        domain.forget_begun()  # the time must include reading the first rows
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]

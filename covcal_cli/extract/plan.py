@@ -577,9 +577,9 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
 
 
 class TableClassifier:
-    """A classifier whose outputs are in a table. It provides `OpenedClassifier` and `Classifier`.
+    """A classifier whose outputs are in a table.
 
-    Both protocols are in `covcal_cli.classifiers.classifier`.
+    It implements the protocols `OpenedClassifier` and `Classifier`.
     """
 
     name, sha256 = "logits", ""

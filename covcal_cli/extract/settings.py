@@ -23,7 +23,7 @@ from covcal_cli.errors import CovcalError, checked_settings, require_at_least, r
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of the chosen rows: every `count`-th row, from the row `index` on.
+    """One of `count` parts of the chosen rows: every `count`-th row, beginning with row `index`.
 
     `index` begins at 1.
     """
@@ -97,8 +97,8 @@ class ExtractSettings:
     # Settings for images that replace settings of `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     # The source of settings for images; see `data.preprocessing.configs.load_preprocessing`.
-    # Default: the model's metadata, or a file beside the model. Settings that are still missing
-    # follow from the model's input.
+    # Default: the model's metadata, or a file beside the model. Missing settings are derived from
+    # the model's input.
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None

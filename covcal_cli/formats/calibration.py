@@ -154,7 +154,7 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """The mean target confidence before and after calibration.
 
-        Both are means over the rows of the accuracy estimate, or else over target validation rows.
+        Both use the rows of the accuracy estimate, or by default the target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")

@@ -44,7 +44,7 @@ class GroupPoint:
     """A group of rows, and the expected error of its accepted rows."""
 
     name: str
-    rows: Count  # Number of the group's rows in the curve.
+    rows: Count  # Number of rows of the group.
     accepted: CurvePoint | None  # None if no row is accepted.
 
 
@@ -53,7 +53,7 @@ class CostPoint:
     """The cheapest share of rows to accept, and the mean cost of a row at this share."""
 
     share: Share
-    cost: float  # Mean cost of a row: wrong accepted rows and reviewed rows.
+    cost: float  # Mean cost of a row, for errors and reviews.
     low: float  # The lowest mean cost within the range of the estimated accuracy.
     high: float  # The highest mean cost within the range of the estimated accuracy.
     review: float  # The mean cost if a person reviews every row.
@@ -64,7 +64,7 @@ class LabelUse:
     """The labels with which a promise was tested."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
-    # Number of labelled rows above the accepted threshold, or above the first threshold.
+    # Number of labelled rows above the threshold; without a promise, above the first threshold.
     labels: Count
     # number of wrong rows above the threshold of `labels`; rows without a label count as wrong
     wrong: Count

@@ -58,7 +58,7 @@ def column_groups(
 def joined_groups(
     targets: Sequence[Domain], column: str, rows: Sequence[Rows], others: Collection[str] = ()
 ) -> list[ColumnGroups]:
-    """Return the groups of rows of several files by a column; every file gets all groups.
+    """Return the groups of rows of several files by a column. Every file has the same groups.
 
     Raises `CovcalError` as `column_groups` does, or if the column holds numbers in one file and
     texts in another.

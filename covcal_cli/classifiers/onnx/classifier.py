@@ -359,7 +359,7 @@ class OnnxClassifier:
         if values is None or self.outputs.are_logged:
             return None
         floats = values.astype(np.float32)
-        # A single number z stands for the logits 0 and z.
+        # A single output z stands for the logits 0 and z.
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:

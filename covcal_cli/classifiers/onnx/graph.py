@@ -19,7 +19,8 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # the second and third outputs of this operator are a scale and a zero point
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` pass NaN on.
+# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` return NaN for
+# NaN.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }

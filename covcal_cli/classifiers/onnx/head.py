@@ -67,7 +67,7 @@ class Head:
     step: float  # The largest rounding error of logits that are stored as integers.
     tail_step: float  # The largest rounding error of outputs that are stored as integers.
     follower: str | None  # The operator that reads the logits, such as "Softmax".
-    n_scores: int  # Number of columns of the logits; 1 if one number per row is for two classes.
+    n_scores: int  # Number of columns of the logits; 1 for a single output of two classes.
     outputs: tuple[ClassOutput, ...]  # The outputs that depend only on the logits.
 
 
@@ -125,7 +125,7 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
         return True
     if printed.size == logits.size:
         return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
-    # If the sizes differ, the head must run on several tokens of a row.
+    # Different sizes mean that the head runs on several tokens of a row.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
 

@@ -54,7 +54,7 @@ class TensorRead:
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
-        """Add a node that reads this tensor, and return the result of the node."""
+        """Add a node that reads this tensor, and return the new tensor."""
         output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
         return TensorRead(output, (*self.nodes, node), self.name)
@@ -89,7 +89,7 @@ class Linear:
     """A linear layer, whose result is phi W^T + b."""
 
     layer: str  # Operator and name, such as "Gemm fc2".
-    features: TensorRead  # phi.
+    features: TensorRead  # The tensor phi.
     # The tensor with phi W^T + b; None if the operator also applies an activation.
     output: str | None
     weight: Float64s  # W, shape (K, d).
@@ -451,7 +451,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # If one class is chosen, the model gives one number per row, which stands for two classes.
+    # If one class is chosen, the model has a single output for two classes.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])

@@ -33,7 +33,7 @@ class ClassOutput:
     name: str
     tensor: str  # The tensor to read: the output, or the input of the ZipMap that made the output.
     is_label: bool = False  # Whether the output is only the number of the most likely class.
-    is_vector: bool = False  # Whether the output is one number per row, without an axis of classes.
+    is_vector: bool = False  # Whether the output has no axis of classes.
     columns: int = 0  # The number of columns that the output declares; 0 if it declares none.
     # The keys of the rows if they are dictionaries, in the order of the columns.
     zipped: tuple[str | int, ...] = ()
@@ -57,8 +57,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # If another output has several scores per row, an output of one number is probably a loss.
-        # Outputs of the lowest rank are used.
+        # If another output has several scores per row, an output with one number is probably a
+        # loss. Outputs with the lowest `rank` are used.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:

@@ -102,7 +102,7 @@ def _take(tokens: Floats, token: Token) -> Floats:
 
 
 class UnknownTailError(CovcalError):
-    """The model's output is neither the scores nor their softmax, sigmoid or argmax."""
+    """An error: the output is not the scores, or their softmax, sigmoid or argmax."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Tail:
 
     @property
     def is_single(self) -> bool:
-        """Whether the model gives one number per row, for two classes."""
+        """Whether the model has a single output for two classes."""
         return self.n_scores == 1
 
     @property

@@ -193,12 +193,12 @@ class Reading:
 
     @property
     def source(self) -> Head | Answer:
-        """The head that gives the logits, or the answer that is used as logits."""
+        """The source of the logits: a head, or the output itself."""
         return self.reader.source
 
     @property
     def is_single(self) -> bool:
-        """Whether the program gives one number z per row, read as the logits 0 and z."""
+        """Whether the program has a single output z for two classes, with the logits 0 and z."""
         return self.source.is_single
 
     def rows(self, batch: Inputs) -> list[Tensor]:

@@ -87,7 +87,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the torch module that `make` is or returns."""
+    """Return the torch module from `make`, which is a module or a function."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

@@ -38,11 +38,11 @@ class Fit:
 
     tail: str  # One of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
     factors: tuple[Float64s, ...]  # One factor per layer: a number, or shape (K,).
-    offset: Float64s  # Shape (K,); (1,) if one number per row is for two classes.
+    offset: Float64s  # Shape (K,); (1,) for a single output of two classes.
 
     @property
     def is_single(self) -> bool:
-        """Whether the layers give one number z per row, read as the logits 0 and z."""
+        """Whether the layers give a single output z for two classes, with the logits 0 and z."""
         return len(self.offset) == 1
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
@@ -78,7 +78,7 @@ class Head:
     layers: tuple[HeadLayer, ...]
     output: str  # Name of the output that holds the classes.
     fit: Fit  # The formula from the results of the layers to the output.
-    weight: Float64s  # W, (K, d); the first row is 0 if one number per row is for two classes.
+    weight: Float64s  # W, (K, d); the first row is 0 for a single output of two classes.
     bias: Float64s  # b, (K,).
     limit: float  # The relative error that rounding in the layers can cause.
 
@@ -105,7 +105,7 @@ class Head:
 
     @property
     def is_single(self) -> bool:
-        """Whether the head gives one number per row, for two classes."""
+        """Whether the head gives a single output for two classes."""
         return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
@@ -136,7 +136,7 @@ class Answer:
     `covcal_cli.classifiers.classifier.Outputs` decides whether the output is probabilities.
     """
 
-    is_single: bool  # whether the output is one number per row, for two classes
+    is_single: bool  # whether there is a single output for two classes
     tail: str = "none"
     limit: float = 1e-3  # the largest allowed relative difference between two runs
 
@@ -159,7 +159,7 @@ class Answer:
         return ()
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the output as logits, shape (n, K). A single number z becomes 0 and z."""
+        """Return the output as logits, shape (n, K). A single output z becomes 0 and z."""
         return proof.two_logits(output) if self.is_single else output
 
 
@@ -239,7 +239,7 @@ def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64
     weight = np.concatenate(blocks, axis=1)
     if not fit.is_single:
         return weight, bias
-    # A single number z stands for the logits 0 and z.
+    # A single output z stands for the logits 0 and z.
     return np.concatenate([np.zeros_like(weight), weight]), np.array([0.0, *bias])
 
 
@@ -249,7 +249,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield the positions of a row to try: None for the mean, then each token."""
+    """Yield positions in a row: first None for the mean, and then each token."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -327,9 +327,9 @@ def _described(op: str, name: str) -> str:
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` from the results of layers; None if no formula fits.
 
-    Results have shape (n, K), with K = 1 if one number per row is for two classes. The output has
-    shape (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest
-    relative error that is allowed.
+    Results have shape (n, K), where K = 1 is a single output for two classes. The output has shape
+    (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest relative
+    error that is allowed.
     """
     k = results[0].shape[1]
     # Try every tail on the unchanged result of a single layer.

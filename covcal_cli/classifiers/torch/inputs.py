@@ -22,7 +22,7 @@ ROWS = 4
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # Usual lengths of texts and signals.
-# Attributes with the shape of a row (timm's dictionaries), and attributes with the image size.
+# Attributes that may hold the shape of a row or the size of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (

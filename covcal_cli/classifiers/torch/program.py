@@ -243,6 +243,6 @@ def device_of(providers: Sequence[str]) -> torch.device:
 def without_tensor_cores() -> None:
     """Compute convolutions on a GPU in float32, as torch computes matrix products by default.
 
-    Tensor cores round to ten bits, so features would have only three right digits.
+    Tensor cores round to ten bits, so only three digits of features would be correct.
     """
     torch.backends.cudnn.allow_tf32 = False

@@ -43,7 +43,7 @@ class LayerCall:
     weight: Tensor  # Shape (K, d).
     bias: Tensor | None  # Shape (K,).
     result: Tensor  # The result of the layer, which later operators may change.
-    plain: bool  # Whether each result depends on one vector of features; false for large kernels.
+    plain: bool  # Whether each result depends on one vector of features, unlike a large kernel.
 
     @property
     def is_convolution(self) -> bool:
