@@ -22,9 +22,11 @@ results may get more fields. All other names in the package are private and may 
 loaded when one of its names is first used. A wrong argument raises a `CovcalError`.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
-explains these options. Some options have another name: `allow_limit` is ``--force`` of calibrate,
-`resamples` and `level` are ``--bootstrap`` and ``--confidence`` of evaluate, and `outputs` is
-``--logits``, ``--probabilities`` or ``--confidence`` of extract.
+explains these options. Some options have another name:
+
+- `allow_limit` is ``--force`` of calibrate.
+- `resamples` and `level` are ``--bootstrap`` and ``--confidence`` of evaluate.
+- `outputs` is ``--logits``, ``--probabilities`` or ``--confidence`` of extract.
 """
 
 from importlib import import_module
@@ -133,7 +135,7 @@ def fit_file(
     settings: "CalibrateSettings | None" = None,
     labels: "Draw | None" = None,
 ) -> "Calibration":
-    """Fit a method, and name command line options in errors."""
+    """Fit a method. Errors name command line options."""
     from covcal_cli.calibrate.calibrate import calibrate as fit
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.labels.target_labels import random_labels

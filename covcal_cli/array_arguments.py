@@ -10,8 +10,7 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Number of rows from which values in [0, 1] count as probabilities. The key says whether there are
-# several columns.
+# Fewest rows for recognising probabilities, with several columns (True) or with one.
 _FEW_BOUNDED = {True: 8, False: 50}
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LABEL_TYPES = (int, float, str, bytes, np.generic)

@@ -32,7 +32,7 @@ _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz",
 _LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
 # Largest plausible ratio of compression. Deflate reaches 1030 for zeros, and about 20 for data.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # Bytes of an array up to which any ratio is allowed.
+_SMALL = 1 << 30  # Largest array that may have any ratio, in bytes.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
 _MOMENT = 3_000_000_000  # Longest rounding of the times of files, in nanoseconds.
 _DIGESTS: dict[tuple[int, ...], str] = {}  # The sha256 by device, inode, size and times.

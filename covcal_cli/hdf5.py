@@ -44,8 +44,8 @@ class Dataset:
             space, self._type = identifier.get_space(), identifier.get_type()
             shape = None if space.get_simple_extent_type() == h5py.h5s.NULL else space.shape
             self.shape: tuple[int, ...] = tuple(shape or ())
-            self.ndim = -1 if shape is None else len(self.shape)  # -1 without values
-            # whether rows or columns can be added
+            self.ndim = -1 if shape is None else len(self.shape)  # -1 without values.
+            # Whether rows or columns can be added.
             self.can_grow = self.ndim > 0 and space.get_simple_extent_dims(True) != self.shape
             self.dtype: np.dtype[Any] = self._type.dtype
         self.is_text = h5py.check_string_dtype(self.dtype) is not None

@@ -1,4 +1,4 @@
-"""Describe any file that covcal wrote in a few lines."""
+"""Describe a file of covcal in a few lines."""
 
 import zipfile
 from collections import Counter

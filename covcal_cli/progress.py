@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 class Progress:
     """One progress report."""
 
-    stage: str  # current part of the work, such as "source"
-    step: int  # number of finished rows or training steps
-    total: int  # largest number of rows or steps in the stage
-    # numbers or texts to show, by name
+    stage: str  # Current part of the work, such as "source".
+    step: int  # Number of finished rows or training steps.
+    total: int  # Largest number of rows or steps in the stage.
+    # Numbers or texts to show, by name.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 
 

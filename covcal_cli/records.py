@@ -118,8 +118,8 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
 class Input:
     """A file that a result was computed from."""
 
-    role: str  # "features", "adapted", "calibration" or "costs"
-    path: Path  # in a document, relative to the document's folder
+    role: str  # "features", "adapted", "calibration" or "costs".
+    path: Path  # In a document, relative to the document's folder.
     sha256: str
     # A path outside the document's folder is never opened, because a document is untrusted.
     is_outside: bool = field(default=False, compare=False)
@@ -134,8 +134,8 @@ class Guard:
     """The outcome of one check of a result."""
 
     name: str
-    value: float  # finite
-    threshold: float  # finite
+    value: float  # Finite.
+    threshold: float  # Finite.
     passed: bool
     sentence: str  # result and advice
 

@@ -54,7 +54,7 @@ OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
 class _Command(TyperCommand):
-    """A command with checked options, which its help lists under headings."""
+    """A command that checks its options, and groups them in --help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let ``--choices`` take all words up to the next option."""
@@ -93,7 +93,7 @@ class _Command(TyperCommand):
 
 
 class _Group(TyperGroup):
-    """The program, whose help lists the commands under headings."""
+    """The program, which groups its commands in --help."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their headings (``rich_help_panel``)."""

@@ -39,7 +39,7 @@ class Console:
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet  # Print no progress, notes or hints, only warnings and errors.
-        self.verbose = verbose  # print details too
+        self.verbose = verbose  # Print details too.
 
     def result(self, text: str) -> None:
         """Print a document for programs to stdout, unchanged."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
-_FEW = 20  # Number of accepted rows below which the error rate of a group is mostly noise.
+_FEW = 20  # Smallest number of accepted rows for the error rate of a group.
 
 
 def decide(

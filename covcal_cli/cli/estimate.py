@@ -210,7 +210,7 @@ def estimate(
 
 
 def _is_for_decision(path: Path) -> bool:
-    """Return whether all labels of a file were picked for a decision."""
+    """Return whether all labelled rows were picked for a decision."""
     from covcal_cli.formats.features import FeatureFile
     from covcal_cli.labels.draws import read_draw
 

@@ -328,7 +328,7 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return the verdict on each calibration, by the subject of the sentence.
+    """Return the verdict on each calibration.
 
     A single calibration also gets a sentence about its classes.
     """

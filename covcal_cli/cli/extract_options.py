@@ -125,7 +125,7 @@ class Inputs:
         probabilities: bool,
         confidence: bool,
     ) -> "Inputs":
-        """Return which argument is the model, the source and the target."""
+        """Return the model, the source and the target among the arguments."""
         kinds: dict[OutputKind, bool] = {
             "logits": logits,
             "probabilities": probabilities,

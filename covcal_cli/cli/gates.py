@@ -56,8 +56,8 @@ class GatedOutput:
     junit: Path | None
     force: bool
     has_gates: bool
-    gate_options: str  # options that set a gate, for messages
-    # other files to write or append to, by option
+    gate_options: str  # Options that set a gate, for messages.
+    # Other files to write or append to, by option.
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 

@@ -86,7 +86,7 @@ def publish(
     console: "Console",
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
-    """Show one table of all labels, with their mean and the worst label, then more tables."""
+    """Show a table of all labels, with the mean and the worst value, then more tables."""
     for note in result.notes:
         console.note(note)
     render = partial(_rendered, result, more)

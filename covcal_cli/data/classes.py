@@ -39,8 +39,8 @@ class NamesClasses(Protocol):
 class ClassMap:
     """The classes of a model in the order of its logits."""
 
-    names: tuple[str, ...]  # length K
-    # whether "3" and "03" mean the same class
+    names: tuple[str, ...]  # Length K.
+    # Whether "3" and "03" mean the same class.
     by_number: bool
     # origin of the names, for messages
     whose: str = field(default="the model", compare=False)
@@ -102,7 +102,7 @@ def numbered_classes(count: int) -> ClassMap:
 def named_classes(names: Sequence[str]) -> ClassMap:
     """Return classes with these names, in the order of the logits.
 
-    A label such as 3 is a class number, unless the names are other numbers than 0, 1, 2 and so on.
+    A label such as 3 is a class number, except if the class names are other numbers.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
@@ -118,7 +118,7 @@ def choose_classes(
 ) -> ClassMap:
     """Return the `count` classes with their names.
 
-    The names come from the user, else from the model, else from the source, else they are numbers.
+    The names come from the user, else the model, else the source. By default, they are numbers.
 
     - `asked`: the classes of ``--classes``, if given.
     - `model_names`: the class names in the model.
@@ -237,8 +237,12 @@ def read_classes(path: Path, count: int) -> ClassMap:
 def read_class_names(path: Path) -> list[str]:
     """Read class names in order. No name may occur twice.
 
-    The file is text with one name per line, or JSON: a list of names, an object from numbers to
-    names or from names to numbers, a Hugging Face ``config.json`` with ``id2label``, or a cal.json.
+    The file has one name per line, or is one of these kinds of JSON:
+
+    - a list of names
+    - an object from numbers to names, or from names to numbers
+    - a Hugging Face ``config.json`` with ``id2label``
+    - a cal.json
     """
     require_file(path, remedy=_REMEDY)
     try:

@@ -20,8 +20,8 @@ class Batch:
     """A batch of rows as model inputs. The next batch overwrites its arrays."""
 
     inputs: Inputs
-    rows: Rows  # (m,): ascending row numbers
-    # numbers of unreadable rows, with the reasons
+    rows: Rows  # (m,): ascending row numbers.
+    # Numbers of unreadable rows, with the reasons.
     skipped: tuple[tuple[int, str], ...] = ()
 
 
@@ -31,13 +31,13 @@ class DomainData(Protocol):
     path: Path
     # whether the ids are integers in the data
     ids_are_integers: bool
-    given_split: Splits | None  # (n,): the splits in the data
-    class_folders: tuple[str, ...] | None  # see `covcal_cli.data.classes.NamesClasses`
-    way_to_label: str  # how the user can label the rows, for messages
-    # the kept columns by name, (n,) each
+    given_split: Splits | None  # (n,): the splits in the data.
+    class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
+    way_to_label: str  # How the user can label the rows, for messages.
+    # The kept columns by name, (n,) each.
     columns: Mapping[str, AnyArray]
-    notes: tuple[str, ...]  # notes for the user
-    holds_images: bool  # whether the rows need preprocessing
+    notes: tuple[str, ...]  # Notes for the user.
+    holds_images: bool  # Whether the rows need preprocessing.
 
     @property
     def ids(self) -> Sequence[str]:

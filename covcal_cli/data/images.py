@@ -44,9 +44,9 @@ _UNREADABLE = (
 class _Run:
     """The neighbouring images that one task decodes."""
 
-    start: int  # position of the first image
-    decoded: list[int] = field(default_factory=list)  # positions of decoded images
-    # positions of skipped images, with reasons
+    start: int  # Position of the first image.
+    decoded: list[int] = field(default_factory=list)  # Positions of decoded images.
+    # Positions of skipped images, with reasons.
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 

@@ -1,10 +1,13 @@
 """Read the labels of rows, which are class numbers or class names.
 
 `LabelSets` reads labels of rows that can have several labels. The labels are in one of three forms:
-a column of 1 and 0 per label (``label_cat``); an array y [n, L] of 1 and 0; or one column with a
-list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``). A list names all labels of its row, so
-an empty list means that the row has no label. In the other forms, an empty cell, NaN or -1 means
-unknown.
+
+- a column of 1 and 0 per label (``label_cat``)
+- an array y [n, L] of 1 and 0
+- a column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``)
+
+A list names all labels of its row, so an empty list means that the row has no label. In the other
+forms, an empty cell, NaN or -1 means unknown.
 """
 
 import re

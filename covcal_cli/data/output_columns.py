@@ -1,7 +1,7 @@
 """Find a classifier's outputs and features among the arrays or columns of a file, by name.
 
 In a file of arrays, outputs are ``logits`` or ``probabilities``; an array ``classes`` may give the
-names of the classes. A table has one column per class, named in one of the ways of `LAYOUTS`.
+names of the classes. A table has one column per class, named as in `LAYOUTS`.
 """
 
 import re
@@ -55,25 +55,25 @@ CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "scor
 class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # one array with two axes, or one column per class
-    width: int  # values per row; 1 if two classes share a column
-    order: tuple[int, ...]  # position of each class in a row
-    names: tuple[str, ...] | None  # class names; None if they are 0 to K-1
-    # whether the file numbers the classes 0 to K-1
+    outputs: tuple[str, ...]  # One array with two axes, or one column per class.
+    width: int  # Values per row; 1 if two classes share a column.
+    order: tuple[int, ...]  # Position of each class in a row.
+    names: tuple[str, ...] | None  # Class names; None if they are 0 to K-1.
+    # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
-    positive: str | None = None  # the class in the name of a single column
-    features: tuple[str, ...] = ()  # one array with two axes, or one column per feature
-    n_features: int | None = None  # None without features
-    named_by: str | None = None  # the array with the class names
-    truth: str = Layout.truth  # another name for the label column
-    notes: tuple[str, ...] = ()  # notes for the user
+    positive: str | None = None  # The class in the name of a single column.
+    features: tuple[str, ...] = ()  # One array with two axes, or one column per feature.
+    n_features: int | None = None  # None without features.
+    named_by: str | None = None  # The array with the class names.
+    truth: str = Layout.truth  # Another name for the label column.
+    notes: tuple[str, ...] = ()  # Notes for the user.
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes, or their numbers as text."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
-        """Return the columns in the order of `names`, or unchanged for other classes."""
+        """Return the columns in the order of `names`, if these are their classes."""
         if names is None:
             return self
         if self.positive is not None and len(names) == 2:

@@ -64,7 +64,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 _ANSWER = ("label", "label_index", "confidence")
 # Largest share of rows whose sigmoids sum to 1 by chance.
 _FEW_SUMMING = 0.1
-# Probability outside the classes from which on there is a note.
+# Probability outside the classes that leads to a note.
 _MUCH_ELSEWHERE = 0.25
 _ROWS_AT_ONCE = 1024
 
@@ -240,7 +240,7 @@ class OutputTable:
         """Return outputs (m, w) with missing values filled in. Refuse infinite values.
 
         A language model lists only the most probable answers. So an unlisted answer is less
-        probable than every listed answer, and at most as probable as 1 minus the listed sum.
+        probable than every listed answer. Its probability is also at most 1 minus the listed sum.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)

@@ -117,7 +117,7 @@ _SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # An integer that fits 64 b
 _HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair.
 _LONGEST_GROUP = 256  # Longest name of a group, in characters.
 # A column stores texts with a fixed width, so the width is limited.
-_LONGEST_TEXT = 4096  # bytes
+_LONGEST_TEXT = 4096  # In bytes.
 _COLUMN_BYTES = 256 << 20
 # Largest number of rows for long texts without --keep.
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
@@ -541,7 +541,7 @@ _FIRST = 1000  # Rows that are checked first, to save time.
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns of distinct whole numbers that, if `rising`, also ascend."""
+    """Return the columns of distinct whole numbers. With `rising`, the numbers ascend."""
     entries = store.entries
     candidates = [
         name

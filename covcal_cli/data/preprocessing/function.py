@@ -32,8 +32,8 @@ _PROBE_SIDE = 256
 class ImageFunction:
     """A function from a PIL image to an array."""
 
-    name: str  # ``module:function``
-    sha256: str  # sha256 of its source file
+    name: str  # ``module:function``.
+    sha256: str  # Of its source file.
     call: RowFunction = field(compare=False)
 
     @property
@@ -54,7 +54,7 @@ class FunctionPipeline:
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for an input. A trial image gives unknown sizes."""
+        """Return the pipeline for an input. Unknown sizes come from a trial image."""
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):

@@ -337,7 +337,7 @@ class _Reader:
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side, or None if both sides are set, and (height, width)."""
+        """Return the shorter side, which may be None, and (height, width)."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:

@@ -34,7 +34,7 @@ _FORM = re.compile(
 )
 _WHITE = 255
 LARGEST_SIDE = 65_535  # Longest side of an image, in pixels.
-# 65535 / 257 = 255
+# From 16 bits to 8: 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 
 
@@ -42,10 +42,10 @@ _SIXTEEN_BIT_STEP = 257
 class Resize:
     """How an image is resized before its centre is cropped."""
 
-    # squash: resize both sides
-    # short: resize the shorter side, and keep the aspect ratio
-    # letterbox: add a border, and keep the aspect ratio
-    # none: do not resize
+    # "squash" resizes both sides.
+    # "short" resizes the shorter side, and keeps the aspect ratio.
+    # "letterbox" adds a border, and keeps the aspect ratio.
+    # "none" does not resize.
     policy: ResizePolicy = "squash"
     # for squash and letterbox: (height, width); default: the model's input
     size: Size | None = None
@@ -173,9 +173,9 @@ def _offset(spare: int, rule: CropRule) -> int:
 class PixelPipeline:
     """`Preprocessing` settings as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
-    size: Size  # (height, width) of the model's input
-    resize: Resize  # with all lengths
-    crop_rule: CropRule  # "never" refuses images of another size
+    size: Size  # (height, width) of the model's input.
+    resize: Resize  # With all lengths.
+    crop_rule: CropRule  # "never" refuses images of another size.
     scale: float
     mean: tuple[float, ...]  # one number per channel
     std: tuple[float, ...]
@@ -211,7 +211,7 @@ class PixelPipeline:
         return ", ".join([*parts, f"{self.layout} {self.dtype}"])
 
     def to_json(self) -> str:
-        """Return the settings as one line of JSON; equal settings give equal lines."""
+        """Return the settings as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:

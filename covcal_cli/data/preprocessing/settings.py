@@ -27,7 +27,7 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user. None or an empty value means: by the model's input."""
+    """Settings of a user. The model's input decides where a value is None or empty."""
 
     # (height, width) after resizing
     size: Size | None = None
@@ -38,13 +38,13 @@ class Preprocessing:
     std: tuple[float, ...] = ()
     color: Color | None = None
     layout: Layout | None = None
-    resample: Resample | None = None  # Pillow's filter; default: bilinear
-    resize: Resize | None = None  # default: squash
-    crop: Size | None = None  # (height, width) of the centre to keep after resizing
-    # how odd sizes are rounded; default: round, as in torchvision
+    resample: Resample | None = None  # Pillow's filter; default: bilinear.
+    resize: Resize | None = None  # Default: squash.
+    crop: Size | None = None  # (height, width) of the centre to keep after resizing.
+    # How odd sizes are rounded; default: round, as in torchvision.
     crop_rule: CropRule | None = None
-    exif: bool | None = None  # whether to turn images upright; default: no
-    function: ImageFunction | None = None  # does the whole preprocessing
+    exif: bool | None = None  # Whether to turn images upright; default: no.
+    function: ImageFunction | None = None  # Does the whole preprocessing.
 
     @property
     def is_default(self) -> bool:
@@ -232,7 +232,7 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
 
 
 def _image_in_vector(shape: Shape, size: Size) -> Shape:
-    """Return the NCHW shape of images of `size` that are vectors in the input."""
+    """Return the NCHW shape of input vectors that hold images of `size`."""
     n_rows, length = shape
     channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
     if length is not None and channels is None:

@@ -37,7 +37,7 @@ def pandas_index(schema: Any) -> tuple[str, ...]:
     """Return the columns that pandas saved as the table's index."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
-        # a range as index has a dictionary
+        # an index that is a range is a dictionary
         return tuple(name for name in columns if isinstance(name, str))
     except (KeyError, ValueError, TypeError):
         return ()

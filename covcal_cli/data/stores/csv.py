@@ -61,8 +61,8 @@ class CSVStore(Store):
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
-        self._names_line = 1  # line of the column names
-        # the only line end, or "" for several
+        self._names_line = 1  # Line of the column names.
+        # The only line end, or "" for several.
         self._newline: str | None = None
         self._arrow = _arrow_parser(path)
         self.with_commas: dict[str, str] = {}

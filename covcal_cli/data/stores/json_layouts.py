@@ -38,13 +38,13 @@ _CUT = -9000.0
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Largest rounding error of a sum of probabilities.
-_MUCH = 0.25  # Probability of other texts from which on there is a note.
+_MUCH = 0.25  # Probability of other texts that leads to a note.
 _VALUES = ("scores", "probs", "probabilities")
 # Names for a list of classes and a list of probabilities.
 _PAIRS = (("labels", "scores"), *(("classes", name) for name in _VALUES))
 _MAPS = ("cats", "scores")  # Names for an object of class probabilities.
 _NESTED = {*_VALUES, "logits"}  # Outputs inside another object.
-_ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # of Prodigy
+_ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
@@ -147,7 +147,7 @@ def _are_scores(value: Any) -> bool:
 
 
 def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the scores by label, in the order of labels; pipelines sort them by score."""
+    """Return the scores by label, in the order of labels."""
     return dict(sorted((str(pair["label"]), pair["score"]) for pair in pairs))
 
 
@@ -173,11 +173,11 @@ class Token:
 class Answer:
     """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # divided by their sum
-    elsewhere: float  # probability of other texts
-    unlisted: int  # number of unlisted answers
-    follows_text: bool  # whether text precedes the answer
-    is_cut: bool  # whether sampling excluded tokens
+    probabilities: dict[str, float]  # Divided by their sum.
+    elsewhere: float  # Probability of other texts.
+    unlisted: int  # Number of unlisted answers.
+    follows_text: bool  # Whether text precedes the answer.
+    is_cut: bool  # Whether sampling excluded tokens.
 
 
 @dataclass
@@ -185,12 +185,12 @@ class AnswerCounts:
     """Counts over the lines of a log, for notes."""
 
     lines: int = 0
-    unlisted: int = 0  # lines with unlisted answers
-    without: int = 0  # lines without listed answers
-    behind: int = 0  # lines with text before the answer
-    cut: int = 0  # lines where sampling excluded tokens
-    elsewhere: float = 0.0  # total probability of other texts
-    # temperature and top_p if not the default
+    unlisted: int = 0  # Lines with unlisted answers.
+    without: int = 0  # Lines without listed answers.
+    behind: int = 0  # Lines with text before the answer.
+    cut: int = 0  # Lines where sampling excluded tokens.
+    elsewhere: float = 0.0  # Total probability of other texts.
+    # Temperature and top_p if not the default.
     settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, answer: Answer, settings: dict[str, float]) -> None:
@@ -273,7 +273,7 @@ def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
 
 
 def _tokens(value: Any) -> list[Token]:
-    """Return the tokens in a list of a known form; nothing for other values."""
+    """Return the tokens in a list of a known form."""
     if isinstance(value, dict) and isinstance(value.get("tokens"), list):
         logs, tops = value.get("token_logprobs"), value.get("top_logprobs")
         if not isinstance(logs, list) or len(logs) != len(value["tokens"]):

@@ -70,11 +70,11 @@ _NOUNS = {
 class _Column:
     """The facts about a column that the first pass collects."""
 
-    kind: str  # number, bool, text, list or object
-    is_named: bool  # whether the name is for labels, ids or paths
-    texts: list[str] | None = None  # texts of the rows so far
-    width: int = 0  # length of lists
-    # keys of objects
+    kind: str  # Number, bool, text, list or object.
+    is_named: bool  # Whether the name is for labels, ids or paths.
+    texts: list[str] | None = None  # Texts of the rows so far.
+    width: int = 0  # Length of lists.
+    # Keys of objects.
     keys: dict[str, None] = field(default_factory=dict)
     has_texts: bool = False
     has_fractions: bool = False
@@ -415,7 +415,7 @@ class JSONLinesStore(Store):
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
-        """Return a function from the records of rows to the values of a column."""
+        """Return a function that reads the values of a column from records."""
         column = self._columns[name]
         keys, width = tuple(column.keys), column.width
         filler = self._filler(name)

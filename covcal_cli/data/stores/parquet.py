@@ -26,9 +26,9 @@ _HEAD = 8  # Number of values that show the type of a column.
 _BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
 _FEWEST, _USUAL = 64, 1 << 13  # Rows in a batch.
 _PAGES = 2 << 20  # Memory of a column while it is read, in bytes.
-_ENOUGH = 128 << 20  # Largest memory without sets of columns, in bytes.
+_ENOUGH = 128 << 20  # Memory above which columns are read in sets, in bytes.
 _SET = 16 << 20  # Largest memory of a set of columns, in bytes.
-_HELD = 64 << 20  # Memory of the rows with sets of columns, in bytes.
+_HELD = 64 << 20  # Memory of the rows that are read at a time, in bytes.
 # Fewest rows to read at a time, because a group is always read from its start.
 _FEWEST_HELD = 1 << 16
 
@@ -274,7 +274,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns into sets that can be read together, by their sizes."""
+    """Divide columns into sets that fit into memory together."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]

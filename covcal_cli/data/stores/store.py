@@ -33,10 +33,10 @@ WINDOW_BYTES = 4 << 20
 class Entry:
     """The shape, type and metadata of an array."""
 
-    shape: tuple[int, ...]  # rows first
-    dtype: np.dtype[Any]  # kind "U" means texts of any length
-    is_encoded: bool = False  # whether the values are image files
-    # names of the class numbers, or of the array's columns
+    shape: tuple[int, ...]  # Rows first.
+    dtype: np.dtype[Any]  # Kind "U" means texts of any length.
+    is_encoded: bool = False  # Whether the values are image files.
+    # Names of the class numbers, or of the array's columns.
     class_names: tuple[str, ...] | None = None
     is_index: bool = False  # whether the array is the index of the table
 
@@ -50,13 +50,13 @@ class Store(Protocol):
     """A file of named arrays."""
 
     path: Path
-    is_table: bool = False  # in a table, columns of numbers are features
-    is_typed: bool = True  # whether the file has types
-    entries: dict[str, Entry]  # arrays by name, in the order of the file
-    # error messages for columns with decimal commas
+    is_table: bool = False  # In a table, columns of numbers are features.
+    is_typed: bool = True  # Whether the file has types.
+    entries: dict[str, Entry]  # Arrays by name, in the order of the file.
+    # Error messages for columns with decimal commas.
     with_commas: Mapping[str, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()  # notes for the user
-    ignored: tuple[str, ...] = ()  # columns of neither numbers nor texts
+    notes: tuple[str, ...] = ()  # Notes for the user.
+    ignored: tuple[str, ...] = ()  # Columns of neither numbers nor texts.
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array of labels, ids or groups."""
@@ -114,7 +114,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows) for each part of the file with rows."""
+    """Yield (start, stop, rows) for each part of the file that has some of the rows."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
