@@ -13,8 +13,8 @@ for ``cot`` or ``temp``). With frequencies that BBSE estimates, ``prior`` had .3
 ``--target-prior bbse`` the choice is ``cot`` or ``temp``.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
-the distance between this confidence and the accuracy. It may be larger, because confidence can be
-right on average but wrong for single rows.
+the distance between this confidence and the accuracy. The ECE may be larger, because confidence can
+be right on average but wrong for single rows.
 """
 
 from collections.abc import Mapping

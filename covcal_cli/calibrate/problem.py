@@ -2,9 +2,9 @@
 
 No target label is read. ARCHITECTURE, section 3, says which rows are used for what.
 
-Without adapt, the source discriminator is a logistic regression (MATHEMATICS, section 1). It equals
-scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2 n_domain), on standardised
-features.
+Without adapt, the source discriminator is a logistic regression (MATHEMATICS, section 1). The
+regression equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2
+n_domain), on standardised features.
 """
 
 from collections.abc import Iterable, Iterator

@@ -30,7 +30,8 @@ _ROUNDING = 1e-7
 # Two centres with a smaller squared distance share a cluster.
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
-# Number of Sinkhorn steps in each clustering step. They move the clusters towards fixed shares.
+# Number of Sinkhorn steps in each clustering step. The steps move the clusters towards fixed
+# shares.
 _NUDGES = 5
 # Width of the softmax over clusters: the cosines are multiplied by log K / `_WIDTH`.
 _WIDTH = 0.115
@@ -160,9 +161,9 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
-    This is a root mean square over target rows and logits, minus sampling noise. Classes with fewer
-    than 5 source rows are left out. If most target rows are in such classes, `_LARGEST_MOVE` is
-    returned.
+    The distance is a root mean square over target rows and logits, minus sampling noise. Classes
+    with fewer than 5 source rows are left out. If most target rows are in such classes,
+    `_LARGEST_MOVE` is returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))

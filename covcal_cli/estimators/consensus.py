@@ -21,10 +21,12 @@ underestimate the fall of the accuracy:
 
 Half the width of the range is a sum of four parts:
 
-    4 points (7 for two classes)
-    a tenth of the distance between the lowest and the highest estimator
-    0.15 times the total variation distance of predicted classes
-    sampling error
+| part | size |
+|---|---|
+| constant | 4 points (7 for two classes) |
+| disagreement | a tenth of the distance between the lowest and the highest estimator |
+| class frequencies | 0.15 times the total variation distance of predicted classes |
+| sampling | sampling error |
 
 If only DoC is used, the range also includes the other estimates.
 """

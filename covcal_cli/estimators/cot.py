@@ -2,31 +2,38 @@
 
 Lu et al., "Characterizing out-of-distribution error via optimal transport", NeurIPS 2023.
 
-    P_j = softmax(z_j / T_s)                 probabilities of row j
-    c_jk = 1 - P_jk                          cost of moving P_j to class k
-    pi                                       class frequencies of the source, or from the user
-    e_v = (errors + 1/2) / (n_v + 1)         source error
-    e_v + (OT_target - OT_source)            estimated error
+| symbol | meaning |
+|---|---|
+| P_j = softmax(z_j / T_s) | probabilities of row j |
+| c_jk = 1 - P_jk | cost of moving P_j to class k |
+| pi | class frequencies of the source, or from the user |
+| e_v = (errors + 1/2) / (n_v + 1) | source error |
+| e_v + (OT_target - OT_source) | estimated error |
 
 The cost OT_source is subtracted, so errors that both costs miss cancel. If the user gives
 frequencies q, source rows get the weights q_y / p_y.
 
-The interval is computed by the delta method. The optimal cost depends on the prices v of classes:
+The interval is computed by the delta method.
 
-    net_j = min_k (c_jk - v_k)
-    cost = pi . v + mean_j net_j
+| symbol | meaning |
+|---|---|
+| v | prices of the classes |
+| net_j = min_k (c_jk - v_k) | net cost of row j |
+| pi . v + mean_j net_j | optimal cost |
 
 A target row contributes net_j. A source row contributes its error minus its share of OT_source. A
 source row also contributes the price of its label in OT_target, unless the user gives pi.
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
 Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k. The cost is
-the maximum of a concave function D. D is smoothed by eps, which gives its gradient:
+the maximum of a concave function D.
 
-    D(v) = pi . v + sum_j r_j min_k (c_jk - v_k)
-    min_k is replaced by -eps log sum_k exp((v_k - c_jk) / eps)
-    q_j = softmax_k((v_k - c_jk) / eps)
-    gradient = pi - sum_j r_j q_j
+| symbol | meaning |
+|---|---|
+| D(v) | pi . v + sum_j r_j min_k (c_jk - v_k) |
+| smooth D | D with -eps log sum_k exp((v_k - c_jk) / eps) instead of min_k |
+| q_j | softmax_k((v_k - c_jk) / eps) |
+| pi - sum_j r_j q_j | gradient of the smooth D |
 
 A damped Newton iteration maximises the smooth D, while eps decreases step by step. The time grows
 with the cube of the number of prices. So if there are fewer rows than classes, the rows have prices
@@ -245,7 +252,7 @@ def confidence_change(inputs: EstimatorInputs) -> Guard:
 def _prior_weights(prior: Float64s, inputs: EstimatorInputs) -> Float64s:
     """Return weights of source rows that give the classes the frequencies `prior`.
 
-    The weights sum to 1. They are equal if no class with source rows has a share in `prior`.
+    The weights sum to 1. The weights are equal if no class with source rows has a share in `prior`.
     """
     counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes)
     weights = (prior / np.maximum(counts, 1))[inputs.source_labels]

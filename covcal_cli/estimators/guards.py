@@ -44,8 +44,8 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
     """Check whether the shift is more than a change of the class frequencies.
 
-    Errors mostly lower the mean confidence. A change of the class frequencies does not. It also
-    cannot raise the confidence by over 15 points, or change most predicted labels.
+    Errors mostly lower the mean confidence. A change of the class frequencies does not. Such a
+    change also cannot raise the confidence by over 15 points, or change most predicted labels.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the total variation distance of predicted classes.
@@ -162,7 +162,7 @@ def prior_rows(noise: float) -> Guard:
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     """Check that the corrected probabilities have the given class frequencies on average.
 
-    `wanted` and `mean` have shape (K,). They may differ by 0.1 in total variation.
+    `wanted` and `mean` have shape (K,). Both may differ by 0.1 in total variation.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT

@@ -51,7 +51,7 @@ class EstimatorInputs:
     target_logits: Floats  # (n_t, K)
     temperature: float  # T_s, the temperature of temperature scaling on the source.
     aligned: AlignedForecasters | None = None
-    # Importance weights q/p of the source rows, (n_v,). Their mean should be near 1.
+    # Importance weights q/p of the source rows, (n_v,). The mean weight should be near 1.
     source_weights: Float64s | None = None
     # False if the file has one confidence per row.
     has_all_classes: bool = True

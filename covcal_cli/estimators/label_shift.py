@@ -3,11 +3,12 @@
 Label shift means that only the class frequencies change. The mean prediction on the target is then
 a weighted sum of the mean predictions of the classes:
 
-    p = softmax(z / T_s)
-    C_ck = mean_source 1[y = k] p_c          K x K
-    mu_c = mean_target p_c
-    w_k = P_target(k) / P_source(k)
-    C w = mu
+| symbol | meaning |
+|---|---|
+| p | softmax(z / T_s) |
+| C_ck | mean_source 1[y = k] p_c, shape (K, K) |
+| mu_c | mean_target p_c |
+| w_k | P_target(k) / P_source(k); w solves C w = mu |
 
 There are two methods to find w:
 

@@ -19,20 +19,20 @@ matches the estimated accuracy. The AUROC ranks rows by the classifier's own pro
 This rule was chosen on 158 shifts of ``examples/research/benchmark``. The mean error of precision,
 recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
 
-**Ranges.** The range of a metric is computed at both ends of the range of the accuracy. Both sides
-are then widened by
+**Ranges.** The range of a metric is computed at both ends of the range of the accuracy, and is then
+widened on both sides.
 
-    sqrt(s^2 + o^2)     s: sampling error (95 %)
-                        o: change of the metric if the odds of the class are wrong by `ODDS`
+| symbol | meaning |
+|---|---|
+| sqrt(s^2 + o^2) | width that is added on both sides |
+| s | sampling error (95 %) |
+| o | change of the metric if the odds of the class are wrong by `ODDS` |
 
 For a mean over classes, the errors of different classes are assumed to be independent. All groups
 of rows use the same T. Groups have no mean over classes: its range was too narrow in the benchmark.
 
-**Cost.** The mean cost of a row depends on the estimated accuracy A:
-
-    (1 - A) R           R: mean cost of a wrong row, at the T that matches A
-
-The range of R is widened like the range of a metric.
+**Cost.** The mean cost of a row is (1 - A) R. R is the mean cost of a wrong row, at the T that
+matches the estimated accuracy A. The range of R is widened like the range of a metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -362,7 +362,7 @@ def _cost(
     """Return the mean cost of rows, with its range.
 
     `chances` are probabilities, (K, n), for A and both ends of its range. `shares` are the three
-    accuracies. By default, they are the mean confidences.
+    accuracies; the default is the mean confidences.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)

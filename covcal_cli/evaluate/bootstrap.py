@@ -8,8 +8,8 @@ on the number of rows.
 - AUROC: Wilson's interval with an effective number of rows (`ranks_interval`).
 
 **The ECE.** Percentiles of resampled ECEs are biased, because noise makes an ECE larger. Even a
-calibrated forecaster has resampled ECEs above 0. So the interval is found by tests. It contains
-every true ECE that the data do not reject:
+calibrated forecaster has resampled ECEs above 0. So the interval is found by tests. The interval
+contains every true ECE that the data do not reject:
 
 - A hypothesis is a gap d_b = confidence - accuracy for every bin b. Its true ECE is sum_b n_b/n
   |d_b|. A resample has ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is binomial
@@ -154,8 +154,8 @@ def resampled_level(level: float, resamples: int) -> float:
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    A proportion of n rows has the variance of the AUROC, where n is the effective number of rows. n
-    is at least min(right rows, wrong rows) (Birnbaum & Klose 1957).
+    A proportion of n rows has the variance of the AUROC. The number n is at least min(right rows,
+    wrong rows) (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:

@@ -133,7 +133,8 @@ def evaluate(
     networks : str or Path, optional
         The adapted file, if it has moved and a method needs its networks.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations, by name. They are measured if there are resamples.
+        Earlier versions of calibrations, by name. Earlier versions are measured only with bootstrap
+        resamples.
     decision : str or Path, optional
         A decide.json of one of the `documents`, which is measured too.
     pooled : sequence of str or Path

@@ -171,9 +171,9 @@ def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, .
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
     """Raise ValueError if metrics of n rows contradict each other.
 
-    This finds edited numbers in a document. The accuracy must be k / n for a whole number k. The
-    ECE must be the sum of its parts. The difference of these parts must be mean confidence minus
-    accuracy.
+    The check finds edited numbers in a document. The accuracy must be k / n for a whole number k.
+    The ECE must be the sum of its parts. The difference of these parts must be mean confidence
+    minus accuracy.
     """
     present = {name: value for name, value in values.items() if value is not None}
     for name, value in present.items():
@@ -245,7 +245,7 @@ class Metrics:
     sharpness: float | None
     agreement: float  # how often the predicted label is the most probable
     classwise_ece: float | None
-    # Here r is 1 if the label is right, else 0, and c is the confidence.
+    # c is the confidence; r is 1 if the label is right, else 0.
     correctness_brier: float | None  # Mean of (c - r)^2.
     correctness_nll: float | None  # Log loss.
     bins: ReliabilityBins

@@ -163,8 +163,8 @@ class Areas(NamedTuple):
     """AURC and AUROC of the confidence.
 
     `aurc` is the area under the risk-coverage curve (Geifman & El-Yaniv 2017; Geifman, Uziel &
-    El-Yaniv 2019). It is the error rate among the k most confident rows, averaged over all k. A
-    lower area is better. The order of rows with equal confidence does not matter.
+    El-Yaniv 2019). The area is the error rate among the k most confident rows, averaged over all k.
+    A lower area is better. The order of rows with equal confidence does not matter.
     """
 
     aurc: float

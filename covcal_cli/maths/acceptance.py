@@ -5,9 +5,9 @@ the number of labels, and on assumed numbers of wrong rows ("beliefs"). Wrong be
 number of accepted rows, but never make a guarantee less certain. MATHEMATICS, section 13, explains
 the tests and their bound.
 
-A candidate is a set of rows with the highest scores, and a number k. It is accepted if at most k of
-its labelled rows are wrong. Labels are drawn from a region. The region and the first candidate
-maximise the number of accepted rows, as a mean over the beliefs.
+A candidate is a set of rows with the highest scores, and a number k. A candidate is accepted if at
+most k of its labelled rows are wrong. Labels are drawn from a region. The region and the first
+candidate maximise the number of accepted rows, as a mean over the beliefs.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows of a set,
 K - w wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound

@@ -22,7 +22,7 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 class ClassRows:
     """n rows, for one-vs-rest metrics of a class."""
 
-    is_predicted: Booleans  # q, (n,)
+    is_predicted: Booleans  # q, (n,): whether the row is predicted as the class.
     # (n,): rank by the probability of the class; ties share a rank.
     ranks: Integers
     members: Float64s  # t, (n,), rows of the class.

@@ -2,8 +2,8 @@
 
 A class-major block is float64, and has shape (K, m). Sums over classes are then much faster.
 
-A masked class has probability 0 at every temperature. Its logit (the mask) is -inf, or a padding
-value far below real logits, such as -1e9 or -65504. Masks are left out when the scale of logits is
+A masked class has probability 0 at every temperature. Its logit is a mask: -inf, or a padding value
+far below real logits, such as -1e9 or -65504. Masks are left out when the scale of logits is
 measured.
 
 A calibration scales logits (`Scaling`) to softmax(z / T + b + a 1[k = f]). Here b is an offset for
@@ -32,7 +32,7 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # grows with the usual distance of the two highest logits: naive Bayes gives very low logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # A logit further below is always a mask.
-# Quantile for the usual distance. It is low, because most rows may have masks.
+# Quantile for the usual distance. A low quantile, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 
@@ -61,8 +61,8 @@ def class_major(logits: Floats) -> Float64s:
 def to_float32(logits: AnyArray) -> Float32s:
     """Return logits, (m, K), as float32. Large offsets are removed first.
 
-    A large constant in all logits of a row leaves few digits in float32. It does not change the
-    softmax.
+    A large constant in all logits of a row leaves few digits in float32. The constant does not
+    change the softmax.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)

@@ -202,9 +202,9 @@ def better_order(
 ) -> tuple[float, Labels] | None:
     """Return the accuracy with a far better order of classes, and the order, or None.
 
-    The order, (K,), gives the matching class of each label. It is found on every second row, and
-    tested on the other rows. Only classes that move are tested. Their mean accuracy must rise by at
-    least 0.2, and by at least four standard deviations.
+    The order, (K,), gives the matching class of each label. The order is found on every second row,
+    and tested on the other rows. Only classes that move are tested. The mean accuracy of these
+    classes must rise by at least 0.2, and by at least four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]
     if len(held_labels) < FEW_ROWS:

@@ -5,7 +5,7 @@ frequent. So q/p = 1/g - 1. The logits of g are divided by T_g, and the weights 
 (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method
-(MATHEMATICS, section 1). Both domains have half of the weight.
+(MATHEMATICS, section 1). Source and target have the same total weight.
 """
 
 from collections.abc import Callable, Iterator
@@ -134,8 +134,8 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# The last term is unknown, but at most (1+U)^3 E_r[(g - s)^2]. With this term, the bound is at
-# least (1+U)/2 >= 1, because g >= 1/(1+U). So it never proves anything.
+# The last term is unknown, so its upper bound (1+U)^3 E_r[(g - s)^2] is used. The whole bound is
+# then at least (1+U)/2 >= 1, and never proves that an error is small.
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Make the tables of a report, and the diagram of a decision, as HTML.
 
-This module also defines `Table`. It escapes texts from users and files.
+This module also defines `Table`. `Table` escapes texts from users and files.
 """
 
 import math

@@ -186,9 +186,9 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# The ECE is negligible if its interval begins below NEGLIGIBLE. It is known well enough if the
-# interval ends below NARROW.
-# A calibration is called better if the ECE falls by at least NEGLIGIBLE.
+# The ECE is negligible if its interval begins below NEGLIGIBLE. The ECE is known well enough if its
+# interval ends below NARROW. A calibration is called better if the ECE falls by at least
+# NEGLIGIBLE.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # a wider range of the accuracy is too vague
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}

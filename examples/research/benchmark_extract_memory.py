@@ -5,7 +5,7 @@
 
 The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is
 for a process that only imports ONNX Runtime and runs a batch. ``parquet`` has a column per feature,
-and ``lists`` has one column of lists. Both use pyarrow's defaults.
+and ``lists`` has one column of lists. Both formats use pyarrow's defaults.
 """
 
 import argparse

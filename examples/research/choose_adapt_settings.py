@@ -7,8 +7,7 @@ A recipe is a set of settings of ``covcal adapt``. The script trains five member
 every shift. Single members show the spread over seeds; 1, 3 and 5 members are compared. The score
 is the calibration error (ECE, 15 bins, in %) on target test rows, as the mean of ``fl+temp`` and
 ``fl+iw+temp``. Every family has the same weight. The digit shifts MNIST-USPS, USPS-MNIST,
-MNIST-MNIST, MNIST-SVHN and SVHN-MNIST are left out. These shifts are run only after a setting is
-written down, so no setting is chosen on them.
+MNIST-MNIST, MNIST-SVHN and SVHN-MNIST are left out. No setting is chosen on these shifts.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
 dvd-electronics`` prints the table in ``adapt/settings.py``. Everything takes an hour on
