@@ -255,7 +255,6 @@ def _wrapped(
 
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's arguments, except arrays."""
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
     # `api` imports its names only when they are used
@@ -267,7 +266,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _converted(kind: Any, value: Any, name: str) -> Any:
-    """Return an argument in the type of its annotation."""
     if get_origin(kind) is tuple and isinstance(value, list):
         value = tuple(value)
     if not _fits(kind, value):
@@ -295,7 +293,6 @@ def _is_text(value: str | PathLike[str]) -> bool:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Return whether a value has the type of an annotation."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(choice, value) for choice in inner)

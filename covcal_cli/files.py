@@ -266,7 +266,6 @@ def _clear(path: Path, partial: Path, how: int) -> None:
 
 
 def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
-    """Lock the hidden sibling while its descriptor is open."""
     if sys.platform == "win32":
         os.close(descriptor)
         return _Writing(path, partial, None)
@@ -283,7 +282,6 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    """Return the error, with a remedy if possible."""
     # HDF5 gives the error number only in its text.
     if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
         return CovcalError(

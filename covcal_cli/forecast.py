@@ -405,7 +405,6 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a table with other feature columns or another order."""
     columns, expected = file.feature_columns, calibration.feature_columns
     if not columns or not expected or columns == expected:
         return

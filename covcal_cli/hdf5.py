@@ -301,7 +301,6 @@ def _opened(path: Path, remedy: str) -> Any:
 
 @contextmanager
 def _readable(path: Path, name: str) -> Iterator[None]:
-    """Turn an exception of h5py into a `CovcalError`."""
     try:
         yield
     except _DAMAGE as error:

@@ -459,7 +459,6 @@ def _checked(kind: type, value: Any, place: str) -> Any:
 
 
 def _checked_path(value: Any, place: str) -> str:
-    """Return a path, and refuse a path that is too long."""
     text: str = _checked(str, value, place)
     path = os.fsencode(text)
     if len(path) > _LONGEST_PATH or max(map(len, path.split(os.fsencode(os.sep)))) > _LONGEST_NAME:

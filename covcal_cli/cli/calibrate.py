@@ -229,7 +229,6 @@ def details(calibration: "Calibration") -> str:
 
 
 def _listed(heading: str, guards: Sequence["Guard"]) -> str:
-    """Return one line per check."""
     from covcal_cli.cli import tables
 
     names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
@@ -308,7 +307,6 @@ def _fit(calibration: "Calibration") -> str:
 
 
 def _offsets(calibration: "Calibration") -> str:
-    """Return the largest class offsets as text."""
     pairs = zip(calibration.classes, calibration.class_offsets, strict=True)
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])

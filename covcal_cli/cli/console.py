@@ -166,7 +166,6 @@ def say(kind: str, text: str) -> None:
 
 
 def _wrapped(line: str, stream: TextIO) -> str:
-    """Wrap a line at `WIDTH` columns."""
     if len(line) <= WIDTH or not stream.isatty():
         return line
     named = _NAMED.match(line)

@@ -219,7 +219,6 @@ def _is_for_decision(path: Path) -> bool:
 
 
 def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
-    """Compare a metric with its limit."""
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
@@ -242,7 +241,6 @@ def _further(expectation: "Expectation") -> "list[Table]":
 
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
-    """Return estimates as ``table``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.cli import tables
     from covcal_cli.estimators.metrics import ACCURACY, COST
     from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table

@@ -282,7 +282,6 @@ def evaluate(
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
-    """Return the next command."""
     from covcal_cli.files import as_word
     from covcal_cli.report.verdict import measured_action
 
@@ -302,8 +301,6 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 @dataclass(frozen=True)
 class _Extras:
-    """The optional parts of the output."""
-
     every_metric: bool = False
     intervals: bool = True
     diagram: bool = False

@@ -161,7 +161,6 @@ def _skipped(domain: "DomainReport") -> str | None:
 
 
 def _following(report: "ExtractReport", shard: str | None) -> str:
-    """Return the next command for a features file."""
     from covcal_cli.files import as_word
 
     quoted = as_word(report.output)

@@ -237,7 +237,6 @@ def _may_be_written(path: Path, *, force: bool) -> bool:
 
 
 def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
-    """Return the XML of test cases."""
     import xml.etree.ElementTree as ET
 
     counts = dict.fromkeys(("tests", *_COUNTERS.values()), 0)

@@ -214,8 +214,6 @@ def run(
 
 @dataclass
 class _ProgressLines:
-    """Progress lines on stderr."""
-
     console: Console
     steps: int
     facts: dict[str, str] = field(default_factory=dict)

@@ -88,7 +88,6 @@ def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[li
 
 
 def _drawn(columns: Sequence[Sequence[str]], left: Sequence[bool]) -> str:
-    """Return the lines of a table."""
     widths = [_width(column) for column in columns]
     rows = []
     for cells in zip(*columns, strict=True):

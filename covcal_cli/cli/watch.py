@@ -370,7 +370,6 @@ def _gates(
 
 
 def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
-    """Return the periods as ``table``, ``markdown`` or ``github``."""
     from covcal_cli.cli import tables
     from covcal_cli.report.metric_estimates import MOST_CLASSES
     from covcal_cli.report.trend import (

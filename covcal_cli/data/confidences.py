@@ -279,7 +279,6 @@ def confidence_stores(
 
 
 def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the classes of all tables together."""
     if classes is not None:
         return tuple(classes)
     every = [*tables.values()]
@@ -356,7 +355,6 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
 
 
 def _decimals(values: Float64s) -> int:
-    """Return the number of decimals of the values."""
     for decimals in range(1, _MOST_DECIMALS):
         units = values * 10.0**decimals
         if (np.abs(units - np.rint(units)) < 1e-6).all():

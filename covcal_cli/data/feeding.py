@@ -178,7 +178,6 @@ def _check_columns(store: Store, feed: Feed) -> None:
 
 
 def _require_no_commas(store: Store) -> None:
-    """Refuse a table that has numbers with decimal commas."""
     for message in store.with_commas.values():
         raise store.error(message)
 

@@ -52,8 +52,6 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A batch that threads are filling."""
-
     buffer: AnyArray
     rows: Rows
     runs: list[Future[_Run]]
@@ -135,7 +133,6 @@ def decode_batches(
 
 
 def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
-    """Return the number of images per task."""
     small = math.prod(pipeline.row_shape) <= _SMALL
     fewest, most = _SMALL_RUN if small else _LARGE_RUN
     return min(most, max(fewest, -(-images // threads)))

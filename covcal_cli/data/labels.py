@@ -173,7 +173,6 @@ class RowLabels:
         return numbers.astype(np.int64)
 
     def _require_whole(self, values: AnyArray, wrong: Booleans) -> None:
-        """Refuse labels if some are `wrong`."""
         rows = np.flatnonzero(wrong)
         if len(rows):
             raise self._error(

@@ -211,7 +211,6 @@ class OutputTable:
         return np.take(values, order, axis=1)
 
     def _checked(self) -> tuple[str, ...]:
-        """Read and check all outputs, and return notes."""
         outputs, seen = self._columns.outputs, OutputEvidence()
         for rows, arrays in self._store.pieces(outputs, self._rows, _ROWS_AT_ONCE):
             values = self._completed(_stacked(arrays, outputs), rows)

@@ -135,7 +135,6 @@ def is_reserved(name: str) -> bool:
 
 
 def _can_be_stored(name: str) -> bool:
-    """Return whether HDF5 accepts the name."""
     group = name.removeprefix(GROUP_PREFIX)
     return group not in ("", ".") and "/" not in group and "\0" not in group
 
@@ -528,7 +527,6 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_integer(row_id: str) -> bool:
-    """Return whether the text of an id is an integer of 64 bits."""
     if _SHORT_INTEGER.fullmatch(row_id):
         return True
     digits = row_id.removeprefix("-")

@@ -139,12 +139,10 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
-    """Return whether a model's metadata come from an Ultralytics classifier."""
     return "imgsz" in metadata and metadata.get("task") == "classify"
 
 
 def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
-    """Return the preprocessing of an Ultralytics classifier."""
     if not _is_ultralytics(metadata):
         task = metadata.get("task")
         reason = f"its task is {task}" if task else "it has no imgsz or no task"

@@ -132,7 +132,6 @@ def similar_presets(text: str) -> list[str]:
 
 
 def _presets() -> dict[str, dict[str, Preprocessing]]:
-    """Return all presets by model and weights."""
     presets: dict[str, dict[str, Preprocessing]] = {}
     for entry in re.split(r"\n(?=\d)", _TABLE.strip()):
         short, crop, resample, weights, *models = entry.split()
@@ -288,7 +287,6 @@ class _Reader:
         )
 
     def _geometry(self) -> tuple[Resize, Size | None]:
-        """Return how images are resized and cropped."""
         values, rule = self._values, self.family.rule
         crop = None
         if values.flag("do_center_crop", self.family.crop is not None):
@@ -327,7 +325,6 @@ class _Reader:
     def _efficientnet(
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return mean and std with the two additional keys of EfficientNet."""
         values = self._values
         if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)
@@ -373,7 +370,6 @@ class _Reader:
         return sizes[0], sizes[-1]
 
     def _sides(self, key: str, wanted: str) -> Size:
-        """Return the numbers of an object ``{"height": ..., "width": ...}``."""
         size = self._values.get(key)
         if set(size) != {"height", "width"}:
             raise self._values.wrong(key, wanted)

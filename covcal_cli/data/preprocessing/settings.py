@@ -316,7 +316,6 @@ def _require_positive(option: str, values: tuple[float, ...]) -> None:
 
 
 def _size_text(size: tuple[int, ...]) -> str:
-    """Return a size as text."""
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
 
 

@@ -223,7 +223,6 @@ class HDF5Store(Store):
                 yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
 
     def _values(self, values: AnyArray) -> AnyArray:
-        """Return values, with bytes decoded as texts."""
         try:
             return _texts(values)
         except UnicodeDecodeError as error:

@@ -241,7 +241,6 @@ class ArrowColumns:
         ]
 
     def _fields(self, kind: Any) -> dict[str, Any]:
-        """Return the types of the fields of a struct by name."""
         if not self.arrow.types.is_struct(kind):
             return {}
         return {field.name: field.type for field in kind}

@@ -77,7 +77,6 @@ class CSVStore(Store):
         }
 
     def _drop_empty_rows(self) -> None:
-        """Leave out lines of empty cells."""
         columns = self._texts.values()
         kept = [any(map(str.strip, cells)) for cells in zip(*columns, strict=True)]
         if not all(kept):
@@ -191,7 +190,6 @@ class CSVStore(Store):
         )
 
     def _has_comma(self, cell: str) -> bool:
-        """Return whether a cell is a number with a decimal comma."""
         return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
     def _scanned(self, lines: Iterator[str], reader: Any) -> dict[str, str]:

@@ -96,7 +96,6 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _label_studio(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Return prediction, score and label of a Label Studio task."""
     columns = {name: value for name, value in task.items() if not isinstance(value, (dict, list))}
     data = task.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
@@ -138,7 +137,6 @@ def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _are_scores(value: Any) -> bool:
-    """Return whether a value is a list of pairs of label and score."""
     return (
         isinstance(value, list)
         and len(value) > 0
@@ -152,7 +150,6 @@ def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _is_likelihood(value: Any) -> bool:
-    """Return whether a value is a pair of a log-likelihood and a flag."""
     if not (isinstance(value, list) and len(value) == 2):
         return False
     try:

@@ -101,7 +101,6 @@ class JSONLinesStore(Store):
         self.ignored = tuple(sorted(self._other))
 
     def _read_columns(self) -> None:
-        """Find the type of each column, and keep the texts."""
         self._n = 0
         self._columns: dict[str, _Column] = {}
         self._other: set[str] = set()  # ignored columns
@@ -179,7 +178,6 @@ class JSONLinesStore(Store):
         return -math.inf if impossible else math.nan
 
     def _columns_of(self, line: str, number: int, answers: AnswerCounts | None = None) -> Any:
-        """Return the columns of one line, and count its answer."""
         value = self._parsed(line, number)
         tokens = find_tokens(value) if "logprob" in line else None
         if tokens is None:

@@ -34,8 +34,6 @@ _FEWEST_HELD = 1 << 16
 
 
 class _Group(NamedTuple):
-    """A row group of an open file."""
-
     file: Any
     number: int
     start: int  # row number of the first row
@@ -136,7 +134,6 @@ class ParquetStore(Store):
         return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
 
     def _classes_of(self, name: str) -> tuple[str, ...]:
-        """Return all classes in a column of pairs (class, number)."""
         classes: set[str] = set()
         for path in self._files:
             with self._opened(path) as file:
@@ -146,7 +143,6 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _head(self, name: str) -> list[Any]:
-        """Return the first values of a column as Python objects."""
         first = next(number for number, stop in enumerate(self._bounds[1:]) if stop > 0)
         with self._opened(self._files[first]) as file:
             batch = next(file.iter_batches(_HEAD, columns=[name], use_threads=False))

@@ -254,7 +254,6 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
 
 
 def _encoding(head: bytes) -> str:
-    """Return the encoding, by the first three bytes."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if b"\0" not in head[:2]:  # Python decodes "utf-8" faster than "utf-8-sig"
