@@ -1,18 +1,24 @@
 """Show by simulation that ``covcal decide`` keeps its promises in the worst case.
 
-    python examples/research/benchmark/decide_exact.py [--draws 10000]
+    python examples/research/benchmark/decide_exact.py [--draws 10000] [--least-batches 1]
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
 are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
-future rows, their error equals the limit. The error is the same for all rows, or it grows to twice
-the limit for rows with low scores. For a promise about these rows, the candidate has one wrong row
-too many. Each line of the output has a setting, and the shares of draws in which a promise is
-broken.
+future rows, the error of future rows equals the limit. This error is the same for all rows, or it
+grows up to twice the limit for rows with lower scores. For a promise about these rows, the
+candidate has one wrong row too many. Each line of the output has a setting, and the shares of draws
+in which a promise is broken after any batch.
+
+All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
+first draw chooses the regions and the candidates of later batches, for all draws.
+
+The last lines are about users who choose the size of the second batch by the labels of the first
+batch. They are computed for endless pools, with the size that breaks the promise most often.
 """
 
 import argparse
+import math
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -30,19 +36,32 @@ from covcal_cli.maths.acceptance import (
 
 CERTAINTY = 0.9
 _SETTINGS = (
-    (60, 5, 0.5),
-    (60, 20, 0.2),
-    (60, 60, 0.1),
-    (300, 50, 0.1),
-    (300, 200, 0.05),
-    (2_000, 50, 0.2),
-    (2_000, 100, 0.1),
-    (2_000, 500, 0.02),
-    (20_000, 200, 0.05),
-    (100_000, 50, 0.1),
-    (100_000, 500, 0.05),
+    (60, (5,), 0.5),
+    (60, (20,), 0.2),
+    (60, (60,), 0.1),
+    (300, (50,), 0.1),
+    (300, (200,), 0.05),
+    (2_000, (50,), 0.2),
+    (2_000, (100,), 0.1),
+    (2_000, (500,), 0.02),
+    (20_000, (200,), 0.05),
+    (100_000, (50,), 0.1),
+    (100_000, (500,), 0.05),
+    (60, (5, 5), 0.5),
+    (60, (20, 20), 0.2),
+    (60, (5, 20, 30), 0.3),
+    (300, (50, 50), 0.1),
+    (300, (20, 50, 100), 0.2),
+    (2_000, (100, 100), 0.1),
+    (2_000, (500, 500), 0.02),
+    (2_000, (50, 100, 200), 0.1),
+    (20_000, (200, 200), 0.05),
+    (20_000, (100, 200, 500), 0.05),
+    (100_000, (50, 100), 0.1),
+    (100_000, (500, 500), 0.05),
+    (100_000, (5, 50, 500), 0.2),
 )
-_TWICE = ((60, 20), (300, 50), (2_000, 100))
+_LATER = (5, 10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 
 
 @dataclass(frozen=True)
@@ -50,16 +69,20 @@ class Setting:
     """A set of rows to draw from, and the error and the certainty that are promised."""
 
     rows: int
-    labels: int  # number of labels of one batch
+    labels: tuple[int, ...]  # number of labels of each batch
     error: float
     values: int = 0  # number of different scores; 0: all scores differ
 
     @property
-    def ranking(self) -> Ranking:
-        """The rows ranked by score, with three assumptions about their errors."""
+    def scores(self) -> Float64s:
+        """The scores of the rows, the highest first."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
+        return np.sort(scores)[::-1]
+
+    def ranking(self, scores: Float64s) -> Ranking:
+        """Return a ranking of scores, with three sets of assumed errors of the rows."""
         shares = np.linspace(0, 1, 101)
         # The probability of an error grows from a third of the limit to twice the limit.
         beliefs = [shares * self.error * (0.3 + power * shares) for power in (0.2, 0.6, 1.7)]
@@ -69,68 +92,76 @@ class Setting:
 class Draws:
     """Many draws of the same batches from one set of rows. After each batch comes a test."""
 
-    def __init__(self, setting: Setting, batches: int, draws: int, *, pool: bool) -> None:
+    def __init__(self, setting: Setting, draws: int, *, pool: bool) -> None:
         """Draw the batches. With `pool`, rows inside and outside the region are tested together."""
-        self.setting, self.ranking, self.pool = setting, setting.ranking, pool
-        self.rng = np.random.default_rng([setting.rows, setting.labels])
+        self.setting, self.pool = setting, pool
+        self.scores = setting.scores
+        self.ranking = setting.ranking(self.scores)
+        self.rng = np.random.default_rng([setting.rows, *setting.labels])
         self.regions: list[int] = []
-        self.rows: list[Integers] = []  # The drawn rows of each batch, shape (draws, labels).
-        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2).
-        for look in range(1, batches + 1):
-            level = level_of_look(CERTAINTY, look)
-            region = best_region(self.ranking, setting.labels, setting.error, level)
-            if region is not None:
-                self._draw(region.rows, draws)
+        self.rows: list[Integers] = []  # the drawn rows of each batch, shape (draws, labels)
+        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2)
+        for look, labels in enumerate(setting.labels, 1):
+            self._draw(look, labels, draws)
 
-    def _draw(self, region: int, draws: int) -> None:
+    def _draw(self, look: int, labels: int, draws: int) -> None:
         """Draw a batch from the rows that earlier batches did not draw, for many draws at once."""
         n, lost = self.setting.rows, sum(rows.shape[1] for rows in self.rows)
-        labels = min(self.setting.labels, n - lost)
-        inside = np.full(draws, region)
-        for earlier in self.rows:
-            inside -= (earlier < region).sum(axis=1)
-        rows = np.empty((draws, labels), dtype=np.int64)
-        parts = np.empty((draws, 2))
+        labels = min(labels, n - lost)
+        earlier = np.sort(np.concatenate([np.empty((draws, 0), np.int64), *self.rows], axis=1))
+        left = self.setting.ranking(np.delete(self.scores, earlier[0]))
+        best = best_region(left, labels, self.setting.error, level_of_look(CERTAINTY, look))
+        region = self.ranking.above(best.threshold) if best is not None else n
+        inside = region - (earlier < region).sum(axis=1)
+        rows, parts = np.empty((draws, labels), dtype=np.int64), np.empty((draws, 2))
         for number in np.unique(inside):
             group = np.flatnonzero(inside == number)
             p, q = parts[group] = inclusions(labels, int(number), n - lost - int(number))
             of_places = np.where(np.arange(n - lost) < number, p, q)
-            places = drawn_together(of_places, len(group), self.rng)
-            if lost:
-                left = np.ones((len(group), n), dtype=bool)
-                for earlier in self.rows:
-                    np.put_along_axis(left, earlier[group], False, axis=1)
-                rows_left = np.nonzero(left)[1].reshape(len(group), n - lost)
-                places = np.take_along_axis(rows_left, places, axis=1)
-            rows[group] = places
+            rows[group] = drawn_together(of_places, len(group), self.rng)
+        if lost:
+            # Count the earlier rows before each drawn row.
+            for of_draw, taken in zip(rows, earlier - np.arange(lost), strict=True):
+                of_draw += np.searchsorted(taken, of_draw, "right")
         self.regions.append(region)
         self.rows.append(rows)
         self.inclusions.append(parts)
 
-    def samplings(self, count: int, looks: int, draw: int) -> list[Sampling]:
-        """Return, for one draw, the `Sampling` of each batch, from the first `count` rows."""
-        samplings = []
+    def samplings(
+        self, count: int, looks: int, draws: int | None = None
+    ) -> list[tuple[Sampling, ...]]:
+        """Return the `Sampling` of each batch from the first `count` rows, for the first draws."""
+        of_batches, left = [], count
         for batch in range(looks):
-            left = count - sum(int((rows[draw] < count).sum()) for rows in self.rows[:batch])
-            p, q = self.inclusions[batch][draw]
-            if count <= self.regions[batch]:
-                samplings.append(sampling(p, left))
-            else:
-                samplings.append(sampling(min(p, q), left, self.rows[batch].shape[1]))
-        return samplings
+            rows, parts = self.rows[batch][:draws], self.inclusions[batch][:draws]
+            above = np.broadcast_to(left, len(rows)).tolist()
+            is_inside = count <= self.regions[batch]
+            of_batches.append(
+                [
+                    sampling(p, number) if is_inside else sampling(min(p, q), number, rows.shape[1])
+                    for (p, q), number in zip(parts.tolist(), above, strict=True)
+                ]
+            )
+            left = left - (rows < count).sum(axis=1)
+        return list(zip(*of_batches, strict=True))
 
     def broken(self, *, these_rows: bool) -> list[float]:
         """Return the share of draws with a broken promise, for each placement of errors."""
-        passes = [self._passes(look, these_rows) for look in range(1, len(self.rows) + 1)]
+        looks = range(1, len(self.rows) + 1)
+        passes = [self._passes(look, level_of_look(CERTAINTY, look), these_rows) for look in looks]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
-    def _passes(self, look: int, these_rows: bool) -> list[Booleans]:
+    def broken_together(self, *, these_rows: bool) -> list[float]:
+        """Return the same for a single test of all batches, with the probability of the first."""
+        passes = self._passes(len(self.rows), level_of_look(CERTAINTY, 1), these_rows)
+        return [float(of_place.mean()) for of_place in passes]
+
+    def _passes(self, look: int, level: float, these_rows: bool) -> list[Booleans]:
         """Return whether each draw accepts the first candidate, for each placement of errors."""
-        level, error = level_of_look(CERTAINTY, look), self.setting.error
+        error = self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
-        @cache
-        def most(count: int, *batches: Sampling) -> int:
+        def most(count: int, batches: tuple[Sampling, ...]) -> int:
             return most_wrong(count, batches, error, level, these_rows=these_rows)
 
         count = self.setting.rows
@@ -138,15 +169,17 @@ class Draws:
 
             def limits_of(threshold: float) -> tuple[int, int]:
                 above = self.ranking.above(threshold)
-                batches = self.samplings(above, look, 0)
+                (batches,) = self.samplings(above, look, 1)
                 labels = round(sum(batch.inclusion for batch in batches) * above)
-                return labels, most(above, *batches)
+                return labels, most(above, batches)
 
-            candidates = plan(self.ranking, max(self.regions[:look]), limits_of).candidates
+            candidates = plan(self.ranking, min(self.regions[:look]), limits_of).candidates
             count = candidates[0].rows if candidates else 0
         if not count:
             return [np.zeros(len(drawn), dtype=bool)] * (1 if these_rows else 2)
-        limits = [most(count, *self.samplings(count, look, draw)) for draw in range(len(drawn))]
+        samplings = self.samplings(count, look)
+        limit_of = {batches: most(count, batches) for batches in set(samplings)}
+        limits = np.array([limit_of[batches] for batches in samplings])
         inside = drawn < count
         wrong = [is_wrong[:, : drawn.shape[1]] for is_wrong in self._wrong(count, these_rows)]
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
@@ -171,7 +204,7 @@ class Draws:
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
     """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
 
-    The order of the rows and the ends of the strata are equal for all draws.
+    The order of the rows and the ends of the strata are equal for all draws; see `labels.draws`.
     """
     certain = np.flatnonzero(inclusion >= 1)
     others = np.flatnonzero(inclusion < 1)
@@ -192,25 +225,67 @@ def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) ->
     return np.concatenate([rows, others[chosen]], axis=1)
 
 
+def by_labels(labels: int, error: float) -> tuple[float, float]:
+    """Return the share of draws with a broken promise after the first batch, and after both.
+
+    The pool is endless. The user sees the wrong rows of the first batch. Then the user chooses the
+    size of the second batch in `_LATER` that passes with the largest probability.
+    """
+
+    def most(n: int, level: float) -> int:
+        total, k = _binomial(0, n, error), -1
+        while total <= level:
+            k, total = k + 1, total + _binomial(k + 2, n, error)
+        return k
+
+    first = most(labels, level_of_look(CERTAINTY, 1))
+    later = {n: most(labels + n, level_of_look(CERTAINTY, 2)) for n in _LATER}
+    before = sum(_binomial(k, labels, error) for k in range(first + 1))
+    after = before
+    for wrong in range(first + 1, max(later.values()) + 1):
+        passes = max(
+            sum(_binomial(k, n, error) for k in range(limit - wrong + 1))
+            for n, limit in later.items()
+        )
+        after += _binomial(wrong, labels, error) * passes
+    return before, after
+
+
+def _binomial(k: int, n: int, p: float) -> float:
+    if k > n:
+        return 0.0
+    return math.exp(
+        math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+        + k * math.log(p) + (n - k) * math.log1p(-p)
+    )  # fmt: skip
+
+
 def main() -> None:
     """Print a line per setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
-    draws = parser.parse_args().draws
-    print("rows labels error scores candidate batches future growing these-rows allowed")
+    parser.add_argument("--least-batches", type=int, default=1)
+    options = parser.parse_args()
+    kinds = "future growing these-rows"
+    print(f"rows labels error scores candidate {kinds} allowed; one test of all batches: {kinds}")
     for rows, labels, error in _SETTINGS:
-        kinds = [(0, 1, False), (6, 1, False), (0, 1, True)]
-        if (rows, labels) in _TWICE:
-            kinds.append((0, 2, False))
-        for values, batches, pool in kinds:
-            setting = Setting(rows, labels, error, values)
-            made = Draws(setting, batches, draws, pool=pool)
-            shares = [*made.broken(these_rows=False), *made.broken(these_rows=True)]
-            level = sum(level_of_look(CERTAINTY, look) for look in range(1, batches + 1))
+        if len(labels) < options.least_batches:
+            continue
+        level = sum(level_of_look(CERTAINTY, look) for look in range(1, len(labels) + 1))
+        for values, pool in ((0, False), (6, False), (0, True)):
+            made = Draws(Setting(rows, labels, error, values), options.draws, pool=pool)
+            shares = [*made.broken(these_rows=False), *made.broken(these_rows=True), level]
+            if len(labels) > 1:
+                shares += made.broken_together(these_rows=False)
+                shares += made.broken_together(these_rows=True)
             print(
-                rows, labels, error, values or "differ", "all" if pool else "first", batches,
-                *(f"{share:.4f}" for share in shares), f"{level:.3f}", flush=True,
+                rows, "+".join(map(str, labels)), error, values or "differ",
+                "all" if pool else "first", *(f"{share:.4f}" for share in shares), flush=True,
             )  # fmt: skip
+    print("size of the second batch chosen by labels: labels error first-batch both-batches")
+    for error in (0.02, 0.05, 0.1, 0.2, 0.5):
+        for count in (5, 20, 50, 100, 200, 500):
+            print(count, error, *(f"{share:.4f}" for share in by_labels(count, error)))
 
 
 if __name__ == "__main__":
