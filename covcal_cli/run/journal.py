@@ -1,17 +1,19 @@
-"""Record which results of a run are up to date, and from which inputs they were made.
+"""The journal of a run, ``run.json``: which results are up to date, and which inputs they have.
 
-A result is up to date if neither its file nor the key of its step has changed. The key is a hash of
-the settings and of the inputs of the step. There is one journal per folder, ``run.json``. The
-journal is written before and after every step, so that an interrupted run can be continued.
+A result is up to date if its file and the key of its step are unchanged. The key is a hash of the
+step's settings and inputs. The journal is written before and after every step, so that an
+interrupted run can be continued.
 
-The folder may come from somebody else. So run.json may name only files that a run makes, and a
-result is refused if it is a link that leads out of the folder.
+The folder may come from somebody else. So run.json may name only files that a run makes, and links
+out of the folder are refused.
 
-`place` replaces the results in a folder by the results of another run in its subfolder ``next/``.
-First, each result that must be kept gets a second name, with a number. Then the new results are
-moved into the folder, and the new journal is moved last. The second names are written to the
-journal before any result is renamed. So if the process is killed, `finish_placing` can continue,
-and the calibration in use is never lost.
+`place` replaces the results in a folder by those in its subfolder ``next/``:
+
+1. The journal records second names for the old results, such as cal.1.json.
+2. The old results are copied to these names.
+3. The new results are moved into the folder, and the new journal last.
+
+If the process is killed, `finish_placing` continues. So the calibration in use is never lost.
 """
 
 import hashlib
@@ -42,7 +44,7 @@ _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step. The user sees them again if the result of the step is used again."""
+    """The messages of a step, which are shown again whenever its result is reused."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -51,7 +53,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Result:
-    """One result in the journal, with the messages of the step that made it."""
+    """A result with the messages of the step that made it."""
 
     key: str  # Hash of everything that the result depends on.
     sha256: str  # Hash of the file of the result.
@@ -69,21 +71,21 @@ class Result:
 class RunInput:
     """A model or data that the user named for a run."""
 
-    name: str  # a path relative to the folder, or ``module:function``
+    name: str  # path relative to the folder, or ``module:function``
     sha256: str
 
 
 @dataclass(frozen=True)
 class Results(Document):
-    """The content of run.json. The keys of its mappings are file names of results."""
+    """The content of run.json, by file name of the results."""
 
     schema: ClassVar[str] = "covcal.run/1"
 
-    begun: Mapping[str, str]  # the keys of steps that were begun but have not ended
+    begun: Mapping[str, str]  # keys of steps that have not ended
     results: Mapping[str, Result]
     # the inputs, with the keys "model", "source" and "target"
     given: Mapping[str, RunInput] = field(default_factory=dict)
-    # the second names of the old results, while these are being replaced
+    # second names of old results while they are being replaced
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -103,8 +105,7 @@ def _is_result(name: str) -> bool:
 def own_path(folder: Path, name: str) -> Path:
     """Return the path of a file or folder that a run makes.
 
-    Raises `CovcalError` if it is a link that leads out of the folder. A run may not read or replace
-    files outside its folder.
+    Raises `CovcalError` if the path is a link out of the folder.
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -115,8 +116,7 @@ def own_path(folder: Path, name: str) -> Path:
 class Journal:
     """The results in a folder, by file name.
 
-    If the folder has no run.json, there are no results. Raises `CovcalError` if run.json is damaged
-    or is not a journal.
+    Raises `CovcalError` if run.json is damaged or is not a journal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +139,7 @@ class Journal:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The second names of old results, by name, while these results are being replaced."""
+        """The second names of old results while they are being replaced."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
@@ -148,10 +148,9 @@ class Journal:
         self._write()
 
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
-        """Record the model and the data of a run. Without `force`, other inputs are refused.
+        """Record the model and the data of a run.
 
-        An input counts as another input if both its name and its content differ. If only the
-        content differs, the results are made again.
+        Without `force`, refuse an input if both its name and its content differ from the record.
         """
         for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
             old, new = self._given.get(role), inputs.get(role)
@@ -169,7 +168,7 @@ class Journal:
         self._given = {}
 
     def discard_others(self, output: Path) -> None:
-        """If `output` has changed, remove all results that were made from it."""
+        """Remove all other results if `output` has changed."""
         if self.is_as_made(output):
             return
         result = self._results.get(output.name)
@@ -178,7 +177,7 @@ class Journal:
         self._results = {} if result is None else {output.name: result}
 
     def others(self, output: Path) -> list[Path]:
-        """Return the recorded results without `output`."""
+        """Return all recorded results except `output`."""
         return [path for path in self.files() if path.name != output.name]
 
     def files(self) -> list[Path]:
@@ -186,7 +185,7 @@ class Journal:
         return [own_path(self._folder, name) for name in self._results]
 
     def is_as_made(self, output: Path) -> bool:
-        """Return whether `output` is recorded, and has not changed since."""
+        """Return whether `output` is recorded and unchanged."""
         result = self._results.get(output.name)
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
@@ -195,17 +194,17 @@ class Journal:
         return self._results[output.name].messages
 
     def current(self, output: Path, key: str) -> Result | None:
-        """Return the result if it was made with `key` and has not changed; else None."""
+        """Return an up-to-date result, or None."""
         result = self._results.get(output.name)
         if result is None or result.key != key or not self.is_as_made(output):
             return None
-        # An interrupted run had begun to make this result again.
+        # An interrupted run began to remake this result.
         if self._begun.pop(output.name, None) is not None:
             self._write()
         return result
 
     def was_begun(self, output: Path, key: str) -> bool:
-        """Return whether the step that makes `output` with `key` was begun but has not ended."""
+        """Return whether the step with this `key` was begun but has not ended."""
         return self._begun.get(output.name) == key
 
     def begin(self, output: Path, key: str) -> None:
@@ -231,10 +230,10 @@ class Journal:
 
 
 def place(folder: Path) -> list[Path]:
-    """Replace the results in a folder by those in ``next/``. Return the old results, renamed.
+    """Replace the results in a folder by those in ``next/``.
 
-    All old results are kept, except features and adapted files that can be made again. A file that
-    contains labels of picked rows, or networks that the calibration needs, is kept too.
+    Return the old results, renamed. Features and adapted files are deleted, unless they hold picked
+    labels or networks that the calibration needs.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -269,7 +268,7 @@ def _number(name: str) -> int:
 
 
 def finish_placing(folder: Path) -> None:
-    """Finish the replacement that an interrupted `place` has begun."""
+    """Finish the work of an interrupted `place`."""
     journal = Journal(folder)
     if not journal.kept:
         return
@@ -290,7 +289,7 @@ def finish_placing(folder: Path) -> None:
 
 
 def _keep(folder: Path, names: Mapping[str, str]) -> None:
-    """Give results their second names, unless they have them already."""
+    """Copy results to their second names, unless done before."""
     for name, second in names.items():
         path, copy = own_path(folder, name), folder / second
         if os.path.lexists(copy) or not path.exists():
@@ -306,7 +305,7 @@ def _keep(folder: Path, names: Mapping[str, str]) -> None:
 
 
 def step_key(**parts: Any) -> str:
-    """Return one hash of all arguments, which does not depend on the order of keys."""
+    """Return a hash of all arguments. The order of keys does not matter."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
@@ -314,9 +313,8 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 of a file, or of all visible files in a folder.
 
-    The hash includes the names of the files, because moving a file to another class folder changes
-    the data. Times of files are not included. Links are followed. Hidden files and folders are left
-    out, because `extract` does not read them.
+    File names are hashed, because moving a file to another class folder changes the data. Hidden
+    files are left out, because `extract` does not read them. Links are followed.
     """
     if not path.is_dir():
         return sha256_of(path)
@@ -330,7 +328,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # a link to a folder above this one: following it would never end
+    if real in above:  # a link to a folder above would never end
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

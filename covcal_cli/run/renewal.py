@@ -1,13 +1,12 @@
 """``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
-Then the new calibration and the calibration in use are compared on the new rows. If the new rows
-have labels, the new calibration is used only if the labels prove that it is better. Without labels,
-the new calibration is used only if the user asks for this.
+Then both calibrations are compared on the new rows. If the new rows have labels, the new
+calibration is used only if the labels prove that it is better. Without labels, it is used only if
+the user asks for this.
 
-If the new rows raised the alarm of ``covcal watch``, the new rows may not be normal. So the new
-calibration then gets the reference data of the earlier calibration, and watch still compares with
-the earlier rows.
+If the new rows raised the alarm of ``covcal watch``, they may not be normal. Then the new
+calibration gets the reference data of the earlier calibration.
 """
 
 import os
@@ -48,7 +47,7 @@ from covcal_cli.run.run import (
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import WatchSettings, watch
 
-LEAST_LABELS = 50  # with fewer labels, an interval is not reliable enough
+LEAST_LABELS = 50  # minimum number of labels for a reliable interval
 _OLD, _NEW = "in use", "new"
 
 
@@ -59,9 +58,9 @@ class LabelledComparison:
     labels: int  # Number of labelled rows.
     old: float  # ECE of the old calibration.
     new: float
-    low: float  # ends of the interval of (new ECE - old ECE)
+    low: float  # interval of (new ECE - old ECE)
     high: float
-    brier_is_worse: bool  # whether the labels prove that the new Brier score is higher
+    brier_is_worse: bool  # whether the new Brier score is significantly higher
 
     @property
     def is_better(self) -> bool:
@@ -81,10 +80,10 @@ class Comparison:
     accuracy: float  # The accuracy, estimated without labels.
     low: float  # Ends of the range of the accuracy.
     high: float
-    old: float  # Mean confidence by the old calibration.
-    new: float  # Mean confidence by the new calibration.
+    old: float  # Mean confidence with the old calibration.
+    new: float  # Mean confidence with the new calibration.
     answer: str  # The verdict of ``covcal watch`` on the old calibration, with its reason.
-    change: str  # A sentence that says whether the new rows changed, and how.
+    change: str  # A sentence about the change of the rows.
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 
@@ -94,9 +93,9 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the folder already has the results of these rows.
+    comparison: Comparison | None  # None if the results existed already.
     is_in_use: bool  # Whether the new calibration is now used.
-    second_names: tuple[Path, ...] = ()  # The new names of replaced results, such as cal.1.json.
+    second_names: tuple[Path, ...] = ()  # Second names of the old results, such as cal.1.json.
     # Whether the new calibration got the reference data of the old calibration.
     is_reference_kept: bool = False
 
@@ -114,21 +113,20 @@ def renew(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
-    """Make the results of a run for another target, and use them if they are better.
+    """Run all steps for another target, and use the results if they are better.
 
     - `model`: the classifier of the earlier run, perhaps under another name.
     - `target`: the new data.
     - `folder`: the folder of the earlier run.
     - `settings`: the settings of the earlier run; the method may differ.
-    - `history`: a history of ``covcal watch``. The verdict on the old calibration uses its periods.
-      The new rows are added to the history as a period with the name of the target.
+    - `history`: a history of ``covcal watch``. Its periods are evidence about the old calibration.
+      The new rows are added to it as a period.
     - `replace_unproved`: use the new results even if there are no labels.
-    - `force`: use the new results even if the labels do not prove them better, and accept a T at
-      the limit of its range.
+    - `force`: always use the new results, and accept a T at the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
-    Raises `CovcalError` if no run has made the folder, or if classifier, classes or preprocessing
-    differ from the earlier run. After an error, the results in use are unchanged.
+    Raises `CovcalError` if no run has made the folder, or if the classifier, its classes or the
+    preprocessing differ from the earlier run. The results in use are then unchanged.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -230,7 +228,7 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Refuse to run a function whose name comes only from the folder."""
+    """Refuse to run code that the folder names, without --trust-model."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -240,14 +238,14 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
-    """Compare two calibrations on the new rows by labels, by the estimate, and by `watch`."""
-    # The new calibration comes first, because the estimate uses its class frequencies.
+    """Compare two calibrations on the new rows."""
+    # The estimate uses the class frequencies of the first calibration.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # The labels that choose the calibration in use also decide the verdict on the old one.
+        # Use target labels, as the comparison by labels does.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised
@@ -267,9 +265,9 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 
 
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
-    """Measure two calibrations on all labelled target rows; None if there are none.
+    """Measure two calibrations on all labelled target rows; None without labels.
 
-    Rows whose labels were used to fit one of the calibrations are left out.
+    Rows whose labels were used in a fit are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))
@@ -292,4 +290,4 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
 
 
 def _silently(_: Step) -> None:
-    """Show no message of a step, because the user has already seen it."""
+    """Show nothing: the user has already seen the messages of a step."""

@@ -1,8 +1,7 @@
 """``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
-Each step calls the function of one command, and makes one file. The file has the default name of
-the command's output. A file is made again only if its settings or inputs have changed since the
-journal recorded them.
+Each step calls the function of one command, and makes one file with the default name. A file is
+made again only if its settings or inputs have changed.
 """
 
 import errno
@@ -60,10 +59,10 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # the text between the name of a model and the name of its weights
+WITH_WEIGHTS = " with "  # between the names of a model and its weights
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # Settings that do not change results.
-Make = Callable[[Path], Messages | None]  # Writes a result, and returns messages for the user.
+Make = Callable[[Path], Messages | None]  # Write a result, and return messages.
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class RunSettings:
     method: str = AUTO  # The method of ``covcal calibrate``.
     adapt: bool = False  # Whether to run adapt even if the method does not need it.
     device: str = "auto"  # Device of ``covcal adapt``.
-    # The expected source accuracy; the run stops if the measured accuracy is clearly lower.
+    # The run stops if the source accuracy is clearly lower.
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
@@ -108,18 +107,18 @@ class Step:
     """One result of a run."""
 
     output: Path
-    reused: bool  # whether the result was up to date and not made again
+    reused: bool  # whether the result was up to date
     messages: Messages
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """The results of an earlier run, from which a new run begins."""
+    """The results of an earlier run that a new run needs."""
 
     features: Path
     calibration: Path
     given: Mapping[str, RunInput]  # The inputs, with the keys "model", "source" and "target".
-    model: str | None  # The model's path from the current folder; None for tables of outputs.
+    model: str | None  # Path from the current folder; None for tables of outputs.
     options: tuple[str, ...]  # The options of the extraction.
     method: str  # The method that the user asked for.
     is_adapted: bool  # Whether the calibration was fitted on an adapted file.
@@ -136,7 +135,7 @@ class Steps:
     journal: Journal
     force: bool  # Whether to make every result again.
     allow_limit: bool  # Whether to accept a T at the limit of its range.
-    home: Path  # Names of inputs are relative to this folder.
+    home: Path  # Folder to which the names of inputs are relative.
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
         """Run the classifier over both domains, and return features.h5."""
@@ -189,7 +188,7 @@ class Steps:
             return report
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        # `next/` may hold results of another target that were not used. They may be replaced.
+        # Results in `next/` were not used, so they may be replaced.
         self.journal.forget_given()
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
@@ -204,7 +203,7 @@ class Steps:
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
-        # The hash of an opened model includes weights in other files. Opening it is cheap.
+        # The hash of an opened model includes its external weights.
         opened = None if model is None else self._opened(model)
         sources = {}
         if opened is not None:
@@ -224,7 +223,7 @@ class Steps:
 
         def make(output: Path) -> Messages:
             report = extracted(output, resume=goes_on)
-            # All other results come from the earlier features, so they must go.
+            # Remove all results of the earlier features.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
@@ -236,10 +235,7 @@ class Steps:
         return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
-        """Refuse features if the source accuracy is clearly below the expected accuracy.
-
-        The message also names results that an earlier run made from these features.
-        """
+        """Refuse features if the source accuracy is clearly below the expected accuracy."""
 
         def require() -> None:
             with FeatureFile(features) as file:
@@ -257,7 +253,7 @@ class Steps:
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return the name under which run.json records a model and its weights."""
+        """Return the name of a model and its weights for run.json."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
@@ -274,12 +270,12 @@ class Steps:
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
-        """Return the preprocessing as JSON, with the user's settings and those of the model."""
+        """Return the preprocessing as JSON."""
         from covcal_cli.extract.plan import base_preprocessing
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # the extraction reports this error too, if there are images
+        except CovcalError as error:  # the extraction reports this error too
             return str(error)
         return preprocessing.to_json()
 
@@ -303,7 +299,7 @@ class Steps:
         return self._step(ADAPTED, {"features": unmarked_sha256(features)}, make, settings)
 
     def calibrate(self, file: Path) -> tuple[Path, dict[str, Calibration]]:
-        """Return cal.json and its calibrations by label. A single classifier has the label ""."""
+        """Return cal.json and its calibrations by label; the label is "" if rows have one label."""
         settings: dict[str, Any] = {"method": self.settings.method, "seed": self.settings.seed}
 
         labels = labels_in(file)
@@ -323,7 +319,7 @@ class Steps:
         return document, for_each_label(labels, lambda: read_calibration(document))
 
     def reference(self, document: Path, calibration: Calibration) -> None:
-        """Make the reference data for watch, unless there are too few labelled rows."""
+        """Make the reference data for watch, if there are enough labelled rows."""
         sha256 = sha256_of(document)
         with FeatureFile(calibration.inputs[0].path) as opened:
             if sketched_rows(opened, calibration.seed) is None:
@@ -351,7 +347,7 @@ class Steps:
             else:
                 evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # Earlier metrics were measured with labels that the target no longer has.
+            # Remove metrics of labels that are gone.
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 
@@ -414,7 +410,7 @@ class Steps:
     def _judging(self, file: Path) -> EvaluateSettings:
         """Return settings that measure on the test rows, or on all rows if there are no test rows.
 
-        A measurement on all rows is unbiased too, because no other step uses target labels.
+        All rows are unbiased too, because no other step uses target labels.
         """
 
         def has_test_rows() -> bool:
@@ -452,17 +448,17 @@ class RunReport:
 
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
-    # If no target row has a label, there is neither an evaluation nor assessments.
+    # Without labels, there is neither an evaluation nor assessments.
     evaluation: Evaluation | None  # None if rows can have several labels.
     assessments: LabelAssessments | None  # None if each row has one label.
-    # The calibrated model, or the calibrated probabilities of tables.
-    # There is no model if the classes seem to be in the wrong order.
+    # The calibrated model, or the calibrated probabilities of tables. None if the classes seem to
+    # be in the wrong order.
     model: Path | None
     page: Path  # the page of the report
 
     @property
     def calibration(self) -> Calibration:
-        """The calibration; if rows can have several labels, the first label's calibration."""
+        """The calibration, or the calibration of the first label."""
         return next(iter(self.calibrations.values()))
 
 
@@ -517,7 +513,7 @@ def all_after(
         file = steps.adapt(features)
     begin("calibrate")
     document, calibrations = steps.calibrate(file)
-    # If rows can have several labels, the first covcal watch makes the reference data.
+    # With several labels, the first covcal watch makes the reference data.
     if "" in calibrations:
         steps.reference(document, calibrations[""])
     begin("evaluate")
