@@ -157,6 +157,7 @@ class TestReadme:
 def wrongly_cited(page: str, code: str, name: str = "MATHEMATICS") -> list[str]:
     """Return the citations of a page that name no heading of it, or are spelled otherwise."""
     headings = set(re.findall(r"^#+ (\d+)\. ", page, re.MULTILINE))
+    code = re.sub(r"\s+(?:# )?", " ", code)  # a citation may be on two lines
     cited = re.findall(rf"{name}(?!\.md)[^)]{{0,60}}", code)
     right = re.compile(rf"{name},\s+sections? ((?:\d+(?:, | and )?)+)")
     return [
@@ -185,6 +186,7 @@ def test_the_sections_that_code_cites_are_there(name: str) -> None:
 def test_a_wrong_citation_would_be_found() -> None:
     page = "## 1. The discriminator\n## 2. Weights\n"
     assert wrongly_cited(page, "(MATHEMATICS, sections 1 and 2)") == []
+    assert wrongly_cited(page, "# (MATHEMATICS, section\n# 2)") == []
     assert len(wrongly_cited(page, "MATHEMATICS, section 9")) == 1
     assert len(wrongly_cited(page, "see MATHEMATICS 1")) == 1
 

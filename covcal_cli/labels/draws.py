@@ -2,39 +2,34 @@
 
 `covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
 `covcal label` stores the draw in the group ``/marked`` of a features or adapted file. The labels
-for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels of drawn rows.
-Only the module `picked_labels` returns these labels, and a test lists the modules that import it.
+for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
+`picked_labels` returns them, and a test lists the modules that import it.
 
-**The estimate from a batch.** Let U be the N rows that can be drawn, and U_b the rows of U that no
-batch before b drew. Batch b drew n_b rows of U_b, and drew row i with the probability pi_i. Let t_i
-be a number for each row, such as 1 if the classifier is right, else 0. The sum of t over U is
-estimated by
+**The estimate from a batch.** Batch b draws n_b rows without replacement, row i with probability
+pi_i. Let t_i be a number for each row, such as 1 if the classifier is right, else 0. The sum of t
+over all rows is estimated by
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
 This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
-1952). A weighted mean of the estimates of several batches is unbiased too, if the weights do not
-depend on labels. The weights are in proportion to n_b, so the draw of a later batch may depend on
-the labels of earlier batches.
+1952). The estimates of several batches are averaged with weights in proportion to n_b. So a later
+draw may depend on earlier labels.
 
-**The design** is the rule by which rows are drawn. A fixed number of rows is drawn, with exact
-probabilities pi_i, from all kinds of rows. Let s_i be the score of row i: an estimate of the
-probability that the classifier is right. The number of right rows is estimated by the difference
-estimator sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the
-scores are right, the variance of this estimate is smallest on average for pi_i in proportion to
-sqrt(s_i (1 - s_i)), the standard deviation of right_i (Isaki & Fuller 1982; Särndal, Swensson &
-Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain whether the classifier
-is right. Such a draw is called active testing (Kossen et al. 2021).
+**The probabilities.** Let s_i be the score of row i: an estimate of the probability that the
+classifier is right. The number of right rows is estimated by the difference estimator sum_i s_i +
+sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the scores are right, its
+expected variance is smallest for pi_i in proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982;
+Särndal, Swensson & Wretman 1992, section 12.2). So rows with a certain outcome are rarely drawn.
+Such a draw is called active testing (Kossen et al. 2021).
 
-The scores may be wrong. So a share `FLOOR` of the draw gives every row the same probability. Then
-every pi_i is above 0, and every weight 1 / pi_i is below N / (n FLOOR). The estimate is unbiased
-for any scores.
+The estimate is unbiased for any scores. A share `FLOOR` of the draw gives every row the same
+probability. So no weight 1 / pi_i is above N / (n FLOOR).
 
-Rows are drawn by ordered pivotal sampling (Deville & Tillé 1998). The rows are sorted so that
-similar rows are neighbours. Then rows become pieces of a line: the piece of row i has length pi_i.
-One row is drawn from every unit of length, so the sample contains rows from the whole order. The
-variance of an estimate is never above the variance of a draw with replacement (Chauvet 2012;
-Chauvet & Ruiz-Gazen 2017). So intervals by the usual formula of Hansen & Hurwitz (1943) are valid.
+**The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted so that similar
+rows are neighbours, and laid along a line: row i has length pi_i. One row is drawn from every unit
+of length, which is called a stratum. The variance of an estimate is never above that of a draw with
+replacement (Chauvet 2012; Chauvet & Ruiz-Gazen 2017). So intervals by the formula of Hansen &
+Hurwitz (1943) are valid.
 """
 
 import hashlib
@@ -67,14 +62,14 @@ from covcal_cli.maths.acceptance import OUTSIDE
 from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
-HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw` does not return.
+HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Replaces labels that `read_draw` hides.
 MARKED = "marked"  # The group in the HDF5 file.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
-# If rows can have several labels, each label has datasets with these endings.
+# Each of several labels has its own datasets with these endings.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
-# NumPy's kinds of type that a dataset may have. Shapes are (m,) for rows, (B,) for batches.
+# Allowed dtype kinds of datasets, which have one entry for each row or batch.
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -82,31 +77,31 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Batch:
-    """The description of one batch of drawn rows."""
+    """The facts about one batch of drawn rows."""
 
     drawn: int  # n_b, the number of drawn rows.
-    population: int  # N_b, the number of rows that no earlier batch drew.
+    population: int  # N_b, the number of rows not drawn before.
     seed: int
-    splits: tuple[str, ...]  # Splits whose rows could be drawn, the same for all batches.
-    score: str  # Description of the score from which probabilities were computed.
+    splits: tuple[str, ...]  # Splits of the rows, the same for all batches.
+    score: str  # Description of the score.
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Target rows that were drawn in batches, m rows in ascending order, with their labels."""
+    """Drawn target rows, ascending, with their labels."""
 
     rows: Rows  # (m,), row numbers in the target.
-    inclusion: Float64s  # (m,), the probability with which each row was drawn, above 0.
+    inclusion: Float64s  # (m,), the inclusion probability of each row, above 0.
     batch: Integers  # (m,), the batch of each row as an index into `batches`.
-    # (m,), from 0 to n_b - 1: the stratum is the unit of length from which the row was drawn.
-    # Neighbouring strata contain similar rows. A row with probability 1 has its own stratum.
+    # (m,), the stratum from which each row was drawn, from 0 to n_b - 1. Neighbouring strata
+    # contain similar rows. A row with probability 1 has its own stratum.
     stratum: Integers
     labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`.
-    batches: tuple[Batch, ...]  # The batches in the order in which they were drawn.
-    # The frame has the rows that could be drawn, ascending, or `MAX_FRAME` of these rows.
-    # The frame is empty if the draw was read without its labels.
+    batches: tuple[Batch, ...]  # The batches in order.
+    # The frame: all rows that could be drawn, or a sample of `MAX_FRAME`, ascending. It is empty if
+    # the labels are hidden.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
-    # `covcal pick` draws "marked" rows, and ``--labels N`` draws "random" rows.
+    # "marked": drawn by `covcal pick`. "random": drawn by ``--labels N``.
     design: Literal["marked", "random"] = "marked"
 
     def __len__(self) -> int:
@@ -114,25 +109,21 @@ class Draw:
 
     @property
     def labelled(self) -> Booleans:
-        """True for each row that has a label, shape (m,)."""
+        """Whether each row has a label, (m,)."""
         return np.asarray(self.labels != UNKNOWN_LABEL)
 
     @property
     def is_for_decision(self) -> bool:
-        """Whether all labelled rows were picked for a decision that accepts confident rows.
-
-        Few of these rows have a low confidence, and they have large weights. A decision about sets
-        does not count: all rows then have the same probability.
-        """
+        """Whether all labelled rows were picked to prove that confident rows can be accepted."""
         return self._are_for_decision() == {True}
 
     @property
     def has_rows_for_decision(self) -> bool:
-        """Whether some labelled rows were picked for a decision that accepts confident rows."""
+        """Whether some labelled rows were picked to prove that confident rows can be accepted."""
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return, for all batches with labels, whether they were picked for such a decision."""
+        """Return whether batches with labels were picked for such a decision."""
         batches = np.unique(self.batch[self.labelled])
         # A merged file has the description of each part.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
@@ -140,7 +131,7 @@ class Draw:
 
     @property
     def population(self) -> int:
-        """Return N, the number of rows that could be drawn for the first batch."""
+        """Return N, the number of rows before the first draw."""
         return self.batches[0].population
 
     @property
@@ -150,7 +141,7 @@ class Draw:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return a note if this draw lacks rows of its batches, because they have no label."""
+        """Return a note if drawn rows without a label were left out."""
         missing = sum(batch.drawn for batch in self.batches) - len(self)
         if not missing:
             return ()
@@ -160,7 +151,7 @@ class Draw:
         )
 
     def right(self, logits: Floats) -> Float64s:
-        """Return 1 for each row on which the classifier is right, else 0, shape (m,).
+        """Return 1 for each right row, else 0, (m,).
 
         `logits` are the classifier's logits of the drawn rows, shape (m, K).
         """
@@ -168,11 +159,10 @@ class Draw:
 
     @property
     def weights(self) -> Float64s:
-        """Return how many rows of the frame each drawn row stands for, shape (m,).
+        """Return the weights of the drawn rows, (m,), whose sum is N on average.
 
-        The sum of the weights is N on average. Each batch gives an estimate, and the estimates are
-        averaged in proportion to the sizes of the batches. In the estimate of a later batch, a row
-        of an earlier batch stands only for itself.
+        The estimates of the batches are averaged in proportion to their sizes. In the estimate of a
+        later batch, rows of earlier batches have weight 1.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -180,7 +170,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return each row's factor in the variance of an estimated sum, shape (m,)."""
+        """Return the factor of each row in the variance of an estimated sum, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -191,7 +181,7 @@ class Draw:
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without some rows.
 
-        The probability of a remaining row is multiplied by the remaining share of its batch.
+        Probabilities are multiplied by the remaining share of the batch.
         """
         left = ~out
         before = np.bincount(self.batch)
@@ -267,11 +257,11 @@ def read_draw(file: FeatureFile) -> Draw:
 
 
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
-    """Write a copy of a file to `partial`, with new draws instead of the draws in the file.
+    """Write a copy of a file to `partial`, with new draws.
 
-    `parts` is the file with its draw; with several labels, a file and a draw for each label. The
-    copy also stores the sha256 of the file without a draw. So calibrations and adapted files of the
-    original file also fit the copy.
+    `parts` has the file with its draw, or a file and a draw for each label. The copy also stores
+    the sha256 of the file without a draw. So calibrations and adapted files of the original file
+    also fit the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -294,9 +284,9 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
 
 
 def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
-    """Write a draw and its labels into an open file, in a group whose path ends with a slash.
+    """Write a draw and its labels into a group of an open file.
 
-    Raises `ValueError` if the labels are hidden, because the file would lose these labels.
+    Raises `ValueError` if the labels are hidden.
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")
@@ -323,7 +313,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return a sentence about the damage of a stored draw; None if it is not damaged."""
+    """Return what is wrong with a stored draw, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"
@@ -346,24 +336,24 @@ def _damaged(file: FeatureFile, what: str) -> CovcalError:
     return CovcalError(f"{file.path}: the picked rows in /{MARKED} {what}: {_AGAIN}")
 
 
-FLOOR = 0.2  # The share of the draw in which every row has the same probability.
-_ROUNDING = 1e-9  # The largest rounding error of a sum of lengths.
-_SIGMAS = 6.0  # An estimated population may be wrong by this many standard errors.
-_BANDS = 5  # Number of bands into which rows are divided by score.
+FLOOR = 0.2  # Share of the draw with equal probabilities.
+_ROUNDING = 1e-9  # Largest rounding error of a sum of lengths.
+_SIGMAS = 6.0  # Accepted error of an estimated N, in standard errors.
+_BANDS = 5  # Number of groups of rows by score.
 _CHUNK = 1 << 16  # Number of rows that are processed at a time.
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return the probabilities pi of rows with these scores, shape (N,). Their sum is n."""
+    """Return the inclusion probabilities, (N,), of rows with these scores. They sum to n."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
 def inclusion_rule(
     parts: Callable[[], Iterable[Float64s]], n: int
 ) -> Callable[[Float64s], Float64s]:
-    """Return the function that maps scores to probabilities pi: above 0, at most 1, with sum n.
+    """Return a function that maps scores to inclusion probabilities, which sum to n.
 
-    - `parts`: a function that returns the scores of all N rows, in [0, 1], in parts.
+    - `parts`: returns the scores of all N rows, in [0, 1], in blocks.
     - `n`: number of rows to draw, from 1 to N.
     """
     total, N, largest = 0.0, 0, np.zeros(1)
@@ -377,10 +367,10 @@ def inclusion_rule(
             return np.full(len(spread), 1 / N)
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
-    # A row whose probability would be above 1 is certain to be drawn.
-    # Then other rows have larger probabilities, and may become certain in the next round.
-    # Each round stores a = number of rows left to draw, and b = sum of the uncertain rows' sizes.
-    # The probability of an uncertain row is a (size of the row) / b.
+    # A row is certain to be drawn if its probability would be above 1. This raises the
+    # probabilities of other rows, which may become certain in the next round. Each round stores a,
+    # the number of rows left to draw, and b, the sum of sizes of the uncertain rows. An uncertain
+    # row has the probability a (size of the row) / b.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -389,7 +379,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # If the largest row is not certain, no row is certain.
+    # If any row is certain, the largest row is certain.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -408,13 +398,11 @@ def inclusion_rule(
 
 
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
-    """Return whether `inclusion`, (n,), is a possible list of probabilities of n drawn rows.
+    """Return whether n drawn rows can have the probabilities `inclusion`, (n,).
 
-    No probability is below the limit that `FLOOR` gives. The sum of the inverse probabilities
-    estimates the population, so it must be within six standard errors of the population. Standard
-    errors are those of a draw with replacement (Hansen & Hurwitz 1943). If the draw is for a
-    decision, the sum is not checked: few drawn rows have small probabilities, so the sum varies too
-    much. `decide` checks such draws.
+    Each probability has a lower limit from `FLOOR`. The sum of the inverse probabilities estimates
+    N, so it must be within six standard errors of N (Hansen & Hurwitz 1943). This sum varies too
+    much if the draw is for a decision; `decide` checks such draws.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -424,7 +412,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # No weight is above N / (n FLOOR), so a few missing rows change the sum only a little.
+    # No weight is above N / (n FLOOR), so a single row has a limited effect.
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
@@ -436,12 +424,11 @@ def _spread(scores: Float64s) -> Float64s:
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
     """Yield row numbers in parts, sorted so that neighbouring rows are similar.
 
-    Rows are divided into bands by their scores. A band is yielded in one or more parts. Within a
-    band, rows are sorted by predicted class and then by score. Every second band is in descending
-    order, so the last row of a band resembles the first row of the next band. Among rows with equal
-    scores, the rows with smaller numbers belong to the lower band.
+    Rows are grouped by score, and each group is sorted by predicted class and then by score. The
+    sort order alternates from group to group, so that neighbouring rows of two groups are similar
+    too.
 
-    - `scores`, (N,): the scores, or any increasing function of them.
+    - `scores`, (N,): scores, or an increasing function of scores.
     - `predictions`, (N,): predicted classes, as signed integers.
     """
     n = len(scores)
@@ -453,10 +440,10 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the band of each row, (N,). `cuts` are the ranks of the first rows of bands."""
+    """Return the group of each row, (N,). `cuts` are the ranks of the first rows of groups."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # For each cut: how many rows with exactly this score are in the lower band.
+    # For each cut: the number of ties in the lower group.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -476,10 +463,7 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
 def _in_band(
     places: Integers, scores: Floats, predictions: AnyArray, *, is_reversed: bool
 ) -> Iterator[Integers]:
-    """Yield the rows of a band in parts, sorted by predicted class and then by score.
-
-    Class and score descend if `is_reversed`. Rows with equal class and score keep their order.
-    """
+    """Yield the rows of a group in parts, sorted by predicted class and then by score."""
     size = len(places)
     highest = int(predictions.max(initial=0))
     place_bits, class_bits = max(1, size - 1).bit_length(), highest.bit_length()
@@ -488,7 +472,7 @@ def _in_band(
         order = np.lexsort((sign * scores[places], sign * predictions[places]))
         yield places[order]
         return
-    # One whole number holds class, score and place: sorting numbers is faster than sorting rows.
+    # Sort one whole number for each row, made from class, score and place: this is faster.
     numbers = np.empty(size, dtype=np.uint64)
     for start in range(0, size, _CHUNK):
         part = places[start : start + _CHUNK]
@@ -508,22 +492,22 @@ def _in_band(
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
-    """Draw rows with these probabilities, and return their numbers, ascending, (n,) int64."""
+    """Draw rows with these probabilities. Return their numbers, ascending, (n,) int64."""
     return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw rows along a line, and return their numbers in the order of the line, (n,) int64.
+    """Draw rows along a line. Return their numbers in the order of the line, (n,) int64.
 
     - `parts`: row numbers in the order of the line, and their probabilities, which sum to n.
     """
     # Drawn rows: the position on the line, and the number of the row.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # Rows after the last finished stratum: positions, numbers, and the ends of their pieces.
+    # Rows after the last finished stratum: positions, numbers and ends.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # The row whose piece continues in the next stratum, and the remaining length.
+    # The row that takes part in the next stratum again.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -531,17 +515,17 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw a row from the next stratum. The piece of row `last` reaches beyond the stratum."""
+        """Draw a row from the next stratum. Row `last` reaches beyond the stratum."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows before `last`, in proportion to the lengths of their pieces.
+        # Draw one of the rows before `last`, in proportion to their lengths.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw either `winner` or `last`; the row that is not drawn takes part in the next stratum.
+        # Draw `winner` or `last`. The other row takes part in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:
@@ -568,12 +552,12 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         start, first = start + count, 0
         while (last := _reaching(edges, len(winners))) < len(rows[0]):
             draw_one(last)
-    # The last stratum may be a little too short, because of rounding errors.
+    # Rounding errors may make the last stratum too short.
     for _ in range(len(winners), round(float(edges[-1]))):
         draw_one(len(rows[0]) - 1)
     return np.array([number for _, number in sorted(certain + winners)], dtype=np.int64)
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the row whose piece contains the end of a stratum."""
+    """Return the row that contains the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

@@ -1,8 +1,7 @@
 """Read a sheet with filled-in labels, and join it to a draw.
 
-A spreadsheet or an annotation tool may have changed the sheet. A changed sheet is either read
-correctly, or refused. `require_labels_beside_rows` checks whether the labels were sorted without
-their rows.
+A spreadsheet or an annotation tool may have changed the sheet. Such a sheet is either read
+correctly or refused.
 """
 
 import base64
@@ -45,17 +44,17 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines, never a single column; or fill in a new copy of the CSV of covcal pick"
-_RELATIVE = 1e-3  # a spreadsheet's rounding may cause at most this relative error
+_RELATIVE = 1e-3  # largest relative error from rounding in a spreadsheet
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
     r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
 )
-# If a column has empty cells, pandas writes a class number as 2.0.
+# In a column with empty cells, pandas writes class numbers as 2.0.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # Leading zeros are restored up to this number of digits.
-# If chance would sort the labels with a smaller probability, somebody has sorted them.
+_WIDEST = 20  # Maximum number of digits of an id with restored zeros.
+# Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # the same limit if labels seem to have moved by a line
+_RAREST = 1e-4  # significance level of the test for labels that moved by a line
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -64,10 +63,10 @@ def read_sheet(path: Path) -> Sheet:
 
 
 def read_sheets(path: Path) -> list[Sheet]:
-    """Read a sheet or exported tasks, filled in or not, and return one sheet per labeller.
+    """Read a sheet or exported tasks.
 
-    Raises `CovcalError` if the file is not a sheet, lacks a row, or contains a row twice, or if a
-    cell that `pick` wrote was changed or moved.
+    Return one sheet per labeller. Raises `CovcalError` if the file is not a sheet, lacks a row,
+    contains a row twice, or has a cell of `pick` that was changed or moved.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -169,7 +168,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may mean: a program may have changed an id into a number."""
+    """Yield the ids that a cell may mean: some programs turn ids into numbers."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -217,7 +216,7 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Raise a CovcalError if a row of the draw (or share) has no line, or if a line is surplus."""
+    """Raise a CovcalError if lines are missing or surplus."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -232,9 +231,9 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Join the sheets of several labellers to a sheet with all lines of a batch, without labels.
+    """Join the sheets of several labellers to one sheet with all lines of a batch, without labels.
 
-    Only sheets of the batch of the first sheet are joined.
+    Sheets of other batches than the first are ignored.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -264,7 +263,7 @@ def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
 
 
 def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: float) -> None:
-    """Raise a CovcalError if a cell differs by more than rounding from what `pick` wrote."""
+    """Raise a CovcalError if a cell differs from `expected` by more than rounding."""
     text = cell.strip().replace(",", ".")
     digits = len(text.rstrip("% ").partition(".")[2])
     if text.endswith("%"):
@@ -305,20 +304,21 @@ def require_labels_beside_rows(
 ) -> None:
     """Raise a CovcalError if the labels seem to be beside the wrong rows.
 
-    `columns` has, for each column of labels, the labels and the names of the predicted classes.
-    Three mistakes are found. If only the labels were sorted, they are in alphabetical order, and
-    the lines are in the order of `pick`. If only the other columns were sorted, the labels agree
-    better with the classifier in the order of `pick`. If a cell was inserted or deleted, the labels
-    agree better with the line above or below.
+    `columns` has the labels and the predicted classes of each column of labels. Three mistakes are
+    found:
+
+    - The labels were sorted alone: they are in alphabetical order, but the lines are not.
+    - The other columns were sorted alone: the old order fits the predictions better.
+    - A cell was inserted or deleted: the lines above or below fit the predictions better.
     """
-    if sheet.is_export:  # in an export, a label is inside the task of its row
+    if sheet.is_export:  # an export keeps labels with their rows
         return
     now = before = 0
     for column, (labels, predicted) in columns.items():
         labelled = [line for line in range(len(sheet)) if labels[line]]
         if np.array_equal(sheet.places, np.arange(len(sheet))):
             cells = [labels[line] for line in labelled]
-            # With many columns, one of them may be sorted by chance.
+            # With many columns, one may be sorted by chance (Bonferroni).
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(
@@ -334,7 +334,7 @@ def require_labels_beside_rows(
                         "move them back"
                     )
             continue
-        # The lines were moved. Compare the labels with the predictions here and at old positions.
+        # The lines were moved: compare the fit of labels at their new and old positions.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])
@@ -351,7 +351,7 @@ def require_labels_beside_rows(
 def _is_shifted(
     labels: Sequence[str], predicted: Sequence[str], step: int, least_chance: float
 ) -> bool:
-    """Return whether labels agree with the classifier far better if they move by `step` lines."""
+    """Return whether labels that move by `step` lines fit the predictions far better."""
     moves = stays = 0
     for line, label in enumerate(labels):
         other = line + step
@@ -364,9 +364,8 @@ def _is_shifted(
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
     """Raise a CovcalError if a kept column, or ``predicted``, has the text of another row.
 
-    `cells` are the kept columns of the sheet's rows in the features file, and `predicted` are the
-    classifier's answers. Numbers are not compared, because a rounded number may equal the number of
-    another row.
+    `cells` and `predicted` are the true cells of these rows. Numbers are not compared, because a
+    rounded number may equal the number of another row.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
@@ -386,13 +385,13 @@ def _is_same_class(label: str, name: str) -> bool:
 
 
 def plain_number(label: str) -> str:
-    """Return a label without the decimals of a whole number, which some programs add (2.0)."""
+    """Remove the decimals of a whole number such as 2.0, which some programs add."""
     whole = _WHOLE.fullmatch(label)
     return whole[1] if whole else label
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels are sorted, ascending or descending, as a spreadsheet sorts them."""
+    """Return whether labels are sorted as a spreadsheet sorts them."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:
@@ -401,7 +400,7 @@ def _is_sorted(labels: Sequence[str]) -> bool:
 
 
 def _arrangements(labels: Sequence[str]) -> float:
-    """Return the number of different orders that these labels can have."""
+    """Return the number of distinct permutations of these labels."""
     logs = math.lgamma(len(labels) + 1)
     logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
     return math.exp(min(logs, 700.0))
@@ -423,11 +422,11 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 
 
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
-    """Add the batch of a sheet to a draw, without labels. Return the draw and the sheet's rows.
+    """Add the batch of a sheet to a draw, without labels.
 
-    A batch is drawn from the rows that earlier batches did not draw, so estimates from a batch need
-    the earlier batches. So batches must be added in the order in which they were drawn. Raises
-    `CovcalError` if the sheet belongs to other data, or if it was drawn before a batch in the file.
+    Return the draw and the sheet's rows. Batches must be added in the order in which they were
+    drawn, because estimates need all earlier batches. Raises `CovcalError` if the sheet belongs to
+    other data, or if a later batch is already in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

@@ -2,12 +2,11 @@
 
 Either a complete new file replaces the old file, or nothing changes. The new file stores the sha256
 of the file without labels. So calibrations and adapted files of the old file also belong to the new
-file. The labels by people are stored separately from the labels that ``evaluate`` reads
+file. These labels are stored separately from the labels that ``evaluate`` reads
 (`covcal_cli.labels.draws`).
 
-Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that
-`covcal pick` wrote. The labels of all sheets are collected. If two people disagree about a row, the
-user says which label counts.
+Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
+pick` wrote. If two people disagree about a row, the user says which label counts.
 
 If rows can have several labels, the same rows are drawn for all labels, and a sheet has a column
 for each label. Everything else is done separately for each label.
@@ -42,14 +41,14 @@ from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_t
 from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
-_SHOWN = 5  # a message names at most this many rows
+_SHOWN = 5  # maximum number of rows in a message
 
-Votes = Mapping[int, Mapping[int, int]]  # for each row and each sheet, the class of the label
+Votes = Mapping[int, Mapping[int, int]]  # class of each label, by row and sheet
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of labellers on the rows with labels by two or more people."""
+    """The agreement of labellers, on rows with two or more labels."""
 
     rows: int
     agreed: int  # number of rows on which all labellers agree
@@ -64,22 +63,22 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Labelling:
-    """The result of ``covcal label``: the numbers of added labels and of missing labels.
+    """The result of ``covcal label``.
 
-    If rows can have several labels, the numbers are sums over the labels.
+    If rows can have several labels, numbers of rows are sums over the labels.
     """
 
-    new: int  # Number of rows that had no label before, and now have a label.
-    replaced: int  # Number of rows whose label changed.
+    new: int  # Number of rows with a new label.
+    replaced: int  # Number of rows with a changed label.
     labelled: int  # Number of drawn rows with a label.
     empty: int  # Number of drawn rows without a label.
     cells: int  # Number of rows in the sheets.
     empty_cells: int  # Number of rows in the sheets without a label.
     batches: int  # Number of batches in which rows were drawn.
-    for_decision: bool  # Whether the last batch was drawn to prove the promise of a decision.
+    for_decision: bool  # Whether the last batch was drawn with --for.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
     agreement: Agreement | None = None  # None if no row has labels by two people.
-    differing: tuple[str, ...] = ()  # Sentences about the rows on which labellers disagree.
+    differing: tuple[str, ...] = ()  # Sentences on rows with different labels.
     of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # Results of several labels.
 
 
@@ -97,29 +96,27 @@ def label(
     Parameters
     ----------
     path : str or Path
-        The file from which the rows were picked, or the file that `adapt` made from this file.
+        The file from which the rows were picked, or its adapted file.
     sheets : sequence of str or Path
         The CSV files of `pick`, filled in, or exports of annotation tools. Batches must be added in
-        the order in which they were drawn. Sheets of the same batch may contain different rows, or
-        the same rows.
+        the order in which they were drawn. Sheets of the same batch may overlap.
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
-        Accept rows without a label. Until the missing labels follow, the labelled rows are assumed
-        to be a random part of their batch.
+        Accept rows without a label. The labelled rows are then assumed to be a random part of their
+        batch.
     resolve : str, optional
-        The label to use if two sheets disagree, or a sheet and the file. The file's label comes
-        first, then the labels of the sheets in the given order: ``first`` and ``last`` use the
-        first or the last of these labels. ``majority`` uses the most frequent label. ``drop``
-        leaves the row without a label. By default, a disagreement is an error.
+        The label to use if sheets disagree: ``first``, ``last``, ``majority``, or ``drop`` for no
+        label. A label in the file comes before the labels of the sheets. By default, a disagreement
+        is an error.
     force : bool
-        Replace labels in the file by labels of the sheets, and replace an existing output.
+        Replace labels in the file, and an existing output.
 
     Raises
     ------
     CovcalError
-        If a sheet belongs to another file or draw, was changed, or lacks labels; if a label is not
-        a class; or if labellers disagree. Then the file is unchanged.
+        If a sheet belongs to another file, was changed or lacks labels, if a label is not a class,
+        or if labellers disagree. The file is then unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -168,7 +165,7 @@ def label(
 
 
 def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
-    """Return the sheet of each label in `names`, by name; without names, the sheet itself."""
+    """Return the sheet of each label, by name; "" without names."""
     for name in sorted({*sheet.several} ^ {*names}):
         if name in names:
             fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
@@ -188,7 +185,7 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
 def _require_beside_rows(
     files: Mapping[str, FeatureFile], sheet: Sheet, by_label: Mapping[str, Sheet], rows: Rows
 ) -> None:
-    """Raise a CovcalError if cells or labels of a sheet seem to be beside the wrong rows."""
+    """Raise a CovcalError if cells or labels seem to be beside the wrong rows."""
     predicted = {name: predicted_names(file, rows) for name, file in files.items()}
     cells = kept_cells(next(iter(files.values())).require_target(), rows)
     require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
@@ -208,7 +205,7 @@ def _joined(
     *,
     force: bool,
 ) -> tuple[Draw, Labelling]:
-    """Return a draw with the labels of a file and of sheets. `rows` are the rows of each sheet."""
+    """Return a draw with the labels of a file and of sheets, which have the `rows`."""
     before = draw_with_labels(file)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
@@ -244,7 +241,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return a result with sums over the labels in `names`, or the only result without names."""
+    """Return a result with sums over all labels."""
     first = next(iter(of_label.values()))
     if not names:
         return first
@@ -257,7 +254,7 @@ def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labell
 
 
 def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
-    """Return the message for sheets in which some labels are empty."""
+    """Return the message for sheets with empty labels."""
     paths = " and ".join(dict.fromkeys(str(sheet.path) for sheet in sheets))
     empty = {name: part.empty_cells for name, part in labelling.of_label.items()}
     empty = {name: count for name, count in empty.items() if count}
@@ -282,10 +279,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class of a label. If there is no such class, the error names a similar class.
-
-    Case is ignored, unless two classes differ only in case.
-    """
+    """Return the class of a label. Case is ignored, unless two classes differ only in case."""
     same = [name for name in classes.names if name.casefold() == text.casefold()]
     for name in (text, plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
@@ -309,7 +303,7 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
     labellers = []
     for sheet in sheets:
         labeller = 0 if sheet.share is None else sheet.share.labeller
-        while (sheet.number, labeller) in taken:  # two people may have filled in copies of a sheet
+        while (sheet.number, labeller) in taken:  # copies of a sheet, by two people
             labeller += 1
         taken.add((sheet.number, labeller))
         labellers.append(labeller)
@@ -319,10 +313,9 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
     """Return the agreement of labellers; None if no row has two labels.
 
-    `labellers` has each sheet's labeller. Kappa is (a - c) / (1 - c). Here a is the share of pairs
-    of labels that agree, and c is the share that would agree by chance. Two labellers: c follows
-    from the class frequencies of each labeller (Cohen 1960). More labellers: c follows from the
-    class frequencies of all labels (Fleiss 1971).
+    Kappa is (a - c) / (1 - c), where a is the share of pairs of labels that agree, and c is the
+    share expected by chance. It is Cohen's kappa (1960) for two labellers, and Fleiss' kappa (1971)
+    for more. `labellers` has the labeller of each sheet.
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:
@@ -352,9 +345,10 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 
 
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
-    """Return Fleiss' kappa. `counts` has, for each row, the number of its labels by class.
+    """Return Fleiss' kappa.
 
-    Rows may have different numbers of labels, but at least two. Every row counts the same.
+    `counts` has the number of labels by class, for each row. Rows may have different numbers of
+    labels, but have equal weights.
     """
     sizes = [count.total() for count in counts]
     pairs = [
@@ -381,8 +375,7 @@ def _resolved(
 ) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the class of every labelled row, and sentences on rows with different labels.
 
-    `sources` are the file and the sheets. A label in the file counts as the first label of its row.
-    With `force`, the labels of sheets replace the label in the file.
+    `sources` are the file and the sheets.
     """
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
@@ -439,6 +432,6 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
 
 
 def some_of(differing: Sequence[str]) -> str:
-    """Join the sentences about the first rows on which labellers disagree."""
+    """Join the first sentences on rows with different labels."""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return f"{'; '.join(differing[:_SHOWN])}{more}"

@@ -1,44 +1,36 @@
 """Estimate the target accuracy, and metrics of each class, from labels of drawn rows.
 
-The accuracy is a difference estimator (Cassel, Särndal & Wretman 1976; prediction-powered
-inference, Angelopoulos et al. 2023). A forecast p gives every row a probability that the classifier
-is right. The frame is the N rows that could be drawn. The estimate A is the mean of p over the
-frame, plus the weighted mean error of p in the drawn rows. The weight w_i is the number of rows for
-which the drawn row i stands:
+The accuracy A is a difference estimate (Cassel, Särndal & Wretman 1976; prediction-powered
+inference, Angelopoulos et al. 2023). The N rows that could be drawn are called the frame. Let p be
+a forecast of the probability that the classifier is right, and w_i the weight of the drawn row i.
+Then A is the mean forecast, plus its weighted mean error on the drawn rows:
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
-Here s is the score of `labels.score`: the confidence of the classifier after temperature scaling on
-the source. If the file has an aligned forecaster, s is the mean of both confidences. The offset a
-and the slope b are fitted to the labels with the weights w_i. The offset is shrunk towards 0 and
-the slope towards 1, so a useless score does no harm.
+Here s is the score of `labels.score`: a confidence calibrated on the source. The offset a and the
+slope b are fitted to the weighted labels. The offset is shrunk towards 0, and the slope towards 1.
 
-The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. A plain draw of n*
-rows has the same variance V. Here p is the mean of the fitted forecast, and V is the variance of
-the estimate, assuming that the forecast is right. With one to three errors, or one to three right
-rows, normal quantiles give a range that is too narrow. So the upper end comes from the Poisson
-distribution if there are few errors, and the lower end if there are few right rows (Brown, Cai &
-DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
+The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. Here p is the mean
+forecast, and V is the variance of A if the forecast is right. A Poisson quantile replaces the upper
+end if there are one to three errors, and the lower end if there are one to three right rows (Brown,
+Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
-The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 shifts
-of the half named `choose` of ``examples/research/benchmark``.
+The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
+shifts of ``examples/research/benchmark``.
 
-Precision, recall and other metrics are estimated in the same way. Every row of the frame has a
-probability p of the class. This probability is computed with the temperature and the offset that
-`posterior` fits to the labels. Let y_i be 1 if the label of the drawn row i is the class, else 0.
-Each cell of the confusion matrix is then a difference estimate: the sum of p over the frame, plus
-the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums. Let g_i be the
-derivative of the metric by y_i. Then the variance of the metric is (delta method; Särndal, Swensson
-& Wretman 1992, section 5.5)
+Precision, recall and other metrics are estimated in the same way. Let p be the probability of a
+class, with the temperature and the offset of `posterior`. Let y_i be 1 if row i has this class,
+else 0. Each cell of the confusion matrix is a difference estimate: the sum of p over the frame,
+plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums, with the
+derivative g_i by y_i. By the delta method, its variance is (Särndal, Swensson & Wretman 1992,
+section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
 where v_i is the factor of the design (`Draw.variances`). The interval is Wilson's (1927), with the
-number of rows for which a share would have this variance. A metric is estimated only if there are
-at least `LEAST_LABELS` labelled rows of each kind that the metric `needs`, such as positives.
-
-On 51 shifts of `choose` (50 to 500 labels, 3 draws each), these intervals contained the metric of
-all rows in 91 to 97 % of the cases.
+effective sample size for V. A metric needs at least `LEAST_LABELS` labelled rows of each kind, such
+as positives. On 51 development shifts (50 to 500 labels, 3 draws each), 91 to 97 % of these
+intervals contained the metric of all rows.
 """
 
 import math
@@ -74,11 +66,11 @@ LEVEL = 0.95
 ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # Forecasts are at least this far from 0 and 1.
-_HALVINGS = 60  # So many halvings make a range of length 3 as short as rounding errors.
-_FEW = (1, 2, 3)  # For these numbers of events, the interval's end is a Poisson quantile.
+_HALVINGS = 60  # Number of bisection steps.
+_FEW = (1, 2, 3)  # Numbers of errors that need a Poisson quantile.
 LEAST_LABELS = 5
-# The effective number of rows of a metric is at most this many times its number of labels.
-# Without this limit, wrong probabilities could make an interval too narrow.
+# Maximum ratio of effective sample size to number of labels. Without a limit, wrong probabilities
+# could make an interval too narrow.
 _MOST_GAIN = 4
 _SAMPLED = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 _COUNTED = (
@@ -93,7 +85,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
     - `file`: the open file that holds the rows.
     - `draw`: at least one labelled row, and the frame.
     - `level`: confidence level of the interval.
-    - `seed`: if there are many source rows, draws a part of them for temperature scaling.
+    - `seed`: for subsampling.
     """
     of_frame, of_drawn = (score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows))
     right = draw.right(file.require_target().logits(draw.rows))
@@ -103,12 +95,11 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
 def difference_estimate(
     draw: Draw, right: Float64s, of_frame: Float64s, of_drawn: Float64s, *, level: float = LEVEL
 ) -> Estimate:
-    """Estimate the accuracy on a frame of rows, from the labels of rows drawn from this frame.
+    """Estimate the accuracy on a frame of rows, from the labels of drawn rows.
 
     - `draw`: at least one row.
-    - `right`, (n,): 1 for each drawn row where the classifier is right, else 0.
-    - `of_frame`, (m,): the scores of a sample of the frame. A score is an estimate of the
-      probability that the classifier is right.
+    - `right`, (n,): 1 for each right drawn row, else 0.
+    - `of_frame`, (m,): the scores of a sample of the frame.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
     """
@@ -130,9 +121,11 @@ def accuracy_and_size(
     of_frame: Float64s,
     of_drawn: Float64s,
 ) -> tuple[float, float]:
-    """Return the accuracy A and the effective sample size n*, infinite if every row is labelled.
+    """Return the accuracy A and the effective sample size n*.
 
-    - `weights`, `variances`, (n,): these properties of `Draw` for the drawn rows.
+    If all rows have labels, n* is infinite.
+
+    - `weights`, `variances`, (n,): properties of `Draw`.
     - `population`: N, the number of rows of the frame.
     - `right`, `of_frame`, `of_drawn`: as in `difference_estimate`.
     """
@@ -147,11 +140,7 @@ def accuracy_and_size(
 
 
 def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tuple[float, float]:
-    """Return Wilson's interval of the accuracy, corrected if few rows are right, or few wrong.
-
-    The lower end comes from the Poisson distribution if few rows are right, and the upper end if
-    few rows are wrong.
-    """
+    """Return Wilson's interval of the accuracy, corrected if few rows are right or wrong."""
     low, high = wilson(accuracy, size, level)
     hits = int(right.sum())
     misses = len(right) - hits
@@ -165,10 +154,7 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level.
-
-    The bound is one-sided.
-    """
+    """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level."""
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
         mean = (low + high) / 2
@@ -178,7 +164,7 @@ def _poisson_end(events: int, level: float) -> float:
 
 
 def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float64s:
-    """Fit a line to the log odds that the classifier is right, given the log odds `scores`."""
+    """Return offset and slope of a logistic regression of `right` on `scores`."""
     inputs = np.stack([np.ones_like(scores), scores])
     centre, precision = np.array([0.0, 1.0]), np.array([_OFFSET_SPREAD**-2, _SLOPE_SPREAD**-2])
 
@@ -191,16 +177,16 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # if the fit fails, use the scores unchanged
+    return centre if fit is None else fit  # if the fit fails, use the scores
 
 
 @dataclass(frozen=True)
 class LabelSpread:
-    """A metric that is estimated from labels, with the moments from which its variance follows."""
+    """A metric estimated from labels, with the moments for its variance."""
 
     value: float
-    labels: int  # Number of labelled rows from which the metric is estimated.
-    design: Float64s  # (n,), v n / (n - 1), where v is the factor of the design.
+    labels: int  # Number of labelled rows.
+    design: Float64s  # (n,), v n / (n - 1), with v from `Draw.variances`.
     # The variance of a mean over classes needs both moments.
     first: Float64s  # (n,), mean of g y, where y is 1 with probability p.
     second: Float64s  # (n,), mean of g^2 y.
@@ -218,7 +204,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over all classes; `others` has the same metric for all other classes."""
+        """Return the mean over this class and the classes of `others`."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -241,7 +227,7 @@ def metrics_by_labels(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on all rows that could be drawn, and then on each group of these rows.
+    """Estimate metrics on all rows that could be drawn, and then on each group.
 
     - `draw`: the labelled rows.
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
@@ -249,8 +235,8 @@ def metrics_by_labels(
     - `scaling`: the calibration that was fitted to the labels.
     - `accuracy`: the accuracy estimated from the labels.
     - `wanted`: metrics and classes, as in `expected_metrics`.
-    - `groups`: the groups of the rows in `frame`, then the groups of the labelled rows.
-    - `costs`, (K, K): the cost of a row by its true class and its predicted class.
+    - `groups`: the groups of the rows in `frame` and `drawn`.
+    - `costs`, (K, K): costs by true and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -306,7 +292,7 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Return the mean cost of the rows `inside`, estimated as a share of the largest cost."""
+        """Estimate the mean cost of the rows `inside`."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

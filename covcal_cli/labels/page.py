@@ -31,11 +31,11 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
     from covcal_cli.data.domain import RowShape
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person to label.
-_LONG = 60  # A column of longer texts, or of several lines, is shown as text, not in the table.
-_FILE = Path("page")  # The path that `document_text` asks for, although a page contains no paths.
+_LONG = 60  # Longer texts are not shown in the table.
+_FILE = Path("page")  # For `document_text`; a page contains no paths.
 LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
-_MOST_BYTES = 24_000  # Limit of a thumbnail; 60 thumbnails in base 64 then take less than 2 MB.
-_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities, tried until the image is small enough.
+_MOST_BYTES = 24_000  # Limit of a thumbnail: 60 thumbnails take less than 2 MB.
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities to try, until the image is small enough.
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -44,10 +44,11 @@ _THREADS = 4
 def write_page(
     path: Path, sheet: Sheet, classes: Sequence[str], images: str | Path | None, *, force: bool
 ) -> Mapping[str, str]:
-    """Write the page of a sheet. Return, for each row with an unreadable image, the reason.
+    """Write the page of a sheet.
 
-    `images` are the target's images. Without images, the page shows the columns of each row. Raises
-    `CovcalError` if the images belong to other rows, or the page cannot be written.
+    Return the reasons of unreadable images by row id. `images` are the target's images. Without
+    images, the page shows the columns of each row. Raises `CovcalError` if the images belong to
+    other rows, or the page cannot be written.
     """
     pictures = pictures_of(images, sheet.ids)
     facts = fact_columns(sheet)
@@ -82,10 +83,10 @@ def page(
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels, without repetition.
-    - `pictures`: the image of each row as a data URI. The URI is empty if the image could not be
-      read. Without images, every entry is None, and the page shows only the rows' cells.
+    - `pictures`: the image of each row as a data URI; "" if unreadable, None without images.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
-    - `texts`, `numbers`: columns that the page shows as texts of several lines, and in a table.
+    - `texts`: columns to show as text, because their cells are long.
+    - `numbers`: columns to show in a table.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     names = [unescaped(column) for column in columns]
@@ -103,7 +104,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores the labels under this digest, so labels of other tables stay separate.
+    # The browser stores the labels of each table under its digest.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -124,7 +125,7 @@ def page(
 
 
 def _source(text: str) -> str:
-    """Return the hash by which a security policy allows an inline script or style."""
+    """Return the hash of an inline script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
@@ -132,14 +133,14 @@ def _source(text: str) -> str:
 class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
-    uris: Sequence[str | None]  # Data URI of each row; empty if unreadable, None without images.
-    unreadable: Mapping[str, str]  # By id of the row, the reason why its image could not be read.
+    uris: Sequence[str | None]  # Data URIs; "" if unreadable, None without images.
+    unreadable: Mapping[str, str]  # Reasons of unreadable images by row id.
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
-    """Return thumbnails of the rows with these ids, in the order of the ids.
+    """Return thumbnails of the rows with these ids.
 
-    - `images`: the data of the rows: a folder of images, shards, or a file that holds images.
+    - `images`: a folder of images, shards, or a file that holds images.
     - `ids`: the ids of the rows in the features file.
 
     Raises `CovcalError` if the data contain no images, or not all of the ids.
@@ -167,7 +168,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that turns an image into a data URI, not into numbers."""
+    """An `ImagePipeline` that turns an image into a data URI."""
 
     row_shape: "RowShape" = (1,)
     dtype = "object"

@@ -1,12 +1,10 @@
 """``covcal pick``: draw target rows for a person to label, with known probabilities.
 
-No target label is read, and the features file is not changed. The sheet (a CSV or the tasks of an
-annotation tool) holds everything that `covcal label` needs. Rows of earlier batches are not drawn
+No target label is read, and the features file is not changed. The sheet (a CSV or tasks of an
+annotation tool) holds all facts that `covcal label` needs. Rows of earlier batches are not drawn
 again. The labels of earlier batches are in the file, or the user gives their sheets. The module
-`labels.draws` explains how rows are drawn.
-
-Only a score and a predicted class are in memory for every row. Everything else is computed in
-parts.
+`labels.draws` explains how rows are drawn. Only scores and predicted classes are held in memory for
+all rows.
 
 If rows can have several labels, the same rows are drawn for all labels. The module `labels.score`
 explains the scores of such rows.
@@ -86,11 +84,10 @@ class PickSettings:
     """The settings of ``covcal pick``."""
 
     rows: int = 50  # Number of rows to draw.
-    labellers: int = 1  # Number of people who label rows; each person gets a sheet.
+    labellers: int = 1  # Number of people who label rows.
     overlap: int = 0  # Number of rows that all labellers get.
     seed: int = 0
-    # Splits to draw from. By default, a first batch is drawn from training and validation rows.
-    # A later batch is drawn from the splits of the first batch.
+    # Splits to draw from. Default: the splits of the first batch, or else train and validation.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -112,27 +109,27 @@ DEFAULTS = PickSettings()
 
 @dataclass(frozen=True)
 class PickReport:
-    """The drawn rows, and the expected interval of the accuracy from their labels.
+    """The drawn rows, and the expected precision of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval. If rows can have several labels, half
-    widths are root mean squares over the labels.
+    A half width is half the width of the 95 % interval. With several labels, it is the root mean
+    square over the labels.
     """
 
     sheet: Sheet  # All drawn rows.
-    sheets: tuple[Sheet, ...]  # The sheet of each labeller; only `sheet` if there is one labeller.
+    sheets: tuple[Sheet, ...]  # The sheet of each labeller.
     pages: tuple[Path, ...]  # The written pages, in the order of the sheets.
-    classes: tuple[str, ...]  # The allowed labels; if rows can have several labels, their names.
+    classes: tuple[str, ...]  # The allowed labels, or the names of several labels.
     before: int  # Number of rows drawn by earlier batches.
-    # Half width with the labels of this batch, and of all batches, if scores are about right.
+    # Half width with the labels of this batch, and of all batches, if the scores are right.
     half_width: float
     half_width_of_all: float
-    # Half width with the labels of all batches in the worst case: useless scores, accuracy 1/2.
+    # Half width of all batches in the worst case: useless scores and an accuracy of 1/2.
     half_width_at_worst: float
-    unreadable: Mapping[str, str]  # by id of the row, the reason why its image could not be read
+    unreadable: Mapping[str, str]  # reasons of unreadable images by row id
 
     @property
     def mean_error(self) -> float:
-        """The expected absolute error of the accuracy, from the labels of all batches."""
+        """The expected absolute error of the estimated accuracy."""
         return self.half_width_of_all / Z * _MEAN_OF_SIZE
 
 
@@ -164,20 +161,20 @@ def pick(
         interface in .xml. A name that ends in .jsonl gives tasks for doccano.
     settings : PickSettings
     calibration : str or Path, optional
-        The cal.json whose confidence is the score by which rows are drawn.
+        A cal.json, whose confidence is used as the score of rows.
     networks : str or Path, optional
         The adapted file with the networks, if the calibration scales aligned logits and `path` is a
         features file.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target's images, as `extract` got them. The page shows these images. If the ids are
-        paths in this folder, the sheet has a column ``path``.
+        The target's images, as `extract` got them, to show them on the page. If the ids are paths
+        in this folder, the sheet has a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        A decide.json whose promise the labels shall prove. Rows that the decision may accept are
-        drawn with equal probability, and other rows are rarely drawn.
+        A decide.json whose promise the labels shall prove. Rows that may be accepted are drawn with
+        equal probability, and other rows are rarely drawn.
     predictions : bool
         Whether the CSV shows the classifier's answers. The page shows the answers only when the
         reader asks.
@@ -281,7 +278,7 @@ def pick(
             np.arange(n),
             [paths[row] for row in strata],
             cells,
-            # If the question is whether a prediction is right, the person must see the prediction.
+            # To judge whether a prediction is right, a person must see it.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
             several={name: [""] * n for name in names},
@@ -323,7 +320,7 @@ def pick(
 
 
 class _Frame:
-    """The rows that can be drawn: their scores and predicted classes, in little memory."""
+    """The rows that can be drawn, with their scores and predicted classes."""
 
     def __init__(
         self,
@@ -336,9 +333,9 @@ class _Frame:
         self._scored, self._splits, self._before = scored, splits, before
         self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
-        # Most scores are near 1, and 32 bits store "score minus 1" more exactly.
+        # Most scores are near 1, so "score minus 1" needs fewer bits.
         self._less = 0.0 if self._is_exact else 1.0
-        # Rows are drawn in this order: random, by score, or (if both are False) by similarity.
+        # The order of rows: random, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
         self.variance = 0.0  # `_variance` of all rows, known after the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
@@ -366,7 +363,7 @@ class _Frame:
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
-        """Draw rows. Return the rows, in the order of the draw, and their scores."""
+        """Draw rows. Return the rows, in order, and their scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -391,7 +388,7 @@ class _Frame:
         return rows, right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return the rows in the order of the line from which they are drawn, in parts."""
+        """Return the order in which rows are laid along the line, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
@@ -399,12 +396,11 @@ class _Frame:
         return order_of_likeness(self._keys, self._predictions)
 
     def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
-        """Return how to draw rows for a decision: a description, and a function of the score.
+        """Return a description of a draw for a decision, and its inclusion probabilities by score.
 
-        The function returns the probability of drawing a row. The score is the confidence by the
-        decision's calibration. A decision that only makes sets needs a random draw from all rows.
-        For other decisions, rows are drawn in the order of their scores. Then the number of drawn
-        rows above a threshold hardly depends on chance. `batches` are the earlier batches.
+        A decision that only makes sets needs a random draw from all rows. For other decisions, rows
+        are drawn in the order of their scores. This makes the number of drawn rows above a
+        threshold nearly constant. `batches` are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
@@ -436,9 +432,9 @@ class _Frame:
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
     """Return the variance of the estimated number of right rows, if the scores are right.
 
-    This is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982).
+    The variance is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982).
     """
-    # Scores near 0 or 1 are overconfident, so they are clipped as in the estimate from labels.
+    # Clip scores, as in the estimate from labels.
     doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
     return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 
@@ -446,7 +442,7 @@ def _variance(scores: Float64s, inclusion: Float64s) -> float:
 def _require_csv(
     path: Path, suffix: str, page: str | Path | None, decision: str | Path | None
 ) -> None:
-    """Raise a CovcalError if the output or the draw is only for rows with one label."""
+    """Refuse options that do not work with several labels."""
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
@@ -461,7 +457,7 @@ def _require_csv(
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:
-    """Return the labellers' files, NAME-1, NAME-2, ...; or the path itself for one labeller."""
+    """Return NAME-1, NAME-2, ... for several labellers, or the path itself for one."""
     if labellers == 1:
         return [path]
     return [
@@ -490,7 +486,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits from which rows are drawn, which are the same for all batches of a file."""
+    """Return the splits from which rows are drawn: the same for all batches of a file."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -503,7 +499,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return the size of each earlier batch, and the variance of its estimate."""
+    """Return size and variance of each earlier batch."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
@@ -514,7 +510,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean estimate; batches are weighted by their size."""
+    """Return the standard deviation of the mean of batches, weighted by size."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 
@@ -528,5 +524,5 @@ def _ids(target: Domain, rows: Rows) -> list[str]:
 
 
 def _path(images: Path, row_id: str) -> str:
-    """Return the path of the image with this id in a folder; empty if there is no such file."""
+    """Return the path of the image with this id; "" if there is no such file."""
     return str(images / row_id) if (images / row_id).is_file() else ""

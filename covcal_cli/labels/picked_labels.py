@@ -1,8 +1,7 @@
 """Read the labels that a person gave to the rows of `covcal pick`.
 
-Only this module reads these labels. The labels by people are stored separately from
-``/target/labels``. Code that may use labels by people imports this module, and still cannot reach
-the labels that ``evaluate`` reads. A test lists the modules that import this module.
+Only this module reads these labels, and a test lists the modules that import it. The labels for
+``evaluate`` are stored elsewhere, in ``/target/labels``.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the draw in a file with only its labelled rows, and its frame; None without labels.
+    """Return the labelled rows of the draw in a file, with the frame; None without labels.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -41,7 +40,7 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
-    """Return a draw with only its labelled rows, and with its frame; None without labels."""
+    """Return the labelled rows of a draw, with the frame; None without labels."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)
@@ -51,12 +50,10 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     """Join the draws of several files into the draw of a file with all their rows.
 
-    The first batches of all files become the first batch of the joined file, and so on. A row keeps
-    the probability with which it was drawn. The strata of a file are numbered after the strata of
-    earlier files. A file that lacks a batch is refused, because its rows had no chance to be drawn
-    in this batch.
+    Batches with the same number are joined. Rows keep their inclusion probabilities. A file that
+    lacks a batch is refused, because its rows had no chance to be drawn.
 
-    `rows` has, for each file, the numbers of its target rows in the joined file, ascending.
+    `rows` has the numbers of each file's target rows in the joined file, ascending.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)
@@ -86,7 +83,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         return np.concatenate(columns)[order]
 
     draws_of_files = [draw for _, draw, _ in parts]
-    # For each file and batch: the number of rows that earlier files have in this batch.
+    # Number of rows in earlier files, by file and batch.
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(

@@ -1,31 +1,26 @@
 """Fit a temperature and an offset to a few labels, and estimate the ECE from them.
 
-The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). T is the
-temperature, and a is an offset of the log odds. The fit is Bayesian, and has these parts:
+The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). The temperature
+T and the offset a of the log odds are fitted by Bayes' rule:
 
-1. **Prior of the accuracy.** The accuracy is assumed to equal the mean confidence m(T, a) over the
-   rows that could be drawn. The prior is Student's t with 2 degrees of freedom, centred at the
-   estimate without labels (`consensus.combined`). The width of the prior is 3 points if the
-   estimators are at most 10 points apart, else 8 points. These widths are the errors of the
-   estimate on the half named `choose` of the benchmark.
-2. **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4, for this
-   reason. If two calibrations have the same mean confidence, the calibration whose confidence
-   varies less is usually better after a shift.
-3. **Likelihood.** Each labelled row multiplies the density by a factor, raised to the power of the
-   row's weight. The factor is c if the classifier is right, else 1 - c. Weights have mean 1. A row
-   that was drawn with a small probability stands for many rows, and has a large weight.
-4. **Result.** The offset a is set to its posterior mean. T is the temperature at which the mean
-   confidence is the posterior mean of the accuracy.
+1. **Prior of the accuracy.** The mean confidence m(T, a) should equal the accuracy. The prior is
+   Student's t with 2 degrees of freedom, centred at the estimate without labels
+   (`consensus.combined`). Its width is 3 points if the estimators agree, else 8 points: the errors
+   of the estimate on the benchmark's development shifts.
+2. **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4. A
+   positive offset makes the confidence vary less, which is usually better after a shift.
+3. **Likelihood.** A labelled row has the likelihood c if the classifier is right, else 1 - c. The
+   exponent of this likelihood is the row's weight. Weights have mean 1.
+4. **Result.** The offset a is its posterior mean. T gives a mean confidence equal to the posterior
+   mean of the accuracy.
 
-`label_ece` estimates the ECE of a calibration from the same labels. Bins of a few rows are useless:
-with 50 labels and a well calibrated confidence, the binned ECE is about 15 %. So a curve is fitted
-instead: rows with confidence c are right with probability sigmoid(a + b logit(c)). The prior says
-that the calibration error is small (a has mean 0 and standard deviation 1, b has mean 1 and
-standard deviation 0.5). The prior and the weighted labels give a distribution of (a, b). Each (a,
-b) gives a mean distance over the rows, E|c - sigmoid(a + b logit(c))|. The mean of this distance is
-the estimated ECE. The interval ends at the 95 % quantile of the distance, and begins at the
-smallest distance among the most probable (a, b). If a calibration was fitted to a row, the
-confidence of this row must come from a fit without it (cross-fitting).
+`label_ece` estimates the ECE from the same labels. Bins of a few rows are useless: with 50 labels,
+the binned ECE of a perfect confidence is about 15 %. So a curve is fitted instead: rows with
+confidence c are right with probability sigmoid(a + b logit(c)). The prior is normal: a has mean 0
+and standard deviation 1, b has mean 1 and standard deviation 0.5. The posterior of (a, b) gives a
+distribution of the ECE, E|c - sigmoid(a + b logit(c))|. Its mean is the estimate, and its 95 %
+quantile is the upper end of the interval. The lower end is the smallest ECE among the most probable
+(a, b).
 """
 
 import math
@@ -40,31 +35,29 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
-_MAX_AGREEING = 0.1  # estimators agree if they are at most this far apart
+_MAX_AGREEING = 0.1  # estimators agree within this distance
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
-MAX_FRAME = 1000  # A mean confidence is computed from at most this many rows.
-_PARTS = 200  # Rows are divided by confidence into this many parts; a row stands for each part.
+MAX_FRAME = 1000  # Maximum number of rows for a mean confidence.
+_PARTS = 200  # Number of quantiles of the confidence that represent all rows.
 _RANGE = 5e-3, 2e2  # Range of T, divided by the scale of the logits.
 _POINTS = 33, 25  # Number of grid points of T, and of the offset.
 _REACH = 4.0  # Range of the offset, in standard deviations of the prior.
 _PASSES = 3
-_FORGOTTEN = 12.0  # Grid points are left out if their log density is this far below the peak.
-_LARGEST = 30.0  # Log odds are limited to this size.
+_FORGOTTEN = 12.0  # Largest distance of the log density from its peak.
+_LARGEST = 30.0  # Limit of log odds.
 _MIN_EXCESS = 0.01
 
 
 def posterior(
     frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None
 ) -> tuple[Scaling, float]:
-    """Return the scaling that is fitted to labels and a prior, and the posterior accuracy.
+    """Return the scaling fitted to labels and a prior, and the posterior mean of the accuracy.
 
-    - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn; a few
-      thousand rows are enough.
+    - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `prior`: the estimate without labels, with its check `estimators disagree`. Without a prior,
-      every accuracy has the same probability.
+    - `prior`: the estimate without labels. Without it, the prior of the accuracy is uniform.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -76,7 +69,7 @@ def posterior(
         (OFFSET - reach, OFFSET + reach),
     ]
     lowest, highest = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (len(frame) + 1)
-    # With many labels the peak is narrow, so each pass makes a finer grid around the peak.
+    # Each pass refines the grid around the peak, which is narrow with many labels.
     for _ in range(_PASSES):
         log_ts, offsets = (
             np.linspace(*pair, points) for pair, points in zip(ends, _POINTS, strict=True)
@@ -91,7 +84,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # Without this factor, all log T would be equally probable, not all accuracies.
+        # Jacobian: the grid is uniform in log T, but the prior in the accuracy.
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)
@@ -118,10 +111,7 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Divide the rows into equal parts by log odds, and return the middle of each part.
-
-    The result equals that of ``np.quantile``, bit for bit, in a seventh of the time.
-    """
+    """Return quantiles of the log odds, as ``np.quantile`` does in seven times the time."""
     ordered = np.sort(_odds(frame, log_t))
     place = (np.arange(_PARTS) + 0.5) / _PARTS * (len(ordered) - 1)
     before = place.astype(np.intp)
@@ -137,7 +127,7 @@ _ECE_POINTS = 61, 41
 _ECE_REACH = 3.5  # range of the grid, in standard deviations of the prior
 _LEVEL = 0.95
 _NEAREST = 1e-6
-_ECE_PARTS = 100  # rows are divided by confidence into this many parts
+_ECE_PARTS = 100  # number of quantiles of the confidence that represent all rows
 
 
 def label_ece(
@@ -146,7 +136,7 @@ def label_ece(
     """Estimate the ECE of a confidence. Return the ECE, as a fraction, and its interval's ends.
 
     - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
-    - `confidence`, (n,): the confidence of each labelled row, from a fit without its label.
+    - `confidence`, (n,): the cross-fitted confidence of each labelled row.
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier is right, else 0.
     """
@@ -173,8 +163,7 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A lower quantile of the distance would be above 0 even if the ECE is 0.
-    # So the lower end is the smallest distance among the most probable (a, b).
+    # A lower quantile of the ECE would be above 0 even for a perfect confidence.
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
     low = float(distances.ravel()[inside].min())
@@ -182,6 +171,6 @@ def label_ece(
 
 
 def folds(n: int, seed: int) -> tuple[int, Integers]:
-    """Return the number of folds, and the fold of each of n rows. Folds have about equal sizes."""
+    """Return the number of folds, and the fold of each of n rows."""
     parts = min(FOLDS, n)
     return parts, np.random.default_rng(seed).permutation(np.arange(n) % parts)

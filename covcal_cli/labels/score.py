@@ -1,11 +1,10 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
 `covcal pick` draws rows by their scores, and the estimate of the accuracy from labels uses scores
-too. The score is the confidence in the predicted class. The confidence comes from a calibration if
-the user gives one, else from temperature scaling on labelled source validation rows. If the file
-has an aligned forecaster, the score is the mean of the classifier's confidence and the aligned
-forecaster's confidence. On the shifts of the half named `choose`, the accuracy estimated from 50
-labels is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
+too. The score is the calibrated confidence in the predicted class. Without a calibration, it comes
+from temperature scaling on the source. If the file has an aligned forecaster, the score is the mean
+of both confidences. On the benchmark's development shifts, the accuracy estimated from 50 labels is
+wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
@@ -37,10 +36,7 @@ class Scores(NamedTuple):
 
 
 def score(file: FeatureFile, rows: Rows, *, seed: int) -> Scores:
-    """Return the scores of target rows, without a calibration.
-
-    If there are many source rows, `seed` draws a part of them for temperature scaling.
-    """
+    """Return the scores of target rows, without a calibration. `seed` is for subsampling."""
     blocks = score_blocks(file, rows, forecasters_of(file, None, seed))
     parts = [(np.empty(0, dtype=np.int64), np.empty(0)), *blocks]
     return Scores(*map(np.concatenate, zip(*parts, strict=True)))
@@ -60,19 +56,17 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
-# Open files with the forecasters of their scores: one file, or a file for each of several labels.
+# Open files with their forecasters: one file for each label.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
-    If rows can have several labels, the number of predicted labels replaces the class. The score s
-    is at least 1/2, and s (1 - s) is the mean over labels l of s_l (1 - s_l). So `covcal pick`
-    draws a row with a probability in proportion to the square root of this mean. If the scores are
-    right, no other draw gives a smaller variance of the estimated accuracies, averaged over labels.
-    The proof uses the inequality of Cauchy and Schwarz, as for one label. For a single label, the
-    share `FLOOR` limits the increase of the variance.
+    With several labels, the prediction is the number of predicted labels. The score s is chosen so
+    that s (1 - s) is the mean of s_l (1 - s_l) over labels l. If the scores s_l are right, a draw
+    by s minimises the variance of the accuracy, averaged over labels (by the Cauchy-Schwarz
+    inequality).
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:
@@ -93,7 +87,7 @@ def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
 
 
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
-    """Return the forecasters, with their temperatures, whose mean confidence is the score."""
+    """Return the forecasters whose mean confidence is the score."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if scaled is not None:
         names = [name for name in names if name not in scaled.scaling.temperatures]
@@ -146,12 +140,12 @@ def words_of_labels(count: int) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Describe a draw for a decision, which rarely draws rows below a threshold of confidence."""
+    """Describe a draw for a decision, which rarely draws rows below a threshold."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold from the description of a draw for a decision; None for other draws."""
+    """Return the threshold of a draw for a decision; None for other draws."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
@@ -167,7 +161,7 @@ def code_of(words: str) -> str:
 
 
 def words_of(code: str) -> str | None:
-    """Return the description of a score from its code, or None if the text is not a code."""
+    """Return the description of a score from its code, or None."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if re.fullmatch(r"l[1-9]\d{0,8}", code):

@@ -1,18 +1,16 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
-A spreadsheet may sort single columns, round numbers, or lose lines. So the cell in the column
-``draw`` proves to which row a line belongs. This cell contains the line's position in the sheet,
-the stratum, the exact probability of the draw, and the confidence. The cell ends with a hash of
-these numbers, of the row's id, and of the facts about the draw. In the first line, the cell also
-contains the facts about the draw. The module `filled_sheet` reads sheets.
+A spreadsheet may sort single columns, round numbers, or lose lines. So the column ``draw`` proves
+to which row a line belongs. A cell holds the position of the line, its stratum, inclusion
+probability and confidence, and a hash. In the first line, the cell also holds the facts about the
+draw. The module `filled_sheet` reads sheets.
 
-A sheet also shows the columns that extract kept. Columns that seem to be the classifier's answer
-are hidden by default, because people tend to agree with an answer that they see. A spreadsheet
-reads a text that begins with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before
-such a text, and `unescaped` removes the apostrophe.
+A sheet also shows the columns that extract kept. The classifier's answers are hidden by default,
+because people tend to agree with an answer that they see. A spreadsheet reads a text that begins
+with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before such a text.
 
-If rows can have several labels, the sheet has a column ``label_NAME`` for each label instead of the
-column ``label``. In these columns, a person writes 1 or 0, or nothing if the answer is not known.
+If rows can have several labels, the sheet has a column ``label_NAME`` for each label. A person
+writes 1, 0 or nothing into these cells.
 """
 
 import base64
@@ -39,17 +37,17 @@ from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default file of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-LABEL_PREFIX = "label_"  # If rows can have several labels, a column is called label_NAME.
-CHOICE = "choice"  # The column for labels in CSV files of Label Studio.
-_PROOF_ROWS = 256  # Number of rows whose logits go into the hash of the data.
-_DIGITS = 16  # Number of digits of a sha256 that are used.
+LABEL_PREFIX = "label_"  # Prefix of the columns of several labels.
+CHOICE = "choice"  # The column of labels in Label Studio's CSV.
+_PROOF_ROWS = 256  # Number of rows whose logits are hashed.
+_DIGITS = 16  # Number of hexadecimal digits of a hash.
 HASH_BYTES = 6  # Number of bytes of the hash in a line.
-NUMBERS = ">IdH"  # Format of the packed stratum, probability, and confidence in steps of 0.0001.
+NUMBERS = ">IdH"  # Packed stratum, probability and confidence (in steps of 0.0001).
 STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # A cell with one of these characters must be quoted.
 LETTERS = dict(zip(SPLITS, "tve", strict=True))  # The letters of train, validation and test.
 _CHUNK = 1 << 18  # Number of ids that are searched at a time.
-_HIGHEST = np.uint64(48)  # A shift by this many bits leaves the 16 highest bits of a hash.
+_HIGHEST = np.uint64(48)  # Right shift that leaves the 16 highest bits of a hash.
 
 
 Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of their column
@@ -69,8 +67,8 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw for one of several labellers.
 
-    The lines of a draw are in random order. All labellers get the first lines, on which their
-    agreement is measured. The other lines are divided among the labellers.
+    All labellers get the first lines, on which their agreement is measured. The other lines are
+    divided among the labellers.
     """
 
     labeller: int  # Number of the labeller, from 0.
@@ -78,7 +76,7 @@ class Share:
     overlap: int  # Number of lines that all labellers get.
 
     def places(self, drawn: int) -> Integers:
-        """Return the positions of the share's lines among the `drawn` lines, ascending."""
+        """Return the positions of this share among the `drawn` lines, ascending."""
         everybody = np.arange(min(self.overlap, drawn))
         own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
         return np.concatenate([everybody, own]).astype(np.int64)
@@ -98,7 +96,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The m rows of one batch, as lines of a CSV with their labels."""
+    """The m rows of one batch with their labels: the lines of a CSV."""
 
     path: Path
     number: int  # number of the batch, from 0
@@ -107,16 +105,16 @@ class Sheet:
     ids: Sequence[str]
     inclusion: Float64s  # (m,).
     stratum: Integers  # (m,).
-    predicted: Sequence[str]  # Names of the predicted classes; empty if the CSV hides these names.
-    confidence: Float64s  # (m,), the confidence; the CSV rounds it to steps of 0.0001.
+    predicted: Sequence[str]  # Names of the predicted classes; empty if hidden.
+    confidence: Float64s  # (m,); the CSV rounds it to steps of 0.0001.
     labels: Sequence[str]  # Class names, empty until a person fills them in.
-    places: Integers  # (m,), position of each line in the sheet that `pick` wrote, from 0.
+    places: Integers  # (m,), original position of each line, from 0.
     paths: Sequence[str] = ()  # Paths of the images, if there are any.
     cells: Cells = field(default_factory=dict)  # The columns that extract kept.
-    answers: Collection[str] = ()  # Names of the columns that seem to be the classifier's answer.
+    answers: Collection[str] = ()  # Columns with the classifier's answer.
     shows_answers: bool = False  # Whether the CSV shows the classifier's answers.
-    share: Share | None = None  # The share of one labeller; None if the sheet has all rows.
-    is_export: bool = False  # Whether an annotation tool wrote the file, which may then lack lines.
+    share: Share | None = None  # None if the sheet has all rows.
+    is_export: bool = False  # Whether an annotation tool wrote the file.
     # If rows can have several labels, the cells of each label. Then `labels` is empty.
     several: Cells = field(default_factory=dict)
 
@@ -132,7 +130,7 @@ class Sheet:
     def of_label(self, name: str) -> "Sheet":
         """Return the sheet of one of several labels, with class names as labels.
 
-        Raises `CovcalError` if a cell does not say yes (1), no (0) or nothing.
+        Raises `CovcalError` if a cell is not 1, 0 or empty.
         """
         names = {UNKNOWN_LABEL: "", **dict(enumerate(CLASSES))}
         labels = []
@@ -179,7 +177,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies a file's target; the adapted file has the same hash."""
+    """Return a hash of a file's target, which the adapted file shares."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -195,7 +193,7 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 
 def sheet_text(sheet: Sheet) -> str:
-    """Return the sheet as CSV. If no row has a path, the column ``path`` is left out."""
+    """Return the sheet as CSV."""
     columns = _columns(sheet, fact_columns(sheet))
     lines = [csv_line(map(escaped, columns))]
     lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
@@ -203,12 +201,12 @@ def sheet_text(sheet: Sheet) -> str:
 
 
 def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
-    """Return the sheet as tasks for the annotation tool that the ending of its path names.
+    """Return the sheet as tasks for an annotation tool.
 
     `images` has a data URI for each row, or None.
     """
     facts = fact_columns(sheet)
-    # Tools may lose or reorder tasks, so every task contains the facts about the draw.
+    # Tools may lose or reorder tasks, so every task repeats the facts about the draw.
     columns = _columns(sheet, {}) | {
         "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
     }
@@ -237,7 +235,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the kept columns that the CSV shows, renamed if a name is taken."""
+    """Return the kept columns of the CSV, renamed if a name is taken."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -257,7 +255,7 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
-    """Return a name for a kept column that no other column of the sheet has."""
+    """Return a unique name for a kept column."""
     free = name.strip() or GROUP_PREFIX
     while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
@@ -265,7 +263,7 @@ def _free_name(name: str, others: Collection[str]) -> str:
 
 
 def csv_line(cells: Iterable[str]) -> str:
-    """Return a line of CSV (RFC 4180), in which carriage returns are quoted too."""
+    """Return a line of CSV (RFC 4180)."""
     return ",".join(map(_quoted, cells)) + "\n"
 
 
@@ -298,7 +296,7 @@ def facts_of(batch: Batch, data: str, share: Share | None) -> str:
 
 
 def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash that shows whether the id, numbers and facts of a line fit together."""
+    """Return the hash of the id, numbers and facts of a line."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
@@ -346,7 +344,7 @@ def _hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Zeros at the end of an id do not change the hash.
+        # Hashes ignore zeros at the end of an id.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
@@ -368,7 +366,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of `rows` in each column that extract kept. Rows may be in any order."""
+    """Return the cells of `rows`, in any order, in each column that extract kept."""
     order = np.argsort(rows)
     places = np.argsort(order)
     return {
@@ -378,7 +376,7 @@ def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
 
 
 def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
-    """Return the names of columns that seem to be the classifier's answer, by name or values."""
+    """Return the columns that seem to hold the classifier's answer, by name or values."""
     same = list(predicted)
     return [
         name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
@@ -388,7 +386,7 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
 def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
     """Return the classifier's answer for each row: the predicted class, or the predicted labels.
 
-    If rows can have several labels, `predicted` has the names of the predicted classes by label.
+    `predicted` has the predicted classes by label.
     """
     if len(predicted) == 1:
         return list(*predicted.values())

@@ -1,8 +1,8 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-A test checks that no other code that trains or fits imports this module. covcal promises that
-``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10). The only
-exceptions are rows that the user labelled, and ``--labels N``.
+A test checks that no other code that trains or fits imports this module: ``adapt``, ``estimate``
+and ``calibrate`` see no target labels (MATHEMATICS, section 10). The only exceptions are labels by
+the user, and ``--labels N``.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def target_labels(target: Domain, rows: Rows) -> Labels:
 
 
 def random_labels(path: str | Path, n: int, seed: int = 0) -> Draw:
-    """Draw `n` of the labelled target rows at random, by a seed, from all splits.
+    """Draw `n` labelled target rows at random from all splits.
 
     Raises
     ------

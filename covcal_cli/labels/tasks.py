@@ -1,13 +1,13 @@
 """Write tasks for the annotation tools Label Studio and doccano, and read their exports.
 
 A task has the cells of one line of the sheet. The row's id is called ``row_id``, because both tools
-use ``id`` for numbers of their own. The person reads the cell ``text``.
+use ``id`` themselves. The person reads the cell ``text``.
 
 - Label Studio imports a ``.json`` file, a list of ``{"data": {...}}``, and the labelling interface
-  as XML. Exports of Label Studio as JSON, JSON_MIN and CSV are read. An export may lack tasks that
-  nobody labelled. Several annotators count as several labellers.
-- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. doccano exports the
-  same lines with a key ``label``.
+  as XML. Exports of Label Studio as JSON, JSON_MIN and CSV are read. An export may lack tasks
+  without labels. Each annotator counts as a labeller.
+- For doccano, tasks are a ``.jsonl`` file, whose lines have ``text`` and other keys. Exports add
+  the key ``label``.
 """
 
 import json
@@ -36,8 +36,8 @@ class LabelTable:
 
     path: Path
     columns: Mapping[str, Sequence[str]]
-    is_export: bool = False  # Whether an annotation tool wrote the file, which may then lack lines.
-    one_line_each: bool = False  # Whether the file is a CSV in which no cell has a line break.
+    is_export: bool = False  # Whether an annotation tool wrote the file.
+    one_line_each: bool = False  # Whether the file is a CSV without line breaks in cells.
 
     def place(self, row: int) -> str:
         """Return the place of a row in the file, for messages."""
@@ -48,7 +48,7 @@ class LabelTable:
 
 
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return the text that a person reads: the only column of a row, or a line for each column."""
+    """Return the text of a task: the only column of a row, or a line for each column."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -69,7 +69,7 @@ def label_studio_tasks(
 
 
 def label_studio_interface(classes: Sequence[str], *, has_images: bool) -> str:
-    """Return the interface that the user pastes into the settings of a Label Studio project."""
+    """Return the labelling interface of a Label Studio project."""
     shows = "image" if has_images else "text"
     choices = "\n".join(f"    <Choice value={quoteattr(name)}/>" for name in classes)
     return (
@@ -99,10 +99,10 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
 
 
 def read_tables(path: Path) -> list[LabelTable]:
-    """Read a sheet, tasks or an annotation tool's export. Return one table for each labeller.
+    """Read a sheet, tasks or an annotation tool's export.
 
-    Raises `CovcalError` if the file cannot be read, or if it is not clear which class a person
-    chose.
+    Return one table for each labeller. Raises `CovcalError` if the file cannot be read, or if a
+    label is ambiguous.
     """
     require_file(path, remedy="give the CSV file that covcal pick wrote, or an export of its tasks")
     if path.suffix.lower() not in SUFFIXES:
@@ -148,12 +148,12 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _is_task(item: Any) -> bool:
-    """Return whether an item is a task of Label Studio with annotations (the export JSON)."""
+    """Return whether an item comes from Label Studio's export JSON."""
     return isinstance(item, dict) and isinstance(item.get("data"), dict)
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task for each person who labelled it; if nobody did, yield them once."""
+    """Yield the cells of a task for each person who labelled it, or once if nobody did."""
     cells = _texts(task["data"])
     annotations = [
         annotation
@@ -170,7 +170,7 @@ def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, 
 
 
 def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the chosen class of an annotation of Label Studio; empty if no class was chosen."""
+    """Return the chosen class of an annotation; "" without a choice."""
     results = annotation.get("result")
     chosen = {
         str(result.get("from_name")): result["value"]["choices"]
@@ -183,7 +183,7 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the only label of a row. `chosen` has the choices in each interface element."""
+    """Return the only label of a row. `chosen` has the choices by interface element."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
@@ -229,7 +229,7 @@ def _of_doccano(path: Path, item: Any) -> dict[str, str]:
 
 
 def _texts(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts and numbers of an item as texts, without the annotation tool's own id."""
+    """Return the texts and numbers of an item as texts, without the tool's own id."""
     return {
         name: str(value)
         for name, value in item.items()
@@ -238,7 +238,7 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    """Return one table for each annotator, with all rows and the labels by this annotator."""
+    """Return one table for each annotator, with all rows and the annotator's labels."""
     lines: dict[str, Mapping[str, str]] = {}  # A record of each row, by its cell ``draw``.
     labels: dict[str, dict[str, str]] = {}  # The labels of each annotator, by the cell ``draw``.
     for record in records:
