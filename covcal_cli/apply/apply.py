@@ -1,8 +1,8 @@
 """Write the calibrated probabilities of every row of a file, block by block.
 
-No true label is read. The label of a row is the class that the classifier predicted. Its confidence
-is the calibrated probability of this class. With offsets or adapted features, another class can be
-more probable. `ApplyReport` says in how many rows (MATHEMATICS, section 6).
+No true label is read. The label of a row is the predicted class, and the confidence is its
+calibrated probability. Offsets or adapted features can make another class more probable.
+`ApplyReport` counts these rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # All, train, validation or test.
     confidence_only: bool = False  # Whether to leave out the probabilities of all classes.
-    # Accept a file whose images were preprocessed differently than the calibration's.
+    # Whether to accept images that were preprocessed differently.
     allow_other_preprocessing: bool = False
 
     def __post_init__(self) -> None:
@@ -53,19 +53,19 @@ DEFAULTS = ApplySettings()
 
 @dataclass(frozen=True)
 class ApplyReport:
-    """The result of ``covcal apply``, for the user."""
+    """The result of ``covcal apply``."""
 
     rows: int
-    # mean calibrated confidence, which is an estimate of the accuracy on these rows
+    # mean calibrated confidence: an estimate of the accuracy
     mean_confidence: float
-    label_is_not_top: int  # number of rows in which another class is more probable than the label
+    label_is_not_top: int  # number of rows with a class more probable than the label
     method_used: str
-    temperature: float  # T_f.
-    aligned_temperature: float | None  # For a blend, the temperature T_a of the aligned logits.
-    # The adapted file from whose networks the aligned logits come; None if not needed.
+    temperature: float  # Temperature T_f.
+    aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
+    # The adapted file with the networks; None if not needed.
     networks: Path | None
-    # If rows can have several labels: the mean calibrated probability of each label.
-    # The fields above are then about the first label.
+    # Mean calibrated probability of each label, if rows can have several labels. The fields above
+    # are then about the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -80,9 +80,10 @@ def apply(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> ApplyReport:
-    """Write id, label, confidence and calibrated probabilities of all rows, in the file's order.
+    """Write id, label, confidence and calibrated probabilities of all rows.
 
-    Memory does not depend on the number of rows. Equal input and versions give equal bytes.
+    Rows keep their order. Memory does not depend on the number of rows. Equal inputs and versions
+    give equal bytes.
 
     Parameters
     ----------
@@ -91,15 +92,15 @@ def apply(
     document : str or Path
         The cal.json.
     output : str, Path or binary stream
-        A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, which appears whole or not at all; or a
-        stream, which gets CSV.
+        A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, or a stream for CSV. A file is written
+        completely or not at all.
     settings : ApplySettings
     networks : str or Path, optional
-        For a method on aligned logits, and a file that does not have them: the adapted file with
-        the networks. Default: the adapted file that the calibration names.
+        The adapted file with the networks, if the calibration scales aligned logits and `path` is a
+        features file. Default: the adapted file that the calibration names.
     decision : str or Path, optional
-        A decide.json made with the calibration. The output then also says which rows are accepted,
-        or has a set of classes for each row.
+        A decide.json made with the calibration. The output then also has the accepted rows or the
+        sets of classes.
     force : bool
         Replace an existing output.
     progress : callable, optional
@@ -169,7 +170,7 @@ def _opened(
     decision: str | Path | None,
     progress: ProgressCallback,
 ) -> "_CalibratedRows":
-    """Return the rows of an open file with its calibration, and with the decision if given."""
+    """Return the rows of an open file with their calibration and decision."""
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration,
@@ -205,7 +206,7 @@ class _CalibratedRows:
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
-    n_labels: int = 1  # number of labels whose blocks are in memory at the same time
+    n_labels: int = 1  # number of labels with blocks in memory at the same time
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -237,7 +238,7 @@ class _CalibratedRows:
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
-        # A table with one confidence per row says nothing about the other classes.
+        # With one confidence per row, the other classes are unknown.
         if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
@@ -278,7 +279,7 @@ class _LabelRows:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean probability of each label, which estimates the label's share of the rows."""
+        """The mean probability of each label: the estimated share of rows with the label."""
         first = next(iter(self.labels.values()))
         return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
 
@@ -309,7 +310,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers. For all rows, return a range, because a range needs no memory."""
+    """Return row numbers. A range stands for all rows, because it needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -358,21 +359,21 @@ def calibrated_rows(
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return labels, logits minus the highest logit of their row, and the axis of the classes."""
+    """Return labels, logits minus the row's highest logit, and the axis of the classes."""
     with np.errstate(over="ignore"):  # -inf means a probability of 0
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    # if several classes have the highest logit, the first of them is the label
+    # the label is the first class with the highest logit
     for index in reversed(range(len(distances))):
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(`distances` / T), (m, K). The values of `distances` are overwritten."""
+    """Return softmax(`distances` / T), (m, K). Overwrites `distances`."""
     with np.errstate(over="ignore"):
         # divide in float64, because a very small temperature would be 0 in float32
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")

@@ -3,9 +3,9 @@
 Each format has a function that writes block after block; `FORMATS` lists these functions. Memory
 does not depend on the number of rows.
 
-CSV is written with NumPy. Every line is built as a record of fixed size. Unused bytes of a record
-are 255, a value that never occurs in UTF-8. These bytes are removed from the finished block. This
-takes a sixth of the time of formatting each number, and gives the same text.
+CSV is written with NumPy. Every line is built as a record of fixed size, padded with bytes of 255,
+which never occur in UTF-8. The padding is removed from the finished block. This is six times as
+fast as formatting each number, and gives the same text.
 """
 
 import json
@@ -36,13 +36,13 @@ from covcal_cli.formats.writer import HDF5Writer
 class AppliedRows:
     """A block of m calibrated rows."""
 
-    ids: NDArray[np.bytes_]  # UTF-8, all of the same length.
+    ids: NDArray[np.bytes_]  # UTF-8 bytes of fixed length.
     label_index: Labels  # The classifier's label, which calibration never changes.
     confidence: Float32s  # The calibrated probability of this label.
     probabilities: Float32s | None  # (m, K); None if only the confidence is written.
     # Which rows a decision accepts: (m,), or (m, K) for several labels.
     accept: Booleans | None = None
-    # which classes a decision puts into the set of each row: (m, K)
+    # the classes in the set of each row: (m, K)
     members: Booleans | None = None
 
     def __len__(self) -> int:
@@ -57,21 +57,21 @@ class Layout:
     classes: Sequence[str]  # Names, length K.
     id_dtype: np.dtype[Any]  # The type of `AppliedRows.ids`.
     with_probabilities: bool
-    # names and hashes of the inputs, for formats that can store them
+    # names and hashes of the inputs
     provenance: Mapping[str, str | int | float]
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # Whether ids are integers in the input.
-    # Whether a row can have several of the `classes` as labels. Then no single label is the answer.
+    # Whether a row can have several of the `classes` as labels.
     is_multilabel: bool = False
 
     @property
     def answer(self) -> list[str]:
-        """Names of a table's columns for the classifier's answer."""
+        """Column names for the classifier's answer."""
         return [] if self.is_multilabel else ["label", "label_index", "confidence"]
 
     def columns(self) -> list[str]:
-        """Return the names of a table's columns.
+        """Return the column names of a table.
 
         Columns of probabilities are called ``prob_CLASS``; if two classes have the same name,
         ``prob_0``, ``prob_1`` and so on.
@@ -83,13 +83,13 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Names of a table's columns of text, which stand after the columns of numbers."""
+        """Names of the text columns, which follow the columns of numbers."""
         if self.is_multilabel:
             return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
-        """Return the texts of a block by column. The classes of a set are separated by "|"."""
+        """Return the text columns of a block. The classes of a set are separated by "|"."""
         texts = []
         if block.accept is not None:
             texts += [
@@ -106,8 +106,8 @@ class Layout:
         return texts
 
 
-# Bytes of a row group before compression.
-# With many small groups, the index of the groups would be larger than the rows.
+# Size of a row group before compression. The index of many small groups would be larger than the
+# rows.
 _GROUP_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20  # bytes that are copied at a time into an NPZ
 
@@ -118,7 +118,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of about 32 MiB, and names and hashes of the inputs as JSON."""
+    """Write row groups of about 32 MiB, with names and hashes of the inputs as JSON."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -176,7 +176,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # for each array with rows, the shape of one row
+    # shape of one row, by array
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -215,7 +215,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # the member gets a fixed date, so that the file does not depend on the time
+    # a fixed date, so that the bytes do not depend on the time
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -313,7 +313,7 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # How many numbers are written at a time.
+_BLOCK_VALUES = 1 << 14  # Number of values that are written at a time.
 _SPECIAL = re.compile(rb'[",\n\r]')  # CSV needs quotes around a field with one of these characters.
 _UNUSED = b"\xff"
 _DIGITS = 9  # with this many digits, different float32 numbers have different texts
@@ -323,7 +323,7 @@ _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # The characters before the digits: a comma, or ",0.0".
         ("zeros", "<u2"),  # Two more zeros after the point, for small numbers.
-        ("first", "<u2"),  # The first digit; for a number with an exponent, also the decimal point.
+        ("first", "<u2"),  # The first digit, and the decimal point if there is an exponent.
         ("middle", "<u4"),  # Four digits.
         ("last", "<u4"),  # Four digits.
         ("exponent", "<u4"),
@@ -333,19 +333,19 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts, padded with `_UNUSED`, as integers that consist of the same bytes."""
+    """Pad texts with `_UNUSED`, and return their bytes as integers."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# The parts of a number for each decade: index d means 10^-d <= value < 10^(1-d).
+# Parts of a number by decade d: 10^-d <= value < 10^(1-d).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# For each exponent of a float32: its decade, and where the next decade begins.
+# The decade of each float32 exponent, and the start of the next decade.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -455,10 +455,9 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Some numbers are formatted one by one.
-    # The rounded product may be wrong if the digits after the ninth are near 5000.
-    # It has too many digits if rounding reaches the next decade.
-    # Numbers outside [0, 1] and numbers below the smallest normal float32 have other forms.
+    # Some numbers are formatted one by one: rounding errors matter near a tie (digits 5000 after
+    # the ninth), rounding may reach the next decade, and numbers outside [0, 1] or below the
+    # smallest normal float32 have other forms.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# Margins of harm: the loss above the better baseline's loss.
+# Thresholds of harm, which is the loss minus the better baseline's loss.
 HARMS = (0.01, 0.03, 0.05)
 
 
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The quality of the estimated accuracies, with equal weight for all shifts."""
+    """The errors of the estimated accuracies, with equal weight for all shifts."""
 
     shifts: int
     error: float  # mean |estimate - truth|
@@ -52,7 +52,7 @@ class Comparison:
     records: Mapping[str, tuple[Record, ...]]
 
     def of(self, shifts: Collection[str]) -> "Comparison":
-        """Return the comparison on some shifts."""
+        """Return the comparison restricted to some shifts."""
         if set(shifts) >= set(self.records):
             return self
         return replace(self, records={s: r for s, r in self.records.items() if s in shifts})
@@ -75,12 +75,12 @@ class Comparison:
         }
 
     def score(self, shift: str, method: str) -> float | None:
-        """Return the mean over seeds of the ranking metric, or None."""
+        """Return the mean of the ranking metric over seeds; None if the method did not run."""
         entry = self.shifts[shift].get(method)
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with a minus sign if higher is better; or None."""
+        """Return the score, negated if higher is better; None without a score."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -150,7 +150,7 @@ class Comparison:
         return {shift: comparable.ranks(shift) for shift in self.shifts}
 
     def regret(self, method: str) -> float:
-        """Return the regret of a method: its loss minus the lowest loss, as a mean over shifts."""
+        """Return the mean regret of a method over shifts: its loss minus the lowest loss."""
         by_shift = [self.losses(shift) for shift in self.shifts]
         return statistics.fmean(
             losses[method] - min(loss for name, loss in losses.items() if name != AUTO)
@@ -164,7 +164,7 @@ class Comparison:
         return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
-        """Return the shifts where the harm exceeds `by`, worst shift first."""
+        """Return the shifts with a harm above `by`, worst first."""
         harms = {
             shift: harm
             for shift in self.shifts
@@ -173,18 +173,18 @@ class Comparison:
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the chosen methods with their numbers of seeds, most frequent first."""
+        """Count the methods that were chosen on a shift, most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
     def failed(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Return the failed checks with their numbers of seeds, most frequent first."""
+        """Count the failed checks on a shift, most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         names = (g.name for fit in fits if fit is not None for g in fit.guards if not g.passed)
         return dict(Counter(names).most_common())
 
     def estimate(self, shift: str) -> tuple[float, float, float] | None:
-        """Return the estimated accuracy and its interval, as means over seeds."""
+        """Return the means of the estimated accuracy and its interval over seeds."""
         estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
         if not estimates:
             return None
@@ -193,7 +193,7 @@ class Comparison:
         return accuracy, low, high
 
     def coverage(self, truth: Callable[[Record], float] | None = None) -> Coverage | None:
-        """Return the quality of the estimated accuracies; None without estimates.
+        """Return the errors of the estimated accuracies; None without estimates.
 
         `truth` returns the true accuracy of a run. Default: the accuracy on labelled test rows.
         """
@@ -288,9 +288,10 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare methods on these runs. Each seed may have its own file.
+    """Compare methods on these runs.
 
-    Records have the names of file and seed, so runs with the same seed need different file names.
+    Each seed may have its own file. Records are named after file and seed, so these pairs must be
+    unique.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():

@@ -1,7 +1,7 @@
 """Run one shift of a comparison with one seed: adapt, fit and measure.
 
 Adapted files and records stay in a folder, so that an interrupted comparison continues. A record is
-reused only if the hash of its file, settings and code is the same.
+reused only if its file, settings and code are unchanged.
 """
 
 import hashlib
@@ -99,13 +99,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Fit:
-    """The stored part of a calibration."""
+    """The parts of a calibration that a record stores."""
 
     method_used: str
     reason: str
     forecaster: str
     temperature: Positive
-    ess_share: Share | None  # effective share of source validation rows, or None
+    ess_share: Share | None  # effective sample size as a share of the source validation rows
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
@@ -130,12 +130,12 @@ class Record(Document):
     n: Number  # number of labelled target test rows
     metrics: Mapping[str, Mapping[str, float | None]]
     fits: Mapping[str, Fit]
-    refused: Mapping[str, str]  # Reasons by method that cannot be fitted.
+    refused: Mapping[str, str]  # Methods that cannot be fitted, with the reasons.
     # Estimates of the accuracy, the combined estimate first.
     estimates: tuple[Estimate, ...]
     # Durations of methods and of stages of adapt.
     seconds: Mapping[str, Duration]
-    note: str = ""  # why an earlier record was not used
+    note: str = ""  # why an earlier record is not valid
 
     def __post_init__(self) -> None:
         """Raise ValueError if metrics are impossible or missing."""
@@ -144,8 +144,7 @@ class Record(Document):
         accuracy = self.metrics[NONE].get("accuracy")
         for method, values in self.metrics.items():
             require_possible(f"metrics.{method}", values, self.n)
-            # Methods never change labels, so all have the same accuracy. The benchmark adds methods
-            # without this metric.
+            # Methods never change predictions, so all have the same accuracy.
             if values.get("accuracy", accuracy) != accuracy:
                 raise ValueError(f"metrics.{method}.accuracy differs from metrics.{NONE}.accuracy")
         names = [estimate.name for estimate in self.estimates]
@@ -182,7 +181,7 @@ def finished(
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # Submit only as many runs as there are processes, because waiting runs would start even
+        # Submit only as many runs as there are processes, because queued runs would start even
         # after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
@@ -196,7 +195,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Limit new processes to one thread, unless the user set a number."""
+    """Limit new processes to one thread, unless the user has set another limit."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -332,7 +331,7 @@ class Stopwatch:
         self._last = time.perf_counter(), time.process_time()
 
     def stop(self, stage: str) -> None:
-        """Add the time since the last call to a stage."""
+        """Add the elapsed time to a stage."""
         (wall, cpu), before = self._last, self.spent.get(stage, Duration(0.0, 0.0))
         self.start()
         self.spent[stage] = Duration(
@@ -340,12 +339,12 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the time since the last call to the reported stage."""
+        """Add the elapsed time to the reported stage."""
         self.stop(progress.stage)
 
 
 PACKAGE = Path(__file__).parents[1]
-# The code that temperatures, estimates and metrics depend on.
+# The code on which results depend.
 NUMERICAL = (
     "arrays.py",
     "hdf5.py",

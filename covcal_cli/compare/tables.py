@@ -68,7 +68,7 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
 
 
 def harm_heads(comparison: Comparison) -> list[str]:
-    """Return the heads of the columns of harmed shifts."""
+    """Return the column names for harmed shifts."""
     return [f"> {100 * by:.0f}" if percent(comparison) else f"> {by}" for by in HARMS]
 
 
@@ -95,7 +95,7 @@ def caption(comparison: Comparison) -> str:
 
 
 def _prefixes(comparison: Comparison) -> str:
-    """Explain parts of method names, and list methods that could not run."""
+    """Explain method names, and list methods that could not run."""
     parts = {part for method in comparison.ran for part in method.split("+")}
     meanings = {"fl": "fl: on adapted features", "iw": "iw: with importance weights"}
     used = [meaning for part, meaning in meanings.items() if part in parts]
@@ -134,7 +134,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Return names as text, with their number of seeds if it is not `of`."""
+    """Join names, with their number of seeds unless it equals `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -149,7 +149,7 @@ def _score(comparison: Comparison, shift: str, method: str, plus_minus: str) -> 
 
 
 def percent(comparison: Comparison) -> bool:
-    """Return whether the ranking metric is shown in percent."""
+    """Whether to show the ranking metric in percent."""
     display = comparison.metric.report or comparison.metric.screen
     return display is None or display.percent
 

@@ -1,11 +1,9 @@
 """``covcal decide``: choose target rows to accept, and sets of classes.
 
 Rows are ranked by their calibrated confidence. Without labels, as many rows are accepted as the
-expected error allows. The expected error is raised by about half of the distance to the high end of
-its range. With labels of ``covcal pick --for``, thresholds are tested one after the other. The
-tests are exact, and their order does not depend on labels (`maths.acceptance`).
-
-Labels to which the calibration was fitted cannot prove anything. The test split is not read.
+expected error plus a margin allows. With labels of ``covcal pick --for``, thresholds are tested one
+after the other, in a fixed order, by exact tests (`maths.acceptance`). Labels to which the
+calibration was fitted are not used. The test split is not read.
 """
 
 import math
@@ -67,9 +65,9 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# Probability that the suggested labels are enough. If no number reaches `LIKELY`, `_EVEN` will do.
+# Required probability that the suggested labels are enough, and a second choice.
 LIKELY, _EVEN = 0.8, 0.5
-# Assumed errors for this probability, from the low to the high end of the error's range.
+# Errors assumed for this probability: from the low end (1) to the high end (-1) of the range.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5
 
@@ -78,15 +76,15 @@ _NEAR = 1e-5
 class DecideSettings:
     """The settings of ``covcal decide``."""
 
-    error: float | None = None  # Maximum error of the accepted rows.
-    coverage: float | None = None  # Share of rows whose set must contain the right class.
+    error: float | None = None  # Maximum error rate of the accepted rows.
+    coverage: float | None = None  # Minimum share of rows whose set contains the right class.
     certainty: float = 0.9
     certain_sets: bool = False  # Whether `certainty` applies to sets too.
-    # Whether the guarantee covers only the rows of this file.
+    # Whether the guarantee is only for the rows of this file.
     these_rows: bool = False
-    # "marked" (labels from covcal label), "none", or "auto" (marked if usable)
+    # "marked" (labels from covcal label), "none", or "auto" ("marked" if possible)
     labels: str = "auto"
-    # show the expected error for each value of this column, or for each "predicted" class
+    # a column, or "predicted": show the expected error for each value
     by: str | None = None
     costs: Path | None = None  # costs.json, instead of an error
     seed: int = 0
@@ -265,18 +263,18 @@ class _Labelled:
         draw: Draw,
         rows: Rows,
         scores: Float64s,
-        rankings: tuple[Ranking, Ranking],  # for the first batch, and for later batches
+        rankings: tuple[Ranking, Ranking],  # of the first batch, and of later batches
     ) -> None:
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # threshold of the region of each batch for a decision
+        # batches that were drawn for a decision, with their thresholds
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 
     @cached_property
     def wrong(self) -> Booleans:
-        """Whether the classifier is wrong or the label is missing, for each drawn row."""
+        """Whether each drawn row is wrong or has no label."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
@@ -309,17 +307,18 @@ class _Labelled:
         return None
 
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test thresholds after each batch. Return the best threshold.
+        """Test thresholds after each batch.
 
-        Each batch has its own part of the error probability, so more batches may follow.
+        Return the best threshold. Each batch spends a part of the error probability, so more
+        batches may follow.
         """
         looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
 
     def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test the thresholds with the first `look` batches for a decision.
+        """Test thresholds with the labels of the first `look` batches.
 
-        Return the lowest threshold that passes (or infinity), and its use of labels.
+        Return the lowest threshold that passes (or infinity), and its test.
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
@@ -354,10 +353,10 @@ class _Labelled:
     def offer(
         self, curve: Sequence[CurvePoint], error: float, level: float, look: int
     ) -> tuple[int, float, float]:
-        """Return a suggested number of labels, the share of accepted rows, and a probability.
+        """Suggest a number of labels for batch `look`.
 
-        This is the probability that the labels are enough. All numbers are 0 without a suggestion.
-        `look` is the number of the batch that would have these labels.
+        Return this number, the share of rows that can be accepted, and the probability that the
+        labels are enough. Return zeros if no number is enough.
         """
         beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._ranking(look)
         used = self.is_used if look > 1 else np.zeros(len(self.is_used), dtype=bool)
@@ -386,11 +385,11 @@ class _Labelled:
         return inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return the `Sampling` of a batch above a threshold."""
+        """Return the `Sampling` of a batch, for the rows above a threshold."""
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # The region is all rows (-1), or some rows are outside the region.
+        # The batch also drew rows below its own threshold (-1: from all rows).
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
@@ -412,7 +411,7 @@ class _Labelled:
 def _sets(
     sample: Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
 ) -> SetRule:
-    """Return the rule for sets of classes. `labelled` are random rows."""
+    """Return the rule for sets of classes. `labelled` is a random sample of rows."""
     coverage, certainty, n_labels = settings.coverage or 0.0, None, 0
     if labelled is None:
         cut = sample.cut(coverage)

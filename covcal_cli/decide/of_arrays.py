@@ -42,7 +42,7 @@ class Decision:
     threshold_ : float
         Rows with a higher confidence are accepted. It is 1 if no row is accepted.
     is_promise_ : bool
-        Whether labels prove that at most `error` of the accepted rows are wrong.
+        Whether labels prove that at most a share `error` of the accepted rows is wrong.
     cut_ : float
         Minimum probability of a class in a set. The most probable class is always in the set.
     """
@@ -83,8 +83,8 @@ class Decision:
     ) -> Self:
         """Choose `threshold_` and `cut_` from target logits, and labels if given.
 
-        Without labels, both are estimates. With labels of random rows, `threshold_` is guaranteed
-        for every classifier, temperature and estimate.
+        Without labels, both are estimates. With labels of random rows, the guarantee of
+        `threshold_` holds for every classifier and temperature.
 
         Parameters
         ----------
@@ -169,7 +169,7 @@ class Decision:
             raise CovcalError("the Decision is not fitted yet: call fit first")
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
-        """Return probabilities. Refuse other classes than in `fit`."""
+        """Return probabilities. Refuse another number of classes than in `fit`."""
         values = logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(

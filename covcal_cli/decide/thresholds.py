@@ -8,15 +8,15 @@ costs.json has two keys. `review` is the cost of a reviewed row; `estimate` does
 `predicted` and `cost`, for costs of single pairs of classes.
 
 A set should contain the right class with probability C (the coverage). It contains the most
-probable class, and all classes whose calibrated probability is at least a threshold, called the
-cut. This is LAC (Sadinle, Lei & Wasserman 2019) without empty sets.
+probable class, and all classes whose probability is at least the cut: LAC (Sadinle, Lei & Wasserman
+2019) without empty sets.
 
 - Without labels, the probabilities in a set must sum to C on average. The temperature is first
   raised until the mean confidence is a - .4 (a - low). Here a is the estimated accuracy, and low is
   the low end of its range.
 - With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 rows,
-  rounded at random. This is split conformal prediction (Papadopoulos et al. 2002). The coverage is
-  C on average over repeated draws. With a certainty, an exact test gives the number of rows.
+  rounded at random. This is split conformal prediction (Papadopoulos et al. 2002), with an average
+  coverage of C. With a confidence level (``--certainty``), an exact test gives the number of rows.
 """
 
 import json
@@ -37,8 +37,8 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Sets use the accuracy a - .4 (a - low). Accepted rows use the error e + .55 (high - e). Both
-# constants were chosen on the benchmark's half *choose*.
+# Margins, chosen on the benchmark's development shifts. Sets assume the accuracy a - .4 (a - low),
+# and accepted rows the error e + .55 (high - e).
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100
 _SHARES = 200
@@ -99,7 +99,8 @@ class Sample:
     ) -> tuple[GroupPoint, ...]:
         """Return the accepted share and the expected error of every group.
 
-        `numbers`, (n,), are the rows' groups. `accepted`, (n,), marks accepted rows.
+        `numbers`, (n,), is the group of each row, and `accepted`, (n,), says which rows are
+        accepted.
         """
         groups = []
         for number, name in enumerate(names):
@@ -112,7 +113,7 @@ class Sample:
         return tuple(groups)
 
     def cut(self, coverage: float) -> float:
-        """Return the cut, chosen without labels."""
+        """Choose the cut without labels."""
         probabilities = mass = self.probabilities
         if self._accuracy is not None:
             low, accuracy, _ = self._accuracy
@@ -166,8 +167,8 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 def right_excluded(rows: Rows, coverage: float) -> int:
     """Return the number of labelled rows whose sets may exclude the right class.
 
-    The number is rounded at random, with the labelled rows as seed. It is -1 if every set needs all
-    classes.
+    The number is rounded at random, with the labelled rows as seed. Return -1 if all classes must
+    be in every set.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
@@ -217,8 +218,8 @@ def read_costs(
 ) -> tuple[Float64s, float]:
     """Read costs.json for the classes of a file.
 
-    Return costs by true and predicted class, (K, K), and the cost of a review. Right classes cost
-    0. Without `needs_review`, a missing review cost is 0.
+    Return costs by true and predicted class, (K, K), and the cost of a review. A missing cost of a
+    review is 0 without `needs_review`.
 
     Raises
     ------
