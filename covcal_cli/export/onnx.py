@@ -285,8 +285,7 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # A single output for two classes is a logit z, for the logits 0 and z, or a
-            # probability.
+            # A single output for two classes is a probability, or a logit z for the logits 0 and z.
             total = build.floats(1.0) if self.settled.are_logged else floats
             first = build.node("Sub", total, floats)
             scores = floats = build.node("Concat", first, floats, axis=1)

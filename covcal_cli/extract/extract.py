@@ -126,7 +126,7 @@ def extract(
     resume : bool
         Continue a run with the same settings that was killed or interrupted.
     beside : Path, optional
-        A features file with which the new one must agree, as in ``covcal merge``.
+        The new file must agree with this features file, as in ``covcal merge``.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
@@ -189,7 +189,7 @@ def _run(
         }
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
-        # Decide by all rows of both domains whether the outputs are logits.
+        # Decide from all rows of both domains whether the outputs are logits.
         for name, domain in domains.items():
             domain.add_evidence(spools[name], outputs, evidence)
         _require_one_form(plan, spools, evidence)

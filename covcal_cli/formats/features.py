@@ -286,7 +286,7 @@ class Domain:
 
 
 class SourceDomain(Domain):
-    """The labelled domain, with data like those that the classifier was trained on."""
+    """The labelled domain, with data like the classifier's training data."""
 
     def labels(self, rows: Rows) -> Labels:
         """Return the labels of `rows`, (m,) int64; -1 where a label is unknown."""
@@ -296,8 +296,7 @@ class SourceDomain(Domain):
 class FeatureFile:
     """An open features or adapted file, whose structure was checked.
 
-    `handle` is an ``h5py.File`` that the caller has opened and will close; messages call this file
-    `path`.
+    `handle`: an open ``h5py.File``, which the caller will close. `path`: its name in messages.
 
     Raises
     ------
@@ -372,7 +371,7 @@ class FeatureFile:
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse a file without the probabilities of all classes, which `what` needs."""
+        """Refuse a file without the probabilities of all classes, for the purpose `what`."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the probabilities "

@@ -88,7 +88,7 @@ def file_to_judge(
     - `path`: the file that the user named.
     - `calibrations`, `documents`: the calibrations and their files.
     - `purpose`: the name of the command, for messages.
-    - `picked`: whether cal.json is the default and not named by the user.
+    - `picked`: whether cal.json was found, and not named by the user.
 
     Raises `CovcalError` if a file that the user did not name has changed, or is outside the
     calibration's folder.

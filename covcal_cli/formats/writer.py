@@ -142,7 +142,7 @@ class HDF5Writer:
                     break
 
     def complete(self, **attributes: Attribute) -> None:
-        """Write the last attributes, mark the file as complete, and write it to the disk."""
+        """Write the last attributes, mark the file as complete, and flush it to the disk."""
         for dataset, not_zero in self._not_zero.items():
             dataset.attrs[ZERO_CHUNKS] = int((~not_zero).sum())
         for name, value in attributes.items():

@@ -347,7 +347,7 @@ _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
 _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
-# operators that return the values of their first input, perhaps averaged or in another shape
+# operators that copy, choose, average or reshape values of their first input
 _PASS = {
     *_KEEP_SHAPE,
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),

@@ -41,7 +41,7 @@ _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # The largest number of names that a message lists.
-# Bytes of an element, by the name of its storage in torch.
+# Bytes per element of each kind of storage in torch.
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),

@@ -339,7 +339,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # any factors and offset would fit so few numbers
+        return None  # a fit of so few numbers would prove nothing
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.

@@ -47,7 +47,7 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # Where the shape comes from, for the note.
+    source: str  # The source of the shape, for the note.
     certain: bool = False  # Whether the author declares the shape; then no other shape is tried.
 
 

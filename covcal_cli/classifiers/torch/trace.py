@@ -28,7 +28,7 @@ _DECOMPOSED = {"einsum"}  # operators that torch replaces by products
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
-# Linear layers, as operators.
+# Operators that are linear layers.
 
 
 @dataclass(frozen=True)
