@@ -139,8 +139,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of a block together, when all of them are complete.
 
-    If the process is killed, an output may be missing, but new and old outputs are never mixed. For
-    this purpose, all old outputs except one are removed first.
+    All old outputs except one are removed first. So new and old outputs are never mixed, even if
+    the process is killed.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)

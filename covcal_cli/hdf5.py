@@ -124,7 +124,7 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return the HDF5 type for a NumPy type. It is cached, because h5py is slow."""
+    """Return the HDF5 type for a NumPy type. The type is cached, because h5py is slow."""
     return h5py.h5t.py_create(dtype)
 
 

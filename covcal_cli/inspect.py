@@ -61,7 +61,10 @@ _HIDDEN = (
 
 
 def describe(path: str | Path) -> str:
-    """Describe a file by its content. Raises `CovcalError` if it is damaged or not from covcal."""
+    """Describe a file by its content.
+
+    Raises `CovcalError` if the file is damaged or not from covcal.
+    """
     path = Path(path)
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:

@@ -2,7 +2,7 @@
 
 A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
 the classes `CLASSES`. A command loops over the labels. In the block ``with one_label(name)``, all
-functions see only one label of the file. Outside this block, they refuse the file.
+functions see only one label of the file. Outside such a block, the functions refuse the file.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,12 +1,12 @@
 """Read and write covcal's JSON documents.
 
-A document is a frozen dataclass with a schema id. Its fields become keys. A field with the metadata
-`at` becomes a key of an inner object. The last key, ``content_sha256``, is the hash of all other
-keys. Reading a document checks three things:
+A document is a frozen dataclass with a schema id. The fields of a document become JSON keys. A
+field with the metadata `at` becomes a key of an inner object. The last key, ``content_sha256``, is
+the hash of all other keys. Reading a document checks three things:
 
 1. The hash must match, so an edited or damaged document is refused.
 2. Every value must have the type and the range of its field, such as `Share`.
-3. The values must agree with each other. ``__post_init__`` of the record checks this.
+3. The values must agree with each other, which ``__post_init__`` checks.
 
 A later version may add keys, so unknown keys are ignored. If a key is removed or gets another
 meaning, the schema id changes. Documents with an unknown schema id are refused.
@@ -67,7 +67,7 @@ class Within:
     high: float = math.inf
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if `value` is outside the range. `what` is its name."""
+        """Raise ValueError if `value` is outside the range. `what` is the name of the value."""
         if not self.low - _ROUNDING <= value <= self.high + _ROUNDING:
             limits = f"{self.low:g} to {self.high:g}" if self.high < math.inf else f"{self.low:g}"
             reason = f"outside {limits}" if self.high < math.inf else f"below {limits}"
@@ -81,7 +81,7 @@ class Above:
     limit: float
 
     def require(self, what: str, value: float) -> None:
-        """Raise ValueError if `value` is not above the limit. `what` is its name."""
+        """Raise ValueError if `value` is not above the limit. `what` is the name of the value."""
         if not value > self.limit:
             raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
 

@@ -183,7 +183,7 @@ def _wrapped(line: str, stream: TextIO) -> str:
 def prepare_streams() -> None:
     """Make printing work even if the encoding of a stream lacks a character."""
     codecs.register_error("covcal", _spelled)
-    # A closed stream is None. Replace it by a stream that cannot be written.
+    # A closed stream is None: use a read-only stream instead.
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
     if sys.stderr is None:

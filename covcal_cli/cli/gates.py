@@ -113,8 +113,8 @@ class GatedOutput:
     def errors_in_report(self) -> Iterator[None]:
         """If the block raises a `CovcalError`, write the error into the JUnit report.
 
-        So an earlier report of success does not remain. With `force`, only a JUnit report of covcal
-        is replaced. Any other file might be an input.
+        The report replaces an earlier success, but only with `force`, and only a JUnit report of
+        covcal.
         """
         from covcal_cli.errors import CovcalError
         from covcal_cli.files import write_text

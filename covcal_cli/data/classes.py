@@ -118,7 +118,7 @@ def choose_classes(
 ) -> ClassMap:
     """Return the `count` classes with their names.
 
-    The names come from the user, else the model, else the source. By default, they are numbers.
+    The names come from the user, else the model, else the source. The default names are numbers.
 
     - `asked`: the classes of ``--classes``, if given.
     - `model_names`: the class names in the model.

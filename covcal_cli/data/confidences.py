@@ -2,11 +2,11 @@
 
 Detectors, OCR and language models often give a prediction and its confidence, but not the
 probability of every class. `confidence_stores` gives the confidence to the predicted class, and
-divides the rest equally among the other classes. These probabilities are invented, so no result may
-depend on them (`FeatureFile.has_one_confidence`).
+divides the rest equally among the other classes. The probabilities of the other classes are
+invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
 The classes are the predictions and labels of both tables. Without labels in the source, the class
-`OTHER` is added. In three cases the classes are `RIGHT` and 19 wrong answers instead:
+`OTHER` is added. In three cases, the classes are `RIGHT` and 19 wrong answers:
 
 - The table has no predictions.
 - There are too many different predictions, such as texts.

@@ -9,7 +9,7 @@ from covcal_cli.arrays import AnyArray, Inputs, Labels, ModelInput, Rows, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.errors import CovcalError
 
-if TYPE_CHECKING:  # These modules load Pillow, and tables of outputs do not need Pillow.
+if TYPE_CHECKING:
     from PIL import Image
 
 RowShape = tuple[int, ...]
@@ -17,7 +17,7 @@ RowShape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of rows as model inputs. The next batch overwrites its arrays."""
+    """A batch of rows as model inputs. The next batch overwrites the arrays."""
 
     inputs: Inputs
     rows: Rows  # (m,): ascending row numbers.
@@ -46,7 +46,7 @@ class DomainData(Protocol):
 
     @property
     def split_names(self) -> Sequence[str]:
-        """A name for each row. Its hash decides the split of the row."""
+        """A name for each row. The hash of the name decides the split."""
         ...
 
     def labels(self, classes: ClassMap) -> Labels:
@@ -65,7 +65,7 @@ class DomainData(Protocol):
 
 
 class ImagePipeline(Protocol):
-    """The preprocessing of images for one model. Several threads use it at the same time."""
+    """The preprocessing of images for one model, used by several threads at once."""
 
     @property
     def row_shape(self) -> RowShape:

@@ -5,8 +5,8 @@ folders of classes are optional. Hidden files and folders, and ``__MACOSX``, are
 in the order of their paths. The id of a row is its path inside the domain, with forward slashes.
 
 Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
-to the first dot belong to one sample. The positions of all files in a shard are read once. After
-that, images can be read in any order.
+to the first dot belong to one sample. The positions of all files in a shard are read once, so
+images can be read in any order.
 """
 
 import os

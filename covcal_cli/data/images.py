@@ -28,7 +28,7 @@ _AHEAD = 2  # Number of batches that threads fill in advance.
 _SMALL = 64 * 64 * 3  # Largest number of values of a small image.
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# Pillow raises these for broken files.
+# Errors of Pillow for broken files.
 _UNREADABLE = (
     OSError,
     SyntaxError,

@@ -581,8 +581,7 @@ class _HDF5Outputs(HDF5Store):
 def _without_answer(store: Store) -> tuple[str, ...]:
     """Remove the classifier's answer from a file of ``covcal apply``, and return a note.
 
-    The column label of such a file is the classifier's answer, not the true label. If it were used
-    as a true label, every row would be right.
+    The column label of this file is the classifier's answer, not the true label.
     """
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries

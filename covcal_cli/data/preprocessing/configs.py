@@ -73,8 +73,8 @@ def found_preprocessing(
 ) -> tuple[Preprocessing, str] | None:
     """Return the preprocessing that comes with a model, and its origin in words.
 
-    It is in the model's metadata or in a file beside the model. For a model in a folder ``onnx``,
-    the folder above is searched too. A file with unknown settings is refused.
+    The preprocessing is in the model's metadata or in a file beside the model. For a model in a
+    folder ``onnx``, the folder above is searched too. A file with unknown settings is refused.
     """
     if _is_ultralytics(metadata):
         return _ultralytics(metadata), "the model's own metadata (Ultralytics)"
@@ -134,8 +134,8 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. It reads files
-# with OpenCV, which turns images upright by their EXIF data.
+# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. OpenCV, which
+# reads the files, turns images upright by their EXIF data.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:

@@ -1,7 +1,8 @@
 """Preprocess images with a function of the user: ``--preprocess module:function``.
 
 The function takes a PIL image and returns one row of the model's input. The sha256 of its source
-file is recorded, so covcal notices a changed function. Several threads may call it at once.
+file is recorded, so covcal notices a changed function. Several threads may call the function at
+once.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ class ImageFunction:
     """A function from a PIL image to an array."""
 
     name: str  # ``module:function``.
-    sha256: str  # Of its source file.
+    sha256: str  # Hash of the source file.
     call: RowFunction = field(compare=False)
 
     @property

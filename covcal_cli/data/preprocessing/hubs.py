@@ -447,7 +447,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
 
 @dataclass(frozen=True)
 class _Values:
-    """The values of a preprocessing file. Their types are checked; null counts as missing."""
+    """The values of a preprocessing file, with checked types."""
 
     content: Mapping[str, Any]
     origin: str  # the file, for messages

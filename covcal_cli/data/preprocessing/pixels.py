@@ -285,7 +285,7 @@ def numbers(values: tuple[float, ...]) -> str:
 
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
-    """Scale 16-bit grey values to 8 bits. Pillow would clip them."""
+    """Scale 16-bit grey values to 8 bits, because Pillow would clip them."""
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
         from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The preprocessing settings of a user. The model's input completes them."""
+"""The preprocessing settings of a user, which the model's input completes."""
 
 import json
 import math

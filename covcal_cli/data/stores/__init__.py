@@ -13,7 +13,8 @@ from covcal_cli.files import require_file
 if TYPE_CHECKING:
     from covcal_cli.data.stores.store import Store
 
-# The suffixes of each format, and the module and class of its reader. Help shows the first suffix.
+# The suffixes of each format, and the module and class of its reader. Help shows the first suffix
+# of a format.
 _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),

@@ -32,7 +32,7 @@ _REMEDY = "copy it again or save it again"
 
 
 class NpyStore(Store):
-    """A ``.npy`` file. Its only array is called x."""
+    """A ``.npy`` file, whose array is called x."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -149,7 +149,7 @@ class NpzStore(Store):
 class NpyStream:
     """A stream of the rows of a ``.npy`` file, which may be inside a zip file.
 
-    Raises ValueError if it is no array, contains Python objects, or ends too early.
+    Raises ValueError if the file is no array, contains Python objects, or ends too early.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

@@ -1,6 +1,6 @@
 """Convert Arrow's columns to NumPy's arrays.
 
-Arrow's own conversion would load pandas, which takes 50 MB. Conversion by DLPack does not.
+Arrow's own conversion would load pandas, which takes 50 MB. So columns are converted by DLPack.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class ArrowColumns:
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return a column as an array, shape (m, ...).
 
-        `rows` are its row numbers. A missing value becomes NaN or an empty text. Bytes become
+        `rows` are the row numbers. A missing value becomes NaN or an empty text. Bytes become
         texts. Image files become `Encoded`.
         """
         if entry.is_encoded:

@@ -2,9 +2,9 @@
 
 The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
 
-The first value of a column decides whether it has numbers, booleans or texts. A column of numbers
-is never in memory as a whole. pyarrow, if installed, parses large files several times as fast as
-NumPy and Python. It parses only lines without quotes, empty cells and infinite numbers.
+The first value of a column decides whether the column has numbers, booleans or texts. A column of
+numbers is never in memory as a whole. pyarrow, if installed, parses large files several times as
+fast as NumPy and Python. Lines with quotes, empty cells or infinite numbers are parsed by Python.
 """
 
 import csv

@@ -170,7 +170,7 @@ class Token:
 class Answer:
     """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # Divided by their sum.
+    probabilities: dict[str, float]  # The sum is 1.
     elsewhere: float  # Probability of other texts.
     unlisted: int  # Number of unlisted answers.
     follows_text: bool  # Whether text precedes the answer.

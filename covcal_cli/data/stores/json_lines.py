@@ -4,7 +4,7 @@ The first pass counts rows and keeps texts. The second pass reads the numbers in
 
 Each line is a JSON object with the columns of one row. A list of numbers, or an object of numbers
 by class, becomes a row of an array with two axes. `json_layouts` reads the lines of other tools. A
-``.json`` file is a list of such objects.
+``.json`` file is a list of objects.
 """
 
 import json
