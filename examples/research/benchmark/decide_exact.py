@@ -4,10 +4,10 @@
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
 are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
-future rows, the error of future rows equals the limit. This error is the same for all rows, or it
-grows up to twice the limit for rows with lower scores. For a promise about these rows, the
-candidate has one wrong row too many. Each line of the output has a setting, and the shares of draws
-in which a promise is broken after any batch.
+future rows, their error equals the limit. The error is the same for all rows, or it grows to twice
+the limit for rows with low scores. For a promise about these rows, the candidate has one wrong row
+too many. Each line of the output has a setting, and the shares of draws in which a promise is
+broken after any batch.
 
 All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
 first draw chooses the regions and the candidates of later batches, for all draws.
@@ -204,7 +204,7 @@ class Draws:
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
     """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
 
-    The order of the rows and the ends of the strata are equal for all draws; see `labels.draws`.
+    The order of the rows and the ends of the strata are equal for all draws.
     """
     certain = np.flatnonzero(inclusion >= 1)
     others = np.flatnonzero(inclusion < 1)
