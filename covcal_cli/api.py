@@ -154,8 +154,8 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    Target labels are read only if they come from ``covcal label``, or if the settings ask for them,
-    such as ``CalibrateSettings(labels=50)``.
+    No target labels are read, except labels from ``covcal label``. ``CalibrateSettings(labels=50)``
+    reads 50 target labels.
 
     Parameters
     ----------

@@ -232,8 +232,8 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     """Return the value of an untrusted JSON text.
 
     With `names_paths`, texts may contain surrogates, which are bytes of paths. Raises `ValueError`
-    if the text is not JSON, too long or too deeply nested, if a key occurs twice, or if a number is
-    infinite, NaN or too long.
+    for invalid JSON, a duplicate key, an infinite number or NaN, and content that is too long or
+    too deeply nested.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")

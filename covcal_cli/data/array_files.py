@@ -1,8 +1,13 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images come from an array
-uint8 [n, h, w] or [n, h, w, c], from a column ``path`` of file paths, or from a column of file
-contents. Other arrays must have the shape of the model's input.
+Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images come from one of
+three places:
+
+- an array uint8 [n, h, w] or [n, h, w, c]
+- a column ``path`` of file paths
+- a column of file contents
+
+Other arrays must have the shape of the model's input.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence

@@ -1,8 +1,12 @@
 """Make the inputs of a model from the arrays of a file.
 
-An array feeds the input of the same name. A single input can also be the array x, the only array
-with several values per row, or all columns of numbers of a table. Values may be rounded to the type
-of the input.
+An array feeds the input of the same name. A single input can also be one of these:
+
+- the array x
+- the only array with several values per row
+- all columns of numbers of a table
+
+Values may be rounded to the type of the input.
 """
 
 from collections.abc import Mapping, Sequence

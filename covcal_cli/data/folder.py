@@ -180,8 +180,8 @@ def holds_shards(folder: Path) -> bool:
 class TarData(ImageFiles):
     """The images of one shard, or of a folder of shards.
 
-    Shards can be in folders train, val and test. The id of a row has the name of the shard and the
-    key of the sample, such as ``train-000/n01_17``.
+    Shards can be in folders train, val and test. The id of a row is the shard name and the sample
+    key, such as ``train-000/n01_17``.
     """
 
     way_to_label = "add a .cls file for each image"

@@ -1,8 +1,8 @@
 """Turn an image into a row of a classifier's input with Pillow.
 
-The steps are: turn the image upright (optional), convert the colours, resize, crop, compute
-``(pixel * scale - mean) / std``, and arrange the axes. An alpha channel is dropped. `CropRule` says
-how odd sizes are rounded, because training libraries round differently.
+1. Turn the image upright (optional), and convert the colours without an alpha channel.
+2. Resize and crop. `CropRule` says how odd sizes are rounded, because training libraries differ.
+3. Compute ``(pixel * scale - mean) / std``, and arrange the axes.
 """
 
 import json

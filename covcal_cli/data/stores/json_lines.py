@@ -2,8 +2,8 @@
 
 The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
 
-Each line is a JSON object with the columns of one row. A list of numbers, or an object of numbers
-by class, becomes a row of an array with two axes. `json_layouts` reads the lines of other tools. A
+Each line is a JSON object with the columns of one row. A list of numbers becomes a row of an array
+with two axes, and so does an object of numbers. `json_layouts` reads the lines of other tools. A
 ``.json`` file is a list of objects.
 """
 
