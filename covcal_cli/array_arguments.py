@@ -100,7 +100,9 @@ def _require_logits(rows: Float64s, name: str) -> None:
         return
     if form in DISTRIBUTIONS:
         scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
-        added = f"add {-evidence.lowest:g} to each, " if evidence.lowest else ""
+        lowest = evidence.lowest
+        added = f"subtract {lowest:g} from each, " if lowest > 0 else ""
+        added = f"add {-lowest:g} to each, " if lowest < 0 else added
         raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
     if form == "reversed":
         is_scaled = evidence.reversal in ("negated", "complements")

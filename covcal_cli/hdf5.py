@@ -5,11 +5,15 @@ error. A file can also have arrays that were never written, or implausibly large
 refuses such a file.
 
 HDF5 stores an array in chunks, and compares their checksums (fletcher32) when it reads. This module
-also refuses a chunk that is missing or has no checksum. Exceptions of h5py become a `CovcalError`.
+also refuses a chunk that is missing or has no checksum. covcal's own files store a hash of all
+checksums, so exchanged chunks are refused. Exceptions of h5py become a `CovcalError`.
 """
 
 import errno
+import hashlib
+import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,8 +32,10 @@ from covcal_cli.files import as_word, grows_beyond_belief, require_file
 Plain = str | int | float
 # Matches the file name of a table.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
-# Attribute with the number of chunks of zeros. A lost part of a file reads as zeros.
-ZERO_CHUNKS = "zero_chunks"
+# Attribute of a dataset: the hash of its name, shape, type and checksums.
+CHECKSUMS_SHA256 = "checksums_sha256"
+# Attribute of the file: the hash of its other attributes.
+ATTRIBUTES_SHA256 = "attributes_sha256"
 _CHECKSUM_BYTES = 4  # Length of the checksum of a chunk.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
@@ -88,8 +94,7 @@ class Dataset:
     def _require_chunks(self) -> None:
         """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
 
-        HDF5 finds chunks by an index. If the index is damaged, HDF5 reads zeros with a valid
-        checksum. So chunks of zeros are counted.
+        HDF5 finds chunks by an index. If the index is damaged, HDF5 reads zeros.
         """
         with _readable(self.path, self.name):
             sides, stored = self._raw.chunks, self._raw.id
@@ -98,14 +103,9 @@ class Dataset:
             starts = [
                 range(0, side, length) for side, length in zip(self.shape, sides, strict=True)
             ]
-            zeros = 0
             try:
                 for place in product(*starts):
-                    _, chunk = stored.read_direct_chunk(place)
-                    zeros += chunk == bytes(len(chunk))
-                written = self._raw.attrs.get(ZERO_CHUNKS)
-                if written is not None and zeros > written:
-                    raise ValueError(f"{zeros} chunks hold only zeros, not {written}")
+                    stored.read_direct_chunk(place)
             except _DAMAGE as error:
                 raise CovcalError(
                     f"{self.path}: {self.name} has damaged chunks: copy the file again or make it "
@@ -234,10 +234,18 @@ class File(Group):
             with _readable(path, "/"):
                 # covcal writes only texts and single numbers as root attributes
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
+                digest = self.attrs.pop(ATTRIBUTES_SHA256, None)
+                if digest not in (None, _attributes_sha256(self.attrs)):
+                    raise CovcalError(
+                        f"{path}: its attributes were changed after covcal wrote the file: copy "
+                        "the file again or make it again. If you changed them yourself, delete "
+                        f"the attribute {ATTRIBUTES_SHA256}"
+                    )
             place = within(self.attrs)
             with _readable(path, place):
+                descriptor = raw.id.get_vfd_handle() if raw.driver == "sec2" else None
                 self._raw = raw = raw if place == "/" else raw[place]
-                self.datasets, self.members = _examined(path, raw)
+                self.datasets, self.members = _examined(path, raw, descriptor)
         except BaseException:
             self.close()
             raise
@@ -310,10 +318,13 @@ def _readable(path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]]:
+def _examined(
+    path: Path, file: Any, descriptor: int | None
+) -> tuple[dict[str, Dataset], dict[str, Any]]:
     """Return all datasets, in the order of their names, and all members.
 
     Refuse links. Members are low-level identifiers, which are several times as fast as objects.
+    Checksums are read from the open file `descriptor`, if there is one.
     """
     datasets, members = dict[str, Dataset](), dict[str, Any]()
     seen = set()  # a group may contain itself
@@ -329,7 +340,7 @@ def _examined(path: Path, file: Any) -> tuple[dict[str, Dataset], dict[str, Any]
             members[place] = member
             if is_new:
                 dataset = Dataset(path, f"/{place}", member)
-                _require_own(dataset, member)
+                _require_own(dataset, member, descriptor)
                 if dataset.ndim >= 0:
                     datasets[place] = dataset
         elif is_new:
@@ -358,7 +369,7 @@ def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
     )
 
 
-def _require_own(dataset: Dataset, identifier: Any) -> None:
+def _require_own(dataset: Dataset, identifier: Any, descriptor: int | None) -> None:
     """Refuse a dataset that is in another file, incomplete, or far too large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
@@ -386,7 +397,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
     if missing:
         raise CovcalError(f"{where} was not written completely: make the file again")
     if sides is not None:
-        _require_checksums(dataset, identifier, settings, sides, stored_chunks)
+        _require_checksums(dataset, identifier, settings, sides, stored_chunks, descriptor)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
             f"{where} would take {bytes_needed / 1e9:.1f} GB, but the file has only "
@@ -395,9 +406,14 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
 
 
 def _require_checksums(
-    dataset: Dataset, identifier: Any, settings: Any, sides: tuple[int, ...], n_chunks: int
+    dataset: Dataset,
+    identifier: Any,
+    settings: Any,
+    sides: tuple[int, ...],
+    n_chunks: int,
+    descriptor: int | None,
 ) -> None:
-    """Refuse a dataset with checksums if a chunk is missing or has no checksum.
+    """Refuse a dataset if a chunk is missing, has no checksum, or has another checksum.
 
     `settings` are the creation properties of the dataset. `sides` is the shape of a chunk.
     """
@@ -406,11 +422,11 @@ def _require_checksums(
         return
     switched_off = 1 << filters.index(h5py.h5z.FILTER_FLETCHER32)
     bytes_needed = math.prod(sides) * dataset.dtype.itemsize + _CHECKSUM_BYTES
-    places = set()
+    places = dict[tuple[int, ...], int]()
 
     def is_damaged(chunk: Any) -> bool | None:
         """Store the place of a chunk. Return True, to stop, if the chunk is damaged."""
-        places.add(chunk.chunk_offset)
+        places[chunk.chunk_offset] = chunk.byte_offset + chunk.size - _CHECKSUM_BYTES
         starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
         fits = all(start % length == 0 and start < side for start, length, side in starts)
         # only compressed chunks can be smaller than their numbers
@@ -421,6 +437,52 @@ def _require_checksums(
     where = f"{dataset.path}: {dataset.name}"
     if damaged or len(places) < n_chunks:
         raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
+    if len(filters) > 1 or descriptor is None:  # another program has compressed the chunks
+        return
+    written = dict(_plain_attributes(identifier, (CHECKSUMS_SHA256,))).get(CHECKSUMS_SHA256)
+    if written not in (None, _checksums_sha256(dataset.name, dataset, places, descriptor)):
+        raise CovcalError(
+            f"{where} was changed after covcal wrote the file: copy the file again or make it "
+            f"again. If you changed it yourself, delete its attribute {CHECKSUMS_SHA256}"
+        )
+
+
+def checksums_sha256(name: str, dataset: Any, descriptor: int) -> str:
+    """Return the attribute `CHECKSUMS_SHA256` of a dataset of h5py, which was flushed.
+
+    `name` is its path in the file, and `descriptor` is the open file.
+    """
+    places = dict[tuple[int, ...], int]()
+
+    def store(chunk: Any) -> None:
+        places[chunk.chunk_offset] = chunk.byte_offset + chunk.size - _CHECKSUM_BYTES
+
+    dataset.id.chunk_iter(store)
+    return _checksums_sha256(name, dataset, places, descriptor)
+
+
+def _checksums_sha256(
+    name: str, dataset: Any, places: Mapping[tuple[int, ...], int], descriptor: int
+) -> str:
+    """Return the hash of a dataset; `places` has the place in the file of each checksum.
+
+    Only the last two names of the path count, because labels share datasets.
+    """
+    about = [name.split("/")[-2:], dataset.shape, dataset.chunks, dataset.dtype.str]
+    digest = hashlib.sha256(json.dumps(about).encode())
+    for _, place in sorted(places.items()):
+        digest.update(os.pread(descriptor, _CHECKSUM_BYTES, place))
+    return digest.hexdigest()
+
+
+def attributes_sha256(file: Any) -> str:
+    """Return the root attribute `ATTRIBUTES_SHA256` of a file, a low-level identifier of h5py."""
+    return _attributes_sha256(dict(_plain_attributes(file)))
+
+
+def _attributes_sha256(attributes: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in attributes.items() if name != "complete"}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _plain_attributes(

@@ -6,17 +6,20 @@ first axis. So T_f is above 1, and larger on a shifted target. The exact importa
 known: log q/p = shift x_0 - shift^2 / 2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.files import atomic_output
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256, CHECKSUMS_SHA256
 from covcal_cli.labels.draws import Draw, write_copy
 
 # The datasets of one domain by name; change an entry to make a file that is odd in one way.
@@ -92,6 +95,18 @@ def clusters_domain(
         "split": np.repeat([0, 1, 2], sizes).astype(np.uint8),
         "ids": utf8([f"{name}/{row}.png" for row in range(n)]),
     }
+
+
+@contextmanager
+def edited(path: Path | str) -> Iterator[Any]:
+    """Open a file of covcal to change it, and delete its digests, which would refuse the change."""
+    with h5py.File(path, "r+") as file:
+        yield file
+        names = list[str]()
+        file.visit(names.append)
+        file.attrs.pop(ATTRIBUTES_SHA256, None)
+        for name in names:
+            file[name].attrs.pop(CHECKSUMS_SHA256, None)
 
 
 def adapted_domain(domain: Arrays, *, shift: float, members: int = 2, seed: int = 0) -> Arrays:

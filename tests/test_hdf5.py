@@ -12,6 +12,7 @@ import pytest
 from covcal_cli.errors import CovcalError
 from covcal_cli.hdf5 import Dataset, File, Group
 from tests.cli_runner import covcal
+from tests.made_files import edited
 
 ROWS = 300
 
@@ -78,7 +79,7 @@ def test_what_is_elsewhere_or_nowhere(
 
 
 def replaced(path: Path, name: str, make: Callable[[Any, str], None]) -> None:
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         del file[name]
         make(file, name)
 
@@ -189,7 +190,7 @@ def _places(content: bytearray, mark: bytes) -> list[int]:
 
 def test_labels_beyond_64_bits_are_not_unknown(features: Path) -> None:
     """2^64 - 1 is no -1."""
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         labels = file["source/labels"][:].astype(np.uint64)
         labels[121] = 2**64 - 1
         del file["source/labels"]

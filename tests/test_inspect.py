@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -13,6 +12,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 from covcal_cli.run.journal import Journal, Messages
 from tests.cli_runner import covcal
+from tests.made_files import edited
 
 
 def shown(path: Path) -> dict[str, str]:
@@ -44,7 +44,7 @@ def test_adapted(small_files: Path) -> None:
 def test_a_trained_file_stays_a_few_lines(trained: Path, tmp_path: Path) -> None:
     """The training record, a thousand numbers, is not poured over the screen."""
     path = Path(shutil.copy(trained, tmp_path))
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         record = json.loads(file.attrs["training"])
         record["members"][0]["losses"] *= 100
         file.attrs["training"] = json.dumps(record)
@@ -96,7 +96,7 @@ def test_metrics(features: Path) -> None:
 
 def test_many_classes_are_cut(features: Path) -> None:
     """Of many classes the first few are named."""
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         names = [f"c{number}".encode() for number in range(1000)]
         del file["classes"], file["source"], file["target"]
         file["classes"] = np.array(names)
@@ -239,7 +239,7 @@ def test_the_journal_of_a_run(tmp_path: Path) -> None:
 def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None:
     """Labelled rows, groups and source accuracy; a doubt where it is near chance."""
     path = Path(shutil.copy(small_files / "features.h5", tmp_path))
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file["source/columns/site"] = np.zeros(350)
         labels, unseen = file["source/labels"][:], file["source/split"][:] > 0
         right = int((file["source/logits"][:].argmax(axis=1) == labels)[unseen].sum())
@@ -251,7 +251,7 @@ def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None
     assert found["accuracy"].startswith(f"{100 * right / 230:.1f} % (")
     assert found["accuracy"].endswith(" of 230 labelled source rows outside the train split")
     assert "warning" not in found
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file["source/labels"][:] = np.random.default_rng(0).permutation(labels)
     assert "better than always answering" in shown(path)["warning"]
 

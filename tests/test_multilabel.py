@@ -42,6 +42,7 @@ from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal, printed_json
 from tests.conftest import shared_folder
 from tests.labels.labelling import lines_of, write_lines
+from tests.made_files import edited
 from tests.made_rows import write_csv, write_json_lines
 
 LABELS = ("cat", "dog", "bird")
@@ -191,7 +192,7 @@ def test_a_label_without_target_labels_is_left_out_with_a_note(
     for name in FILES:
         shutil.copy(several / name, tmp_path)
     place = f"label/{LABELS.index('dog')}/target/labels"
-    with h5py.File(tmp_path / "features.h5", "r+") as file:
+    with edited(tmp_path / "features.h5") as file:
         file[place][:] = -1
     arguments = ("evaluate", "features.h5", "-c", "cal.json")
     done = covcal(*arguments, "-o", "m.json", cwd=tmp_path).require_success()
@@ -200,7 +201,7 @@ def test_a_label_without_target_labels_is_left_out_with_a_note(
     )
     content = json.loads((tmp_path / "m.json").read_text())
     assert list(content["labels"]) == [label for label in LABELS if label != "dog"]
-    with h5py.File(tmp_path / "features.h5", "r+") as file:
+    with edited(tmp_path / "features.h5") as file:
         for number in range(len(LABELS)):
             file[f"label/{number}/target/labels"][:] = -1
     assert "has a label" in covcal(*arguments, cwd=tmp_path).error_line()
@@ -823,7 +824,7 @@ def test_names_of_labels_that_are_damaged_are_refused(
     names: str, several: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copy(several / "features.h5", tmp_path))
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file.attrs["labels"] = names
     with pytest.raises(CovcalError, match="its attribute 'labels' holds no label names"):
         labels_in(path)

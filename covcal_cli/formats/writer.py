@@ -1,8 +1,9 @@
 """Write covcal's HDF5 files, block by block. The module `features` reads the files.
 
 Equal blocks give equal bytes, because there are no time stamps and no compression. Datasets consist
-of chunks of about half a MiB, each with a checksum (fletcher32). The root attribute ``complete`` is
-written last, and covcal refuses a file without ``complete``.
+of chunks of about half a MiB, each with a checksum (fletcher32). At the end, hashes of all
+checksums and of the root attributes are stored. The root attribute ``complete`` is written last,
+and covcal refuses a file without ``complete``.
 """
 
 import io
@@ -15,8 +16,13 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from covcal_cli.arrays import AnyArray, Booleans
-from covcal_cli.hdf5 import ZERO_CHUNKS, Dataset
+from covcal_cli.hdf5 import (
+    ATTRIBUTES_SHA256,
+    CHECKSUMS_SHA256,
+    Dataset,
+    attributes_sha256,
+    checksums_sha256,
+)
 
 Attribute = str | int | float
 _COPIED_BYTES = 4 << 20  # Number of bytes that are copied at a time.
@@ -78,7 +84,7 @@ class HDF5Writer:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
         self._allocated: dict[str, Any] = {}
-        self._not_zero: dict[Any, Booleans] = {}  # for each dataset, whether a chunk has any number
+        self._datasets: list[Any] = []
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
@@ -89,7 +95,9 @@ class HDF5Writer:
     ) -> None:
         """Create a dataset that `fill` writes in blocks. `axis` is the axis of the rows."""
         layout = _layout(shape, np.dtype(dtype), axis)
-        self._allocated[name] = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
+        dataset = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
+        self._allocated[name] = dataset
+        self._datasets.append(dataset)
 
     def fill(self, name: str, start: int, block: ArrayLike, *, axis: int = 0) -> None:
         """Write `block` into the rows from `start` on."""
@@ -97,14 +105,13 @@ class HDF5Writer:
         rows = slice(start, start + values.shape[axis])
         dataset = self._allocated[name]
         dataset[(slice(None),) * axis + (rows,)] = values
-        self._note_zeros(dataset, start, values, axis)
         self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
         """Write a whole dataset at once."""
         values = np.asarray(values)
         layout = _layout(values.shape, values.dtype, 0)
-        self._note_zeros(self._file.create_dataset(name, data=values, **layout), 0, values, 0)
+        self._datasets.append(self._file.create_dataset(name, data=values, **layout))
 
     def share(self, name: str, written: str) -> None:
         """Add the hard link `name` to a dataset."""
@@ -125,28 +132,18 @@ class HDF5Writer:
             block = dataset[(slice(None),) * axis + (slice(start, start + rows),)]
             self.fill(name, start, block, axis=axis)
 
-    def _note_zeros(self, dataset: Any, start: int, values: AnyArray, axis: int) -> None:
-        """Record which chunks have a non-zero byte. `values` begin at the row `start`."""
-        if dataset.chunks is None:
-            return
-        length, all_rows = dataset.chunks[axis], (slice(None),) * axis
-        n_chunks = -(-dataset.shape[axis] // length)
-        not_zero = self._not_zero.setdefault(dataset, np.zeros(n_chunks, dtype=bool))
-        for number in range(start // length, -(-(start + values.shape[axis]) // length)):
-            place = max(0, number * length - start)
-            # Usually the first row already has such a byte.
-            for end in (place + 1, (number + 1) * length - start):
-                rows = values[(*all_rows, slice(place, end))].astype(dataset.dtype, copy=False)
-                not_zero[number] |= np.ascontiguousarray(rows).reshape(-1).view(np.uint8).any()
-                if not_zero[number]:
-                    break
-
     def complete(self, **attributes: Attribute) -> None:
         """Write the last attributes, mark the file as complete, and flush it to the disk."""
-        for dataset, not_zero in self._not_zero.items():
-            dataset.attrs[ZERO_CHUNKS] = int((~not_zero).sum())
+        self._file.flush()  # The checksums are in the file after this.
+        self._sink.require_written()
+        for dataset in self._datasets:
+            if dataset.chunks is not None:
+                dataset.attrs[CHECKSUMS_SHA256] = checksums_sha256(
+                    dataset.name, dataset, self._sink.fileno()
+                )
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
+        self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
         self._file.attrs["complete"] = 1
         self._file.close()
         self._sink.require_written()

@@ -47,6 +47,12 @@ _GREATEST_INTEGERS = (255.0, 65535.0)
 # large added constant differ less.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
+# Signs that a column is not the output of a class
+_EXTRA = {
+    "largest": "is the largest of the other columns",
+    "sum": "is the sum of the other columns",
+    "whole": "holds a whole number, unlike the other columns,",
+}
 
 
 class OutputEvidence:
@@ -70,6 +76,8 @@ class OutputEvidence:
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0
         self._sum = 0.0
         self._logarithms = self._ranks = 0
+        # What the first and the last column may be instead of a class, while all rows agree.
+        self._suspects = {place: {*_EXTRA} for place in (0, -1)}
         # Rounded values need a larger tolerance of the sum. Count for each possible number of
         # decimals, and for None (not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
@@ -101,6 +109,7 @@ class OutputEvidence:
         self._add_sums(exact, sums, is_bounded)
         self._add_order(exact)
         self._add_reversed(exact)
+        self._add_extra_columns(exact)
         self.rows += len(exact)
 
     def _add_extremes(self, exact: Float64s, low: float, high: float) -> None:
@@ -134,6 +143,20 @@ class OutputEvidence:
         self._falling += int((steps <= 0).all(axis=1).sum())
         self._rising += int((steps >= 0).all(axis=1).sum())
         self._uneven += int((steps != 0).any(axis=1).sum())
+
+    def _add_extra_columns(self, exact: Float64s) -> None:
+        if self.width < 3 or not any(self._suspects.values()):
+            return
+        for place, kinds in self._suspects.items():
+            column, others = exact[:, place], np.delete(exact, place, axis=1)
+            with np.errstate(invalid="ignore"):
+                if "largest" in kinds and (column != others.max(axis=1)).any():
+                    kinds.discard("largest")
+                if "sum" in kinds and not np.allclose(column, others.sum(axis=1), atol=1e-6):
+                    kinds.discard("sum")
+                is_whole = (column == np.rint(column)).all() and np.ptp(column) > 0
+                if "whole" in kinds and not (is_whole and not (others == np.rint(others)).any()):
+                    kinds.discard("whole")
 
     def _add_reversed(self, exact: Float64s) -> None:
         if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
@@ -228,7 +251,8 @@ class OutputEvidence:
     def lowest(self) -> float:
         """The score for probability 0: 0, the smallest integer of a type, or a shifted score.
 
-        For scores a p - a, the score is -a. For scores from -a/2 to a/2, it is -a/2.
+        For scores a p - a, the score is -a. For scores from -a/2 to a/2, it is -a/2. For p + a,
+        it is a.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed 8-bit scores plus 128 have the sum 256
@@ -243,7 +267,18 @@ class OutputEvidence:
                 # Some probability must be above 1/2, unlike logits with a large negative offset.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
-        return 0.0
+        return self._added
+
+    @property
+    def _added(self) -> float:
+        """The number a if the outputs are p + a, else 0. A row then sums to 1 + a K."""
+        added = (sum(self.sums) / 2 - 1) / max(1, self.width)
+        if not 0 < added < math.inf:
+            return 0.0
+        short = float(f"{added:.3g}")
+        added = short if abs(added - short) <= ABOVE * max(1.0, added) else added
+        is_near = self.low - added <= _CERTAIN and self.high - added <= 1 + ABOVE
+        return added if is_near and self._are_shares(added) else 0.0
 
     @property
     def _may_be_masked(self) -> bool:
@@ -354,9 +389,10 @@ class OutputEvidence:
     def _fact_of_shares(self) -> str:
         total, lowest = self.total or 0.0, self.lowest
         if lowest not in (0.0, *_LEAST_INTEGERS):
+            added = "subtracted from" if lowest > 0 else "added to"
             return (
-                f"with {_short(-lowest)} added to each value, every row sums to {_short(total)}, "
-                "as shifted probabilities do"
+                f"with {_short(abs(lowest))} {added} each value, every row sums to "
+                f"{_short(total)}, as shifted probabilities do"
                 + (" (if the values are negated, change their sign)" if self.width == 2 else "")
             )
         if lowest:
@@ -379,9 +415,28 @@ class OutputEvidence:
         """Return a sentence for each doubt about the outputs."""
         return tuple(
             doubt
-            for doubt in (self._doubt_on_order(), self._doubt_on_values(), self._doubt_on_scale())
+            for doubt in (
+                self._doubt_on_columns(),
+                self._doubt_on_order(),
+                self._doubt_on_values(),
+                self._doubt_on_scale(),
+            )
             if doubt
         )
+
+    def _doubt_on_columns(self) -> str | None:
+        are_equal = self._falling == self._rising == self.rows  # the values of each row
+        if self.width < 3 or self.rows < _FEW_ROWS or are_equal:
+            return None
+        for place, kinds in self._suspects.items():
+            for kind, fact in _EXTRA.items():
+                if kind in kinds:
+                    name = "last" if place else "first"
+                    return (
+                        f"the {name} column {fact} in all {self.rows} rows, so it may not be the "
+                        "output of a class: remove the column if it is none"
+                    )
+        return None
 
     def _doubt_on_order(self) -> str | None:
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
@@ -404,6 +459,15 @@ class OutputEvidence:
             return (
                 f"the only output is at least 0.5 in all {self.rows} rows: if it is the "
                 "confidence of the predicted class, give the probability of one class instead"
+            )
+        middle = sum(self.sums) / 2
+        spread = max(0.01, _EXACT_SUM * abs(middle))  # centred logits sum to about 0
+        is_constant = self.sums[1] - self.sums[0] <= spread < abs(middle)
+        is_constant &= not self._may_be_masked
+        if self.form == "logits" and self.width > 2 and self.rows >= _FEW_ROWS and is_constant:
+            return (
+                f"every row sums to about {_short(middle)}, which is unusual for logits. If the "
+                "outputs are scaled or shifted probabilities, give the probabilities"
             )
         is_positive = 0 <= self.low <= 0.5 * self.high
         if self.form == "logits" and self.width > 1 and self.rows >= _FEW_ROWS and is_positive:

@@ -42,6 +42,7 @@ from covcal_cli.maths.networks import (
 )
 from covcal_cli.progress import Progress, silent
 from tests import made_files
+from tests.made_files import edited
 
 CPU = torch.device("cpu")
 CLASSES, WIDTH = 3, 12
@@ -372,7 +373,7 @@ def test_divergence_is_an_error_and_not_a_file_of_nan(tmp_path: Path) -> None:
 )
 def test_missing_parts_are_named(tmp_path: Path, gone: str, words: str) -> None:
     features = write_features(tmp_path / "features.h5")
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         del file[gone]
     with pytest.raises(CovcalError, match=words):
         adapt(features, tmp_path / "adapted.h5", AdaptSettings(device="cpu"))

@@ -29,7 +29,7 @@ from covcal_cli.records import write_document
 from tests.calibrating import calibrated
 from tests.cli_runner import covcal
 from tests.forked import Forked
-from tests.made_files import Arrays, made_domain, write_adapted, write_features
+from tests.made_files import Arrays, edited, made_domain, write_adapted, write_features
 
 ENDINGS = ("csv", "parquet", "npz", "h5")
 
@@ -113,7 +113,7 @@ def fl_files(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ("adapted.h5", "--method", "fl+temp", "-o", "cal.json")
     covcal("calibrate", *arguments, cwd=folder).require_success()
     (folder / "features.h5").rename(folder / "new.h5")
-    with h5py.File(folder / "new.h5", "r+") as file:
+    with edited(folder / "new.h5") as file:
         del file["source"]
     return folder
 
@@ -441,7 +441,7 @@ class TestNewRows:
 
     def test_networks_that_were_damaged(self, fl_folder: Path, tmp_path: Path) -> None:
         shutil.copy(fl_folder / "adapted.h5", tmp_path / "bad.h5")
-        with h5py.File(tmp_path / "bad.h5", "r+") as file:
+        with edited(tmp_path / "bad.h5") as file:
             file["networks/psi/bias_0"][...] = np.nan
         arguments = ("--networks", tmp_path / "bad.h5", "-o", "-")
         line = covcal("apply", "new.h5", *arguments, cwd=fl_folder).error_line()
@@ -487,19 +487,19 @@ class TestNewRows:
         self, fl_folder: Path, spoil: Callable[[Any], None], message: str
     ) -> None:
         """Missing networks, and networks of another calibration, are refused."""
-        with h5py.File(fl_folder / "adapted.h5", "r+") as file:
+        with edited(fl_folder / "adapted.h5") as file:
             spoil(file)
         arguments = ("new.h5", "-c", "cal.json", "-o", "-")
         assert message in covcal("apply", *arguments, cwd=fl_folder).error_line()
 
     def test_features_that_are_missing_or_too_narrow(self, fl_folder: Path) -> None:
         """Aligned logits of new rows are computed from features."""
-        with h5py.File(fl_folder / "new.h5", "r+") as file:
+        with edited(fl_folder / "new.h5") as file:
             narrow = file["target/features"][:, :3]
             del file["target/features"]
         error = covcal("apply", "new.h5", "-o", "p.csv", cwd=fl_folder).error_line()
         assert "/target/features is missing" in error
-        with h5py.File(fl_folder / "new.h5", "r+") as file:
+        with edited(fl_folder / "new.h5") as file:
             file["target/features"] = narrow
         error = covcal("apply", "new.h5", "-o", "p.csv", cwd=fl_folder).error_line()
         assert "has 3 columns, but the networks of adapted.h5 take 4" in error
@@ -538,7 +538,7 @@ class TestChoice:
         """What stands in the labels, even what is no label, changes nothing."""
         document = small_files / "temp.json"
         before = covcal("apply", features, "-c", document, "-o", "-").require_success().out
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/labels"][...] = 12345
             file["source/labels"][...] = -7
         assert covcal("apply", features, "-c", document, "-o", "-").require_success().out == before
@@ -550,7 +550,7 @@ class TestChoice:
         document = small_files / "temp.json"
         arguments = ("apply", file, "-c", document, "-o", "-")
         assert "no target test rows" in covcal(*arguments, "--split", "test").error_line()
-        with h5py.File(file, "r+") as held:
+        with edited(file) as held:
             del held["target"]
         error = covcal(*arguments).error_line()
         assert error == f"{file} has no target rows: pass --domain source"
@@ -572,7 +572,7 @@ class TestCommand:
         assert len(read(tmp_path / "probs.csv").ids) == 350
         error = covcal("apply", cwd=tmp_path).err
         assert "probs.csv exists already: pass --force" in error
-        with h5py.File(tmp_path / "features.h5", "r+") as file:
+        with edited(tmp_path / "features.h5") as file:
             file["target/logits"][0, 0] += 1
         error = covcal("apply", "-f", cwd=tmp_path).error_line()
         assert "features.h5 has changed since cal.json was fitted on it" in error
@@ -608,7 +608,7 @@ class TestCommand:
         """A NaN at the end of the rows, found after many were written."""
         if ending == "parquet":
             pytest.importorskip("pyarrow")
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/logits"][-1, 0] = np.nan
         old = features.with_name(f"p.{ending}")
         old.write_text("old")
@@ -697,7 +697,7 @@ class TestCommand:
 
     def test_ids_that_are_no_text(self, small_files: Path, features: Path) -> None:
         """Bytes that are not UTF-8 are the file's fault, and said to be."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/ids"][3] = b"\xff\xfe"
         arguments = ("-c", small_files / "temp.json", "-o", features.with_name("p.csv"))
         error = covcal("apply", features, *arguments).error_line()

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.cli_runner import covcal
-from tests.made_files import made_domain, write_features
+from tests.made_files import edited, made_domain, write_features
 
 KINDS = ("csv", "parquet", "npz", "h5")
 CLASSES = ("cat", "dog", "eel")
@@ -45,7 +45,7 @@ def label(path: Path, names: NDArray[np.str_]) -> None:
             everything = dict(arrays)
         np.savez(path, y=names, **everything)
     elif path.suffix == ".h5":
-        with h5py.File(path, "r+") as file:
+        with edited(path) as file:
             file["y"] = [name.encode() for name in names]
     elif path.suffix == ".csv":
         lines = path.read_text().splitlines()
@@ -131,11 +131,11 @@ def test_names_of_an_array_from_elsewhere_count_too(tmp_path: Path) -> None:
 def test_an_applied_file_of_another_version_or_cut_short_is_refused(tmp_path: Path) -> None:
     target = applied(tmp_path, "t", "h5")
     arguments = ("extract", "--probabilities", "--target", target.name, "-o", "new.h5")
-    with h5py.File(target, "r+") as file:
+    with edited(target) as file:
         file.attrs["schema"] = "covcal.applied/2"
     line = covcal(*arguments, cwd=tmp_path).error_line()
     assert "t.h5 has schema covcal.applied/2, but this version reads covcal.applied/1: " in line
-    with h5py.File(target, "r+") as file:
+    with edited(target) as file:
         file.attrs["schema"] = "covcal.applied/1"
         del file.attrs["complete"]
     assert "t.h5 is not complete: run covcal apply" in covcal(*arguments, cwd=tmp_path).error_line()

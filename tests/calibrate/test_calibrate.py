@@ -34,6 +34,7 @@ from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,
     adapted_domain,
+    edited,
     made_domain,
     only_rows,
     rows_of,
@@ -487,7 +488,7 @@ def test_cal_json_is_strict_json_and_reads_back_whole(tmp_path: Path, method: st
     assert again.inputs[0].path.resolve() == (tmp_path / "a.h5").resolve()
     assert content["schema"] == "covcal.calibration/1"
     assert content["used_target_labels"] is False
-    with h5py.File(file, "r+") as handle:
+    with edited(file) as handle:
         labels = handle["target/labels"][:]
         handle["target/labels"][:] = np.random.default_rng(0).permutation(labels)
     scrambled = calibrate(file, settings_of(method))
@@ -654,7 +655,7 @@ def test_other_rows_are_not_read(tmp_path: Path) -> None:
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
     before = calibrate(path)
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         for domain in ("source", "target"):
             split = file[f"{domain}/split"][:]
             other = split == 0 if domain == "source" else split == 2

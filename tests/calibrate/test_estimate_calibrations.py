@@ -13,6 +13,7 @@ from scipy.special import softmax
 from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
+from tests.made_files import edited
 
 
 def estimated(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
@@ -113,7 +114,7 @@ def test_labels_change_nothing(adapted: Path, small_files: Path) -> None:
     """Whatever the target's labels are, the table is the same: none is read."""
     arguments = ("estimate", adapted, "-c", small_files / "temp.json", "-c")
     before = covcal(*arguments, small_files / "fl+temp.json").require_success().out
-    with h5py.File(adapted, "r+") as file:
+    with edited(adapted) as file:
         file["target/labels"][...] = 12345
     assert covcal(*arguments, small_files / "fl+temp.json").require_success().out == before
 

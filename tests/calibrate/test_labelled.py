@@ -5,7 +5,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from scipy.special import expit, logit, softmax
@@ -20,7 +19,7 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import with_offsets
 from covcal_cli.records import document_text, write_document
 from tests.cli_runner import covcal
-from tests.made_files import Arrays, made_domain, only_rows, write_features
+from tests.made_files import Arrays, edited, made_domain, only_rows, write_features
 
 SIZES = (60, 60, 200)
 
@@ -85,7 +84,7 @@ def test_more_labels_come_nearer(path: Path, target: Arrays) -> None:
 def test_a_target_alone_is_enough(tmp_path: Path, target: Arrays) -> None:
     """Without source rows nothing is known beforehand: the labels speak alone."""
     path = write_features(tmp_path / "t.h5", target=target)
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         del file["source"]
     found = fitted(path, 60)
     assert found.estimates["labelled"]["accuracy_without_labels"] is None

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ from covcal_cli.report.verdict import unmeasured_action
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.labels.made_draws import made_draw
-from tests.made_files import made_domain, write_features
+from tests.made_files import edited, made_domain, write_features
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,7 @@ def test_estimate_has_the_ece_by_labels(path: Path) -> None:
 def test_the_verdict_quotes_them_where_no_test_row_has_a_label(path: Path, tmp_path: Path) -> None:
     blind = tmp_path / "blind.h5"
     blind.write_bytes(path.read_bytes())
-    with h5py.File(blind, "r+") as file:
+    with edited(blind) as file:
         file["target/labels"][...] = -1
     covcal("calibrate", blind, "-o", "cal.json", cwd=tmp_path).require_success()
     covcal("report", blind, "-c", "cal.json", "-o", "r.html", cwd=tmp_path).require_success()

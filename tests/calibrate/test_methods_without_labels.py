@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from tests.cli_runner import covcal
 from tests.made_files import (
     adapted_domain,
     clusters_domain,
+    edited,
     rows_of,
     write_adapted,
     write_features,
@@ -99,7 +99,7 @@ def test_matching_methods_by_hand(tmp_path: Path, seed: int) -> None:
 def test_a_blend_by_hand(tmp_path: Path) -> None:
     """Each T is SciPy's for the combined accuracy, which is the mean confidence of the blend."""
     path = write(tmp_path / "a.h5", 0.6)
-    with h5py.File(path, "r+") as file:  # surer of themselves than they are right
+    with edited(path) as file:  # surer of themselves than they are right
         for domain in ("source", "target"):
             file[f"{domain}/aligned_logits"][...] *= 4
     inputs = inputs_of(path)

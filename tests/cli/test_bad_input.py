@@ -20,7 +20,7 @@ from PIL import Image
 from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal
-from tests.made_files import made_domain, write_features
+from tests.made_files import edited, made_domain, write_features
 
 LFS_POINTER = (
     b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9942\n"
@@ -296,7 +296,7 @@ Change = Callable[[Path], Any]
 
 def set_values(dataset: str, value: float, row: int | None = None) -> Change:
     def change(path: Path) -> None:
-        with h5py.File(path, "r+") as file:
+        with edited(path) as file:
             file[dataset][... if row is None else row] = value
 
     return change

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 import typer
 
@@ -20,6 +19,7 @@ from covcal_cli import __version__
 from covcal_cli.cli.app import app
 from tests.cli_runner import command_line, covcal, covcal_process, interrupted
 from tests.forked import Forked
+from tests.made_files import edited
 
 GROUP: Any = typer.main.get_command(app)
 COMMANDS: dict[str, Any] = GROUP.commands
@@ -336,7 +336,7 @@ class TestStreams:
         folder = features.parent / "two words"
         folder.mkdir()
         if not labelled:
-            with h5py.File(features, "r+") as file:
+            with edited(features) as file:
                 file["target/labels"][...] = -1
         shutil.move(features, folder / "my features.h5")
         done = covcal("calibrate", "my features.h5", "-o", "my cal.json", cwd=folder)

@@ -4,13 +4,13 @@ import re
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 from covcal_cli.cli import console, tables
 from covcal_cli.errors import CovcalError, message, printable
 from tests.cli_runner import covcal
+from tests.made_files import edited
 
 NAMES = (
     "\x1b[2J\x07\x08bell",
@@ -43,7 +43,7 @@ def named(adapted: Path, small_files: Path) -> Path:
     """A folder with a file whose classes, ids, groups and model have such names."""
     shutil.copy(small_files / "temp.json", adapted.parent / "cal.json")
     ids = [name.encode() for name in NAMES]
-    with h5py.File(adapted, "r+") as file:
+    with edited(adapted) as file:
         del file["classes"]
         file["classes"] = np.array(ids)
         n = len(file["target/labels"])
@@ -97,7 +97,7 @@ def test_a_screen_spells_what_no_terminal_shows(capsys: pytest.CaptureFixture[st
 
 
 def test_markdown_and_pages_hold_no_foreign_markup(named: Path) -> None:
-    with h5py.File(named / "adapted.h5", "r+") as file:
+    with edited(named / "adapted.h5") as file:
         rows = len(file["target/labels"])
         del file["target/columns/site"]
         file["target/columns/site"] = np.array([b"<img src=x>|**b**|[a](b)\x1b"] * rows)

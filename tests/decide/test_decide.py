@@ -18,7 +18,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import fill, lines_of
-from tests.made_files import made_domain, write_features
+from tests.made_files import edited, made_domain, write_features
 
 SIZES = (400, 400, 200)
 
@@ -146,7 +146,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
     """The message says what was found, and how many labels would change the result."""
     covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
     label(folder, 60)
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         labels = file["marked/labels"]
         labels[:] = (labels[:] + 1) % 3
     done = covcal("decide", "--error", 0.1, "-f", cwd=folder).require_success()
@@ -162,7 +162,7 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
 def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
     folder = labelled
     whole = json.loads((folder / "decide.json").read_text())
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         labels = file["marked/labels"][:]
         labels[::2] = -1
         file["marked/labels"][:] = labels
@@ -190,7 +190,7 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
 
 def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
     folder = labelled
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         inclusion = file["marked/inclusion"]
         inclusion[:] = inclusion[:] / 2
     done = covcal("decide", "--error", 0.15, "-fq", cwd=folder)
@@ -365,7 +365,7 @@ def test_a_promise_outlives_later_labels(labelled: Path) -> None:
     with h5py.File(folder / "features.h5") as file:
         earlier = file["marked/rows"][:]
     label(folder, 50)
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         later = ~np.isin(file["marked/rows"][:], earlier)
         labels = file["marked/labels"][:]
         file["marked/labels"][:] = np.where(later, (labels + 1) % 3, labels)
@@ -449,7 +449,7 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     assert f"{100 * metrics['accepted_error']:.2f} % of these are wrong" in page
     assert "--decide decide.json" in page[page.index("Make this page again") :]
     # Without labels there is a curve, and nothing measured.
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         file["target/labels"][:] = -1
     covcal("report", "features.h5", "-c", "cal.json", *report[1:], cwd=folder).require_success()
     page = (folder / "report.html").read_text(encoding="utf-8")

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import log_mean_softmax
 from tests.estimators.made_inputs import made_inputs
-from tests.made_files import made_domain, write_adapted, write_features
+from tests.made_files import edited, made_domain, write_adapted, write_features
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def test_no_target_label_is_read(tmp_path: Path) -> None:
     """Changing or losing every target label changes nothing."""
     first = write_features(tmp_path / "a.h5")
     second = write_features(tmp_path / "b.h5")
-    with h5py.File(second, "r+") as handle:
+    with edited(second) as handle:
         handle["target/labels"][:] = -1
     with FeatureFile(first) as one, FeatureFile(second) as other:
         known, unknown = read_inputs(one, 1.0), read_inputs(other, 1.0)

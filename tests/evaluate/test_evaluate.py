@@ -19,7 +19,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.forecast import read_named
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, Outcome, covcal, printed_json
-from tests.made_files import made_domain, only_rows, write_features
+from tests.made_files import edited, made_domain, only_rows, write_features
 
 CLOSE = 1e-6
 AGAIN = ": calibrate this file itself"
@@ -182,7 +182,7 @@ class TestRows:
 
     def test_unlabelled_rows_are_left_out_and_counted(self, features: Path) -> None:
         """Rows with label -1 do not count, and a note says how many there are."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             keep = file["target/split"][:] == 2
             labels = file["target/labels"][:]
             labels[np.flatnonzero(keep)[::4]] = -1
@@ -200,7 +200,7 @@ class TestRows:
 
     def test_no_label_at_all(self, features: Path) -> None:
         """Without target labels there is nothing to judge; the label-free command is named."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/labels"][...] = -1
         line = covcal("evaluate", features).error_line()
         assert line == (
@@ -210,7 +210,7 @@ class TestRows:
 
     def test_no_label_and_no_source(self, features: Path) -> None:
         """Nothing is estimated without a source, so no command is named that refuses the file."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/labels"][...] = -1
             del file["source"]
         line = covcal("evaluate", features).error_line()
@@ -219,7 +219,7 @@ class TestRows:
 
     def test_the_library_tells_no_labels_from_other_faults(self, features: Path) -> None:
         """What can do without labels catches `UnlabelledError` alone."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/labels"][...] = -1
         with pytest.raises(UnlabelledError, match="none of its 80 target test rows has a label"):
             evaluate(features, {})
@@ -552,7 +552,7 @@ class TestAlone:
 
     def test_a_changed_input_is_refused(self, calibrated: Path) -> None:
         """Another sha256 is refused with the command that evaluates it all the same."""
-        with h5py.File(calibrated / "adapted.h5", "r+") as file:
+        with edited(calibrated / "adapted.h5") as file:
             file.attrs["remark"] = "changed"
         line = covcal("evaluate", cwd=calibrated).error_line()
         assert line == (
@@ -675,7 +675,7 @@ class TestSeveralFiles:
         assert covcal("evaluate", first, last, "--fail-above", "ece=0.07").code == 3
 
     def test_a_night_without_labels_is_counted(self, nights: list[Path]) -> None:
-        with h5py.File(nights[1], "r+") as file:
+        with edited(nights[1]) as file:
             file["target/labels"][:] = -1
         pooled = report(*nights[1:])
         assert (pooled["n"], pooled["unlabelled"]) == (200, 100)

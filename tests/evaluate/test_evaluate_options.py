@@ -10,6 +10,7 @@ import pytest
 
 from covcal_cli.maths.networks import networks_sha256, read_networks
 from tests.cli_runner import Argument, covcal, printed_json
+from tests.made_files import edited
 
 
 def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def report(*arguments: Argument, cwd: Path | None = None) -> dict[str, Any]:
 @pytest.fixture
 def grouped(features: Path) -> Path:
     """features.h5 with a text column of three regions, and numbers."""
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         n = len(file["target/labels"])
         columns = file["target"].create_group("columns")
         names = np.array(["nord", "süd", ""])
@@ -37,7 +38,7 @@ class TestGroups:
         assert found["by"] == "region"
         assert [entry["group"] for entry in groups] == ["(empty)", "nord", "süd"]
         assert sum(entry["n"] for entry in groups) == found["n"]
-        with h5py.File(grouped, "r+") as file:
+        with edited(grouped) as file:
             labels = file["target/labels"][:]
             labels[file["target/columns/region"][:] != b"nord"] = -1
             file["target/labels"][:] = labels
@@ -86,7 +87,7 @@ class TestGroups:
 
     def test_names_are_shown_as_they_are(self, grouped: Path) -> None:
         """A name that looks like markup or an emoji's is no command to the table."""
-        with h5py.File(grouped, "r+") as file:
+        with edited(grouped) as file:
             names = np.array([b"[bold]nord", b":smile:", b"[/]"])
             n = len(file["target/labels"])
             del file["target/columns/region"]
@@ -110,7 +111,7 @@ class TestGroups:
 
     def test_a_column_of_another_length(self, grouped: Path) -> None:
         """A damaged column is refused, not cut."""
-        with h5py.File(grouped, "r+") as file:
+        with edited(grouped) as file:
             del file["target/columns/year"]
             file["target/columns/year"] = np.arange(3)
         line = covcal("evaluate", grouped, "--by", "year").error_line()
@@ -200,7 +201,7 @@ class TestNetworks:
     def test_two_networks_in_one_report(self, networks_folder: Path) -> None:
         """Calibrations of different networks are told apart: each is judged as it is alone."""
         shutil.copy(networks_folder / "adapted.h5", networks_folder / "second.h5")
-        with h5py.File(networks_folder / "second.h5", "r+") as file:
+        with edited(networks_folder / "second.h5") as file:
             arrays = read_networks(file["networks"])
             for name in arrays:
                 if "bias" in name:

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from tests import calibrating
 from tests.cli_runner import Argument, covcal, printed_json
 from tests.evaluate.made_bins import binned
 from tests.labels.labelling import fill
-from tests.made_files import clusters_domain, made_domain, write_features
+from tests.made_files import clusters_domain, edited, made_domain, write_features
 
 EXCEEDED = 3
 
@@ -172,7 +171,7 @@ class TestLeast:
     @pytest.mark.parametrize("confidence", [0, 0.95])
     def test_no_value_is_no_pass(self, folder: Path, confidence: float) -> None:
         """If every row is right, there is no AUROC: the gate ends in an error and does not pass."""
-        with h5py.File(folder / "features.h5", "r+") as file:
+        with edited(folder / "features.h5") as file:
             file["target/labels"][:] = file["target/logits"][:].argmax(axis=1)
         run = covcal(
             *("evaluate", "features.h5", "-c", "cal.json", "--confidence", confidence),
@@ -188,7 +187,7 @@ class TestGroups:
     @pytest.fixture
     def one_bad_class(self, folder: Path) -> Path:
         """A folder whose confidence is fair on average, and far too high where 0 is predicted."""
-        with h5py.File(folder / "features.h5", "r+") as file:
+        with edited(folder / "features.h5") as file:
             logits, labels = file["target/logits"][:], file["target/labels"][:]
             predicted = logits.argmax(axis=1)
             rng = np.random.default_rng(0)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -20,7 +19,7 @@ from covcal_cli.records import write_document
 from covcal_cli.watch.history import read_history
 from tests.examples import EXAMPLES
 from tests.forked import forked
-from tests.made_files import clusters_domain, write_features
+from tests.made_files import clusters_domain, edited, write_features
 
 
 def test_the_library_snippet(
@@ -329,7 +328,7 @@ class TestNightly:
         used = nights.text("cal.json")
         nights.number += 1
         write_week(nights.features, nights.number, 0.0)
-        with h5py.File(nights.features, "r+") as file:
+        with edited(nights.features) as file:
             file["target/labels"][:] = -1
         assert nights.again(TOLERANCE="90") == 0
         assert nights.mail == ""
@@ -342,7 +341,7 @@ class TestNightly:
         """Later rows are usually extracted without the source; the job still fails with 3."""
         nights.number += 1
         write_week(nights.features, nights.number, moved=1.2)
-        with h5py.File(nights.features, "r+") as file:
+        with edited(nights.features) as file:
             del file["source"]
         assert nights.again(MAX_ECE="0.05") == 3
         assert "extract them together with the source, then " in nights.mail

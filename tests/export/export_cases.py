@@ -22,7 +22,7 @@ from covcal_cli.maths.networks import networks_sha256
 from covcal_cli.records import Input, write_document
 from tests.classifiers.onnx.onnx_graphs import D_IN, HIDDEN, Graph, node
 from tests.cli_runner import Outcome, covcal
-from tests.made_files import Arrays, write_adapted, write_features
+from tests.made_files import Arrays, edited, write_adapted, write_features
 
 MEMBERS = 3
 PLAIN = [*HIDDEN, node("Gemm", "phi w b", "y", transB=1)]
@@ -209,7 +209,7 @@ def calibrated(
             target=adapted["target"],
             attributes=made_by,
         )
-        with h5py.File(path, "a") as file:
+        with edited(path) as file:
             for name, values in networks.items():
                 file[f"networks/{name}"] = values
     document = folder / "cal.json"

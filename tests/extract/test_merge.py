@@ -15,6 +15,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from tests.cli_runner import covcal
 from tests.extract.made_images import write_model_and_domains
+from tests.made_files import edited
 
 CORRUPT = "1/0004.png"
 
@@ -196,7 +197,7 @@ def test_parts_of_other_runs_are_refused_by_what_differs(
     """Each thing that must agree is named, with both files and both values."""
     other = tmp_path / "other.h5"
     other.write_bytes(three[1].read_bytes())
-    with h5py.File(other, "r+") as file:
+    with edited(other) as file:
         edit(file)
     with pytest.raises(CovcalError, match=message):
         merge([three[0], other, three[2]], tmp_path / "m.h5")

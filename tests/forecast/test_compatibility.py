@@ -14,7 +14,7 @@ from covcal_cli.records import write_document
 from tests.calibrate.test_estimate_calibrations import estimated
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import Argument, Outcome, covcal
-from tests.made_files import clusters_domain, write_features
+from tests.made_files import clusters_domain, edited, write_features
 
 COMMANDS: dict[str, tuple[Argument, ...]] = {
     "apply": ("-o", "new.csv"),
@@ -104,7 +104,7 @@ class TestPreprocessing:
     @pytest.mark.parametrize("old", ["file", "calibration"])
     def test_what_is_not_known_is_not_held_against_a_file(self, folder: Path, old: str) -> None:
         if old == "file":
-            with h5py.File(folder / "scale.h5", "r+") as file:
+            with edited(folder / "scale.h5") as file:
                 del file.attrs["preprocessing"]
         else:
             content = json.loads((folder / "cal.json").read_text())
@@ -137,7 +137,7 @@ class TestTail:
     ) -> None:
         """No option allows it: T of probabilities says nothing of logits."""
         shutil.copy(folder / "features.h5", folder / "other.h5")
-        with h5py.File(folder / "other.h5", "r+") as file:
+        with edited(folder / "other.h5") as file:
             file.attrs[attribute] = value
         line = use(command, folder, ALLOW).error_line()
         assert words in line
@@ -153,7 +153,7 @@ class TestTail:
     def test_without_features_the_name_of_the_logits_says_nothing(self, folder: Path) -> None:
         """With --phi none the output stands for what it was made of."""
         shutil.copy(folder / "features.h5", folder / "other.h5")
-        with h5py.File(folder / "other.h5", "r+") as file:
+        with edited(folder / "other.h5") as file:
             file.attrs["logits_tensor"], file.attrs["features_tensor"] = "output", ""
         use("apply", folder).require_success()
 

@@ -12,8 +12,9 @@ import pytest
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256
 from tests.cli_runner import covcal
-from tests.made_files import made_domain, write_adapted, write_features
+from tests.made_files import edited, made_domain, write_adapted, write_features
 
 Change = Callable[[Any], None]
 N, K = 350, 3
@@ -51,7 +52,7 @@ def attribute(name: str, value: Any) -> Change:
 
 def error_of(path: Path, change: Change) -> str:
     """Change a file, open it, and return the refusal without the path in front."""
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         change(file)
     with pytest.raises(CovcalError) as caught, FeatureFile(path):
         pass
@@ -240,7 +241,7 @@ class TestValues:
         self, features: Path, name: str, value: float
     ) -> None:
         """NaN or infinity is refused as it is read, naming dataset, row and id."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file[f"target/{name}"][200, 1] = value
         rows = np.arange(100, 300, 2)
         with FeatureFile(features) as opened, pytest.raises(CovcalError) as caught:
@@ -253,20 +254,20 @@ class TestValues:
     def test_a_logit_of_minus_infinity_rules_a_class_out(self, features: Path) -> None:
         """A row needs one finite logit; a row in which all logits are -inf is refused."""
         rows = np.arange(100, 300, 2)
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/logits"][200, 1:] = -np.inf
         with FeatureFile(features) as opened:
             read = opened.require_target().logits(rows)
         assert (read[50, 1:] == -np.inf).all()
         assert np.isfinite(read[50, 0])
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/logits"][200] = -np.inf
         with FeatureFile(features) as opened, pytest.raises(CovcalError, match=r"row 200 .* -inf"):
             opened.require_target().logits(rows)
 
     def test_no_number_in_a_member(self, adapted: Path) -> None:
         """The row of a member's NaN is the row of the file, not the member."""
-        with h5py.File(adapted, "r+") as file:
+        with edited(adapted) as file:
             file["source/aligned_logits"][1, 7, 2] = np.nan
             file["source/aligned_domain_logits"][1, 9] = np.inf
         with FeatureFile(adapted) as opened:
@@ -278,14 +279,14 @@ class TestValues:
 
     def test_infinities_that_cancel_are_still_found(self, features: Path) -> None:
         """Plus and minus infinity in one block do not hide each other."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/logits"][3] = np.inf, -np.inf, 0
         with FeatureFile(features) as opened, pytest.raises(CovcalError, match="row 3"):
             opened.require_target().logits(np.arange(10))
 
     def test_large_finite_numbers_are_read(self, features: Path) -> None:
         """Values near the limit of float32 are numbers, although their sum may overflow."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["target/logits"][...] = 3e38
         with FeatureFile(features) as opened:
             assert np.all(opened.require_target().logits(np.arange(N)) == np.float32(3e38))
@@ -293,7 +294,7 @@ class TestValues:
     @pytest.mark.parametrize("label", [-2, K, 10_000])
     def test_labels_outside_the_classes(self, features: Path, label: int) -> None:
         """A label that is no class is refused with its row and the labels that are allowed."""
-        with h5py.File(features, "r+") as file:
+        with edited(features) as file:
             file["source/labels"][150] = label
         assert covcal("calibrate", features, "-o", "-").error_line() == (
             f"{features}: /source/labels row 150 is {label}: write 0 to {K - 1}, or -1 (unknown)"
@@ -411,12 +412,13 @@ class TestWriting:
 def test_an_open_file_is_checked_and_left_open(tmp_path: Path) -> None:
     """A handle goes by the name it is given: the same checks, and the caller closes it."""
     path = write_features(tmp_path / "f.h5")
-    with h5py.File(path, "r+") as handle:
+    with edited(path) as handle:
         with FeatureFile(Path("arrays"), handle) as file:
             assert file.path == Path("arrays")
             assert len(file.require_source().rows("validation"))
         assert handle  # h5py: false once closed
         handle.attrs["schema"] = "other/1"
+        del handle.attrs[ATTRIBUTES_SHA256]
         with pytest.raises(CovcalError, match="arrays has schema 'other/1'"):
             FeatureFile(Path("arrays"), handle)
         assert handle

@@ -4,14 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 from covcal_cli.labels.draws import Batch, Draw
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import covcal
-from tests.made_files import put_in
+from tests.made_files import edited, put_in
 from tests.short_training import short_training
 
 STALE = "was not made from"
@@ -125,7 +124,7 @@ def test_a_calibration_of_an_earlier_file(folder: Path) -> None:
 def test_files_of_any_name_and_age(folder: Path) -> None:
     """The file that an adapted one names counts too; without a content hash, the file's own."""
     extract(folder, 0, "a.h5")
-    with h5py.File(folder / "a.h5", "r+") as file:
+    with edited(folder / "a.h5") as file:
         del file.attrs["content_sha256"]  # as in a file of an old version
     adapt(folder, "a.h5", "b.h5")
     covcal("calibrate", "b.h5", "--method", "temp", "-f", cwd=folder).require_success()

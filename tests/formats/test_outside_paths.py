@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import h5py
 import pytest
 
 from covcal_cli.errors import CovcalError
@@ -13,7 +12,7 @@ from covcal_cli.formats.features import FEATURES_FILE
 from covcal_cli.formats.lineage import file_here, is_unchanged
 from covcal_cli.records import write_document
 from tests.cli_runner import covcal
-from tests.made_files import made_domain, write_adapted, write_features
+from tests.made_files import edited, made_domain, write_adapted, write_features
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_an_adapted_file_names_its_features_file(
     path = write_adapted(tmp_path / "adapted.h5")
     monkeypatch.chdir(tmp_path)
     assert file_here() == Path("adapted.h5")
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file.attrs[FEATURES_FILE] = "../features.h5"
     with pytest.raises(CovcalError, match=r"made from \.\./features\.h5\. That file is outside"):
         file_here()

@@ -5,7 +5,6 @@ import json
 from io import StringIO
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -17,7 +16,7 @@ from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of, truth, write_lines
 from tests.labels.pages import data_of, require_silence, saved, text_of
-from tests.made_files import write_features
+from tests.made_files import edited, write_features
 
 FORMULA = '=HYPERLINK("http://x.invalid","click")'
 REVIEWS = ("fine", FORMULA, "<img src=x onerror=alert(1)>\nsecond line", "long " * 300, "-3", "")
@@ -26,7 +25,7 @@ REVIEWS = ("fine", FORMULA, "<img src=x onerror=alert(1)>\nsecond line", "long "
 def with_columns(path: Path, *, texts: bool = True, numbers: int = 3) -> Path:
     """Write a features file whose target has texts, a category and numbers."""
     write_features(path)
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         n = len(file["target/labels"])
         if texts:
             reviews = [f"{REVIEWS[row % len(REVIEWS)]}" for row in range(n)]
@@ -77,7 +76,7 @@ def test_columns_that_hold_the_classifiers_answer_are_told_apart() -> None:
 def test_the_sheet_has_the_kept_columns_and_no_answer(tmp_path: Path) -> None:
     """With --predictions it has; both are read back to the same file."""
     path = with_columns(tmp_path / "x.h5")
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file["target/columns/y_pred"] = np.arange(len(file["target/labels"]))
         file["target/columns/draw"] = utf8(["red"] * len(file["target/labels"]))
     sheet = tmp_path / "to-label.csv"
@@ -110,7 +109,7 @@ def test_the_sheet_has_the_kept_columns_and_no_answer(tmp_path: Path) -> None:
 def test_texts_sorted_with_the_labels_alone_are_refused(tmp_path: Path) -> None:
     """The labels belong to the texts then, and not to the ids beside them."""
     path = with_columns(tmp_path / "x.h5")
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         del file["target/columns/review"]
         n = len(file["target/labels"])
         file["target/columns/review"] = utf8([f"review {row}" for row in range(n)])
@@ -230,7 +229,7 @@ def test_texts_and_table_rows_are_labelled(
 def test_a_long_text_is_folded_and_a_short_row_is_not(chromium: Browser, tmp_path: Path) -> None:
     """An answer of the classifier under another name is shown with its answer, on demand."""
     path, place = with_columns(tmp_path / "x.h5"), tmp_path / "x.html"
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file["target/columns/y_pred"] = utf8(["their answer"] * len(file["target/labels"]))
     covcal("pick", path, "-n", 12, "-o", tmp_path / "x.csv", "--page", place).require_success()
     data = data_of(place)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -11,7 +10,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import HIDDEN_LABEL, NO_DRAW, Batch, Draw, read_draw
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw
-from tests.made_files import put_in, write_features
+from tests.made_files import edited, put_in, write_features
 
 SPLITS = ("train", "validation")
 DRAW = Draw(
@@ -93,7 +92,7 @@ def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) ->
 def test_a_damaged_draw_is_one_line(
     marked: Path, name: str, place: int | None, value: object, said: str
 ) -> None:
-    with h5py.File(marked, "r+") as file:
+    with edited(marked) as file:
         if place is None:
             del file[f"marked/{name}"]
         else:

@@ -16,6 +16,7 @@ from covcal_cli.labels.label import _cohens_kappa, _fleiss_kappa
 from covcal_cli.labels.picked_labels import labelled_draw
 from tests.cli_runner import covcal
 from tests.labels.labelling import Lines, fill, lines_of, truth, write_lines
+from tests.made_files import edited
 from tests.short_training import short_training
 
 N = 20
@@ -51,7 +52,7 @@ def without_marks(path: Path) -> dict[str, bytes]:
     """Return every dataset and root attribute of a file but what label puts in."""
     found: dict[str, bytes] = {}
     with h5py.File(path) as file:
-        own = ("unmarked_sha256",)
+        own = ("unmarked_sha256", "attributes_sha256")
         found |= {name: str(file.attrs[name]).encode() for name in file.attrs if name not in own}
 
         def keep(name: str, item: object) -> None:
@@ -112,7 +113,7 @@ def test_the_hint_fits_what_the_labels_are_for(folder: Path) -> None:
     (folder / "cal.json").touch()
     done = covcal(*label, cwd=folder).require_success()
     assert done.err.endswith("features.h5 --force, which replaces cal.json\n")
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         del file["source"]
     done = covcal(*label, cwd=folder).require_success()
     assert "next: covcal watch features.h5 -c cal.json" in done.err
@@ -237,7 +238,7 @@ def test_a_sheet_that_is_wrong_is_one_line(folder: Path, kind: str) -> None:
 
 def test_a_sheet_of_another_file(folder: Path) -> None:
     """It is refused even with the same ids, because row numbers fit any table."""
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         file["target/logits"][0] = 0
     line = covcal("label", "features.h5", "first.csv", cwd=folder).error_line()
     assert line.startswith("first.csv was picked from other data than features.h5")
@@ -266,7 +267,7 @@ def test_a_file_that_is_no_sheet(folder: Path, text: str) -> None:
 
 
 def test_a_file_without_a_target_has_nothing_to_label(folder: Path) -> None:
-    with h5py.File(folder / "features.h5", "r+") as file:
+    with edited(folder / "features.h5") as file:
         del file["target"]
     for arguments in (("label", "features.h5", "first.csv"), ("pick", "features.h5")):
         assert "has no target rows" in covcal(*arguments, cwd=folder).error_line()

@@ -4,7 +4,6 @@ import re
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -16,7 +15,7 @@ from covcal_cli.labels.score import forecasters_of, in_words, score, score_block
 from covcal_cli.maths.softmax import Scaling
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill, lines_of
-from tests.made_files import made_domain, write_features
+from tests.made_files import edited, made_domain, write_features
 
 COLUMNS = ["id", "label", "inclusion", "draw"]
 
@@ -109,7 +108,7 @@ def test_networks_are_for_a_calibration_of_theirs(
 
 def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:
     path = write_features(tmp_path / "features.h5")
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         del file["source"]
     done = covcal("pick", path, "-n", 9, "-o", tmp_path / "x.csv", "-v").require_success()
     assert "confidence of classifier (T 1)" in done.err
@@ -118,7 +117,7 @@ def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:
 def test_no_label_moves_a_draw(picked: Path, tmp_path: Path) -> None:
     """Whatever stands in /target/labels, the sheet has the same bytes."""
     shutil.copy(picked / "adapted.h5", tmp_path)
-    with h5py.File(tmp_path / "adapted.h5", "r+") as file:
+    with edited(tmp_path / "adapted.h5") as file:
         file["target/labels"][...] = 12345
     covcal("pick", "-n", 40, cwd=tmp_path).require_success()
     sheets = (folder / "to-label.csv" for folder in (picked, tmp_path))
@@ -181,7 +180,7 @@ def test_confidence_that_looks_certain_promises_no_exact_accuracy(tmp_path: Path
     top = target["logits"] == target["logits"].max(axis=1, keepdims=True)
     target["logits"] = np.where(top, 0, -80).astype(np.float32)
     path = write_features(tmp_path / "features.h5", target=target)
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         del file["source"]
     found = pick(path, tmp_path / "x.csv", PickSettings(rows=40))
     # Of rows drawn alike, 1 in 400 wrong: the least that an estimate by labels takes for possible.

@@ -16,7 +16,7 @@ from covcal_cli.evaluate import evaluate as evaluation
 from covcal_cli.formats.features import read_labels
 from covcal_cli.labels.draws import Batch, Draw
 from tests.cli_runner import covcal
-from tests.made_files import put_in
+from tests.made_files import edited, put_in
 from tests.short_training import short_training
 
 METHODS = (AUTO, *methods.METHODS)
@@ -47,7 +47,7 @@ def chosen(method: str) -> tuple[str, ...]:
 
 
 def spoil(path: Path, value: int) -> None:
-    with h5py.File(path, "r+") as file:
+    with edited(path) as file:
         file["target/labels"][...] = value
 
 
@@ -94,7 +94,7 @@ def test_pick_and_label_do_not_see_them(adapted: Path) -> None:
         lines = adapted.with_name("x.csv").read_text()
         adapted.with_name("y.csv").write_text(lines.replace(",,", ",class 1,"))
         covcal("label", adapted, adapted.with_name("y.csv")).require_success()
-        with h5py.File(adapted, "r+") as file:
+        with edited(adapted) as file:
             found.append(
                 (lines, file["marked/rows"][:].tolist(), file["marked/labels"][:].tolist())
             )

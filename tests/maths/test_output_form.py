@@ -56,6 +56,8 @@ MADE: dict[str, tuple[Array, Form]] = {
     "long float32 sums": (softmax(logits(2), axis=1) * (1 + 3e-4), "probabilities"),
     "tenths": (softmax(logits(4), axis=1).round(1), "probabilities"),
     "hundredths of many classes": (softmax(2 * logits(40), axis=1).round(2), "probabilities"),
+    "p + 1": (softmax(logits(4), axis=1) + 1, "shares"),
+    "p + 0.5, rounded": ((softmax(logits(4), axis=1) + 0.5).round(2), "shares"),
     "percentages": (100 * softmax(logits(4), axis=1), "percentages"),
     "whole percentages": ((100 * softmax(logits(9), axis=1)).round(), "percentages"),
     "votes of 100": (votes(100), "percentages"),
@@ -233,6 +235,27 @@ class TestDoubts:
         assert not seen(once, 64).doubts()
         assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
 
+    @pytest.mark.parametrize("extra", ["largest", "sum", "label", "row number", "mask", "class"])
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_a_column_that_may_be_no_class(self, extra: str, is_first: bool) -> None:
+        z = logits(4)
+        column = {
+            "largest": z.max(axis=1),
+            "sum": z.sum(axis=1),
+            "label": np.arange(N) % 4,
+            "row number": np.arange(N),
+            "mask": np.full(N, -1e9),
+            "class": 2 * np.random.default_rng(0).normal(size=N),
+        }[extra]
+        rows = np.column_stack([column, z] if is_first else [z, column])
+        doubts = " ".join(seen(rows, 70).doubts())
+        place = "first" if is_first else "last"
+        assert (f"the {place} column" in doubts) == (extra not in ("mask", "class"))
+
+    def test_logits_of_one_sum_are_doubted(self) -> None:
+        assert "sums to about 12" in seen(centred(4) + 3, N).doubts()[0]
+        assert not seen(centred(4), N).doubts()
+
     def test_one_column_that_is_always_likely_may_be_the_confidence(self) -> None:
         p = expit(logits(1))
         (doubt,) = seen(np.maximum(p, 1 - p), 64).doubts()
@@ -253,6 +276,17 @@ class TestDoubts:
 
 def test_nothing_seen_is_taken_for_logits() -> None:
     assert OutputEvidence().form == "logits"
+
+
+def test_the_number_added_to_probabilities_is_found() -> None:
+    """p + 1 and the like, of any number of classes."""
+    for width in (2, 3, 100):
+        p = softmax(logits(width), axis=1)
+        for added in (0.5, 1.0, 3.0):
+            evidence = seen((p + added).astype(np.float32), 50)
+            assert evidence.lowest == added
+            assert "subtracted from each value, every row sums to 1" in evidence.fact
+            np.testing.assert_allclose(log_probabilities(p + added, added), np.log(p), atol=1e-3)
 
 
 @pytest.mark.parametrize(("unit", "lowest"), [(1, 0), (100, 0), (256, -128)])

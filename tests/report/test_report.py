@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -23,7 +22,14 @@ from covcal_cli.report.report import report
 from tests import calibrating
 from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal, printed_json
-from tests.made_files import Arrays, clusters_domain, made_domain, write_adapted, write_features
+from tests.made_files import (
+    Arrays,
+    clusters_domain,
+    edited,
+    made_domain,
+    write_adapted,
+    write_features,
+)
 
 RESAMPLES = 100
 
@@ -398,17 +404,17 @@ def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> No
 
 
 def without_source(features: Path) -> None:
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         del file["source"]
 
 
 def without_source_labels(features: Path) -> None:
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         file["source/labels"][:] = -1
 
 
 def with_target_test_rows_alone(features: Path) -> None:
-    with h5py.File(features, "r+") as file:
+    with edited(features) as file:
         file["target/split"][:] = 2
 
 
@@ -438,7 +444,7 @@ class TestRefusals:
     def test_a_file_that_is_damaged_where_estimates_read_it(self, folder: Path) -> None:
         """The page did without its estimates, as for too few rows, and said nothing."""
         document = calibrated(folder)
-        with h5py.File(folder / "features.h5", "r+") as file:
+        with edited(folder / "features.h5") as file:
             file["source/logits"][-250] = np.nan
         run = covcal("report", "features.h5", "-c", document, cwd=folder)
         assert "/source/logits" in run.error_line()
