@@ -1,5 +1,6 @@
 """Describe a file of covcal in a few lines."""
 
+import json
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -69,12 +70,13 @@ def describe(path: str | Path) -> str:
     require_file(path, remedy=_REMEDY)
     with path.open("rb") as handle:
         start = handle.read(64).lstrip()
-    if start.startswith(f'{{"schema": "{Period.schema}"'.encode()):
+    text = start.decode(json.detect_encoding(start), "replace").lstrip()
+    if text.startswith(f'{{"schema": "{Period.schema}"'):
         history = read_history(path)
         last = history.change_of(history.periods[-1]) if history.periods else ""
         lines = [*_period_lines(history.periods, last), ("schema", Period.schema)]
         lines += [("warning", text) for text in history.damaged]
-    elif start.startswith(b"{"):
+    elif text.startswith("{"):
         lines = _json_lines(path)
     elif start.startswith(b"\x89HDF"):
         lines = _hdf5_lines(path)

@@ -252,10 +252,14 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
 
 
 def json_of(path: Path, *, names_paths: bool = False) -> Any:
-    """Return the value of an untrusted JSON file. Raises ValueError or OSError."""
+    """Return the value of an untrusted JSON file. Raises ValueError or OSError.
+
+    Editors on Windows may save the text as UTF-16, or with a byte order mark.
+    """
     if path.stat().st_size > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
-    return parsed_json(path.read_bytes().decode("utf-8"), names_paths=names_paths)
+    content = path.read_bytes()
+    return parsed_json(content.decode(json.detect_encoding(content)), names_paths=names_paths)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -206,6 +206,14 @@ def test_a_document_may_be_laid_out_anew(tmp_path: Path) -> None:
     assert read(path).names == MADE.names
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_an_editor_may_save_it_in_another_encoding(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "made.json"
+    write_document(MADE, path, force=False)
+    path.write_bytes(path.read_text().encode(encoding))
+    assert read(path).names == MADE.names
+
+
 @dataclass(frozen=True)
 class Ranged(Document):
     """A document whose numbers have ranges, and must fit each other."""

@@ -86,7 +86,7 @@ class EstimateSettings:
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # The shares of `target_prior`, if known.
+    # The shares of `target_prior`, if known. `target_prior` is then "given" by default.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -94,6 +94,8 @@ class EstimateSettings:
         if not 1 <= self.max_weight <= 1e100:
             raise CovcalError(f"max_weight must be a number from 1 to 1e100, not {self.max_weight}")
         require_at_least("seed", self.seed, 0)
+        if self.prior_shares is not None and self.target_prior == SOURCE_PRIOR:
+            object.__setattr__(self, "target_prior", "given")
         if isinstance(self.labels, str):
             require_one_of("labels", self.labels, LABELS)
         else:

@@ -175,6 +175,14 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
         else:
             noun = "class folders"
             remedy = "add an empty folder for each class without images. Name the folders"
+            inner = [name for folder in ordered for name in sorted((path / folder).glob("[!.]*/"))]
+            deeper = {name.name for name in inner}
+            if len(deeper) == count:
+                raise CovcalError(
+                    f"{path} has {len(ordered)} folders ({listed(ordered)}), and inside "
+                    f"{count} others ({listed(sorted(deeper))}), as many as the model has classes: "
+                    + (f"give {path / ordered[0]}" if len(ordered) == 1 else f"move them to {path}")
+                )
             if len(ordered) > count:
                 remedy = "start the name of a folder that is no class with a dot. Name the others"
         raise CovcalError(

@@ -154,7 +154,10 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
     if text.endswith("%"):
         remedy = "save numbers without the sign, divided by 100"
     elif name in store.with_commas:
-        remedy = "save numbers with a decimal point instead of a comma"
+        remedy = (
+            "save numbers with a decimal point instead of a comma. In Python: pandas.read_csv"
+            f"({store.path.name!r}, sep=None, decimal=',').to_csv('new.csv', index=False)"
+        )
     raise store.error(
         f"{name} holds the text {text[:40]!r}: {remedy}. If it holds no {kind}, rename it to "
         f"{GROUP_PREFIX}{name}"

@@ -289,7 +289,10 @@ class DomainExtraction:
 
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
-            return "the outputs may be rounded. Give all their digits"
+            return (
+                "the outputs may be rounded, or labels instead of probabilities. Give the "
+                "classifier's probabilities with all their digits"
+            )
         if self.pipeline is not None:
             return "the pixels may be unscaled. Check --scale, --mean and --std"
         return "the inputs may be unscaled. Scale them as in training"

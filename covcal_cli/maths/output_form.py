@@ -273,7 +273,7 @@ class OutputEvidence:
     def _added(self) -> float:
         """The number a if the outputs are p + a, else 0. A row then sums to 1 + a K."""
         added = (sum(self.sums) / 2 - 1) / max(1, self.width)
-        if not 0 < added < math.inf:
+        if not ABOVE < added < math.inf:
             return 0.0
         short = float(f"{added:.3g}")
         added = short if abs(added - short) <= ABOVE * max(1.0, added) else added
@@ -461,8 +461,8 @@ class OutputEvidence:
                 "confidence of the predicted class, give the probability of one class instead"
             )
         middle = sum(self.sums) / 2
-        spread = max(0.01, _EXACT_SUM * abs(middle))  # centred logits sum to about 0
-        is_constant = self.sums[1] - self.sums[0] <= spread < abs(middle)
+        spread = max(0.01, _EXACT_SUM * middle)  # centred logits sum to about 0
+        is_constant = self.sums[1] - self.sums[0] <= spread < middle
         is_constant &= not self._may_be_masked
         if self.form == "logits" and self.width > 2 and self.rows >= _FEW_ROWS and is_constant:
             return (

@@ -12,6 +12,7 @@ Then a new "segment" of the history begins, and the alarm compares rows with the
 this segment. The verdict always compares a period with the calibration.
 """
 
+import codecs
 import os
 import stat
 import sys
@@ -151,8 +152,12 @@ def _extended(earlier: History, content: bytes) -> History:
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
     is_history = bool(periods or damaged or acknowledgements)
+    if earlier.lines == 0 and content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise CovcalError(f"{path} is UTF-16 text: save it as UTF-8")
     *whole, rest = content.split(b"\n")
     for number, line in enumerate((*whole, rest), start=earlier.lines + 1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)  # an editor may add it
         text = line.strip(_PADDING)
         if not text and b"\0" not in line:
             continue

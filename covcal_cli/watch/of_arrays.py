@@ -4,6 +4,7 @@ Each period becomes a features file in memory, which is judged as by ``covcal wa
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -42,7 +43,7 @@ from covcal_cli.watch.measurement import (
 )
 from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
 from covcal_cli.watch.promise import watched_decision
-from covcal_cli.watch.segments import segments_in_file
+from covcal_cli.watch.segments import PREDICTED, segments_in_file
 from covcal_cli.watch.sketches import reference_of
 from covcal_cli.watch.watch import WatchSettings, extended
 
@@ -219,6 +220,8 @@ class Watch:
         if labels is not None:
             arrays["labels"] = self._labels(labels, len(rows))
         arrays |= _columns(rest if columns is None else columns, "columns", len(rows))
+        if self._standard.segments is not None:
+            _require_segment(self._standard.segments.column, arrays, "columns")
         calibration = self._standard.calibration
         source = Source(
             _IN_MEMORY, period, None, self._settings.every, uses_labels=labels is not None
@@ -330,6 +333,15 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
     return stored
 
 
+def _require_segment(segment: str, arrays: Mapping[str, AnyArray], name: str) -> None:
+    """Refuse columns, the argument `name`, without the column of the segments."""
+    if segment != PREDICTED and f"columns/{segment}" not in arrays:
+        raise ArgumentError(
+            f"{name} has no column {segment!r}, which segment names: give it in {name}, or pass "
+            f"segment={PREDICTED!r}"
+        )
+
+
 def _objects(values: Any, name: str) -> AnyArray:
     """Return an array of objects. `np.asarray` would turn NaN among texts into the text "nan"."""
     return array_of(np.array(values, dtype=object) if isinstance(values, list) else values, name)
@@ -384,6 +396,8 @@ def _standard_of_arrays(
     }
     for (name, arrays), of_domain in zip(domains.items(), columns, strict=True):
         arrays |= _columns(of_domain, f"{name}_columns", len(arrays["logits"]))
+        if segment is not None:
+            _require_segment(segment, arrays, f"{name}_columns")
     sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
     with ArrayFile(domains, calibration.classes) as file:
         if file.sha256() != calibration.inputs[0].sha256:

@@ -278,6 +278,12 @@ def test_nothing_seen_is_taken_for_logits() -> None:
     assert OutputEvidence().form == "logits"
 
 
+def test_nothing_is_subtracted_from_probabilities_whose_sums_are_rounded() -> None:
+    for width in (2, 3, 100):
+        p = softmax(logits(width), axis=1).astype(np.float32)
+        assert seen(p * np.float32(1 + 3e-4), N).lowest == 0
+
+
 def test_the_number_added_to_probabilities_is_found() -> None:
     """p + 1 and the like, of any number of classes."""
     for width in (2, 3, 100):

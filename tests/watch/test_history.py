@@ -71,6 +71,20 @@ def test_lines_come_back_as_they_were(tmp_path: Path) -> None:
     assert line_text(found, path) == path.read_text().splitlines()[0]
 
 
+def test_an_editor_may_add_a_byte_order_mark_but_not_save_utf_16(tmp_path: Path) -> None:
+    """Lines are appended as UTF-8."""
+    path = tmp_path / "watch.jsonl"
+    append(History(path), lambda _history: [period("w1")])
+    text = path.read_text()
+    path.write_text(text, encoding="utf-8-sig")
+    append(History(path), lambda _history: [period("w2")])
+    assert names(path) == ["w1", "w2"]
+    path.write_text(text, encoding="utf-16")
+    with pytest.raises(CovcalError, match="is UTF-16 text: save it as UTF-8"):
+        append(History(path), lambda _history: [period("w2")])
+    assert path.read_text(encoding="utf-16") == text
+
+
 def test_what_came_since_is_read_too(tmp_path: Path) -> None:
     """Another process appended, or wrote the file anew, while periods were measured."""
     path = tmp_path / "watch.jsonl"

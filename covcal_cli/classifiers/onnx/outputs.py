@@ -83,7 +83,8 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
     stored = [
         value.name
         for value in outputs
-        if value.type.tensor_type.elem_type in _STORED_SCORES and len(_row_sizes(graph, value)) == 1
+        if value.type.tensor_type.elem_type in _STORED_SCORES
+        and (len(_row_sizes(graph, value)) == 1 or not value.type.tensor_type.HasField("shape"))
     ]
     if stored:
         return CovcalError(
@@ -148,6 +149,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     tensor = value.type.tensor_type
     sizes = [str(dim.dim_value or dim.dim_param or "?") for dim in tensor.shape.dim]
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+    if not tensor.HasField("shape"):
+        return f"{name} of unknown shape"
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 

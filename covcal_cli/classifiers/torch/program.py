@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields, is_dataclass, replace
 from io import StringIO
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,9 +63,11 @@ class Program:
             return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # a module may raise any error
             shapes = " and ".join(f"[{', '.join(map(str, row.shape))}]" for row in rows)
+            size = "pass --size with the image size of training, or " if rows[0].ndim == 4 else ""
             raise CovcalError(
-                f"{self.where} cannot run on {shapes} ({cause(error)}): change the preprocessing "
-                "or the array. If the model takes only one row at a time, pass --batch 1"
+                f"{self.where} cannot run on {shapes} ({cause(error)}): {size}change the "
+                "preprocessing or the array. If the model takes only one row at a time, pass "
+                "--batch 1"
             ) from error
 
 
@@ -141,6 +144,10 @@ def cause(error: BaseException) -> str:
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}..."
     kind = type(error).__name__
+    # A TorchScript error may lack a message, and has the failed line above the mark "<--- HERE".
+    failed = [above for above, line in pairwise(lines) if line.endswith("<--- HERE")]
+    if scripted and text.rstrip(": ") == kind and failed:
+        return f"{kind} in {failed[-1]}"
     return text if text.startswith(kind) else f"{kind}: {text}".rstrip(": ")
 
 
