@@ -1,16 +1,20 @@
 """Choose a method for ``--method auto``, and list the other methods for comparison.
 
-**The rule.** T_s is the temperature of ``temp``. The target accuracy is estimated by
-`estimators.consensus`. Usually the choice is ``consensus``: T makes the mean target confidence
-equal to the estimated accuracy. T is never below a floor, because an estimate alone is not enough
-evidence to raise confidence. The floor is 1, or T_s if T_s is below 1 and the source has at least
-10 errors. If the mean confidence at T_s may be right, the choice is ``temp``. If T_s is also below
-the floor, the choice is ``none``.
+`calibrate/README.md`, section "The rule of auto", explains the rule. T_s is the temperature of
+``temp``. `estimators.consensus` estimates the target accuracy.
 
-If the user gives the class frequencies, the choice is ``prior+cot`` if the checks of COT pass, else
-``prior``. On 91 shifts with known frequencies, the mean Brier score of this choice was .267 (.310
-for ``cot`` or ``temp``). With frequencies that BBSE estimates, ``prior`` had .354. So with
-``--target-prior bbse`` the choice is ``cot`` or ``temp``.
+| choice | condition |
+|---|---|
+| ``temp`` | the mean confidence at T_s may be right |
+| ``none`` | the same, and T_s is below the floor of T |
+| ``consensus`` | otherwise: T makes the mean target confidence equal to the estimated accuracy |
+| ``prior+cot`` | the user gives the class frequencies, and the checks of COT pass |
+| ``prior`` | the user gives the class frequencies, and a check of COT fails |
+| ``cot`` or ``temp`` | ``--target-prior bbse``: the class frequencies are estimated |
+
+No choice has a T below the floor, because an estimate alone is not enough evidence to raise
+confidence. The floor is 1. If T_s is below 1 and the source has at least 10 errors, the floor is
+T_s.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy. The ECE may be larger, because confidence can

@@ -1,6 +1,6 @@
 """``covcal calibrate``: choose and fit a method.
 
-`methods` lists the methods, `fits` fits them to a `problem`, `auto` chooses a method, and
+`methods` lists the methods, and `fits` fits them to a `problem`. `auto` chooses a method, and
 `labelled` fits to labelled rows.
 """
 

@@ -134,7 +134,7 @@ class Calibrator:
             Logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
         classes : array, shape (K,), optional
             Names of the classes in the order of the logits. Default: the columns of a data frame
-            if the labels are among them, or 0 to K-1 if labels are numbers, or the sorted labels.
+            that contain all labels, else 0 to K-1 if labels are numbers, else the sorted labels.
 
         Raises
         ------

@@ -93,8 +93,8 @@ def estimate(
 
     No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
     and a class, such as ``("recall", "fraud")``; None means all classes. `by` is a column, for
-    metrics per group. `costs` is a costs.json of `decide`; it gives the mean cost of a row if every
-    row is accepted.
+    metrics per group. `costs` is a costs.json of `decide`, for the mean cost of a row if every row
+    is accepted.
 
     Raises
     ------

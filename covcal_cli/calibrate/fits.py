@@ -19,13 +19,18 @@ Other methods match the mean target confidence to an estimate of the target accu
 | blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-T_s is the temperature of ``temp``. The floor is 1, or T_s if T_s is below 1 and the source has at
-least 10 errors.
+T_s is the temperature of ``temp``. The floor is 1. If T_s is below 1 and the source has at least 10
+errors, the floor is T_s.
 
-Two methods correct for the class frequencies of the target. If only P(y) changes from p to q, the
-probabilities are softmax(z / T + b) with b_y = log(q_y / p_y) (Saerens et al., Neural Computation
-2002; Elkan, IJCAI 2001). The frequencies p are those of labelled source validation rows. The user
-gives q. The predicted class stays the same.
+Two methods correct for the class frequencies of the target, by Bayes' rule (Saerens et al., Neural
+Computation 2002; Elkan, IJCAI 2001). The predicted class does not change.
+
+| symbol | meaning |
+|---|---|
+| p | class frequencies of labelled source validation rows |
+| q | class frequencies of the target, from the user |
+| b_y = log(q_y / p_y) | class offsets |
+| softmax(z / T + b) | probabilities, if only P(y) changes from p to q |
 
 | method    | T                                                                              |
 |-----------|--------------------------------------------------------------------------------|

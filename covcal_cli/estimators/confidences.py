@@ -78,8 +78,8 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     The true classes are assumed to be as frequent as on the source. Then a change of the predicted
-    classes is due to errors. The estimate is A_v - (d - d_0), where d is the total variation
-    distance of predicted classes, and d_0 is sampling noise. `source` and `target`, (K,), are the
+    classes is due to errors. The estimate is A_v - (d - d_0). The total variation distance of
+    predicted classes is d, and d_0 is its sampling noise. `source` and `target`, (K,), are the
     frequencies. By default, they come from `inputs`.
     """
     if source is None or target is None:

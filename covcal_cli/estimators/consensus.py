@@ -14,10 +14,8 @@ one half of ``examples/research/benchmark``.
 The check `fall in confidence` must pass. If the confidence of more than two classes falls, the
 checks `shift within classes` and `source clusters` must pass too.
 
-The estimated accuracy A is below the median m of the estimators, because the estimators
-underestimate the fall of the accuracy:
-
-    A = A_v - 1.2 (A_v - m)
+The estimators underestimate the fall of the accuracy. So the fall by their median m is multiplied
+by 1.2, and the estimate is A_v - 1.2 (A_v - m).
 
 Half the width of the range is a sum of four parts:
 
@@ -363,10 +361,12 @@ WEIGHTING_ASSUMPTION = (
 def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by importance weighting, with a control variate.
 
-    The estimate is computed from the importance weights w of source rows, and from r, which is 1
-    for right rows and 0 for wrong rows:
-
-        mean(w r) - b (mean w - 1),   b = cov(w r, w) / var(w)
+    | symbol | meaning |
+    |---|---|
+    | w | importance weight of a source row |
+    | r | 1 for a right source row, else 0 |
+    | b = cov(w r, w) / var(w) | control variate |
+    | mean(w r) - b (mean w - 1) | estimate |
 
     Sources: Sugiyama et al.,
     "Covariate shift adaptation by importance weighted cross validation", JMLR 2007; You et al.

@@ -3,12 +3,11 @@
 The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
 target row counts for every class, weighted by its calibrated probabilities softmax(z / T + b).
 
-The temperature T_c and the class offsets b are fitted to the source. They minimise
-
-    log loss + (|b|^2 + (T_0 / T_c - 1)^2) / 2,   T_0: the best T without offsets
+The temperature T_c and the class offsets b minimise the penalised log loss on the source.
 
 | case | T_c and b |
 |---|---|
+| always | penalty (abs(b)^2 + (T_0 / T_c - 1)^2) / 2; T_0 is the best T without offsets |
 | fewer than 5 source errors | T_c = T_0, which is at least 1 |
 | one confidence per row, or more than 1,000 classes | T_c = T_0 and b = 0 |
 | given class frequencies | their offsets are added to b |

@@ -11,12 +11,16 @@ on the number of rows.
 calibrated forecaster has resampled ECEs above 0. So the interval is found by tests. The interval
 contains every true ECE that the data do not reject:
 
-- A hypothesis is a gap d_b = confidence - accuracy for every bin b. Its true ECE is sum_b n_b/n
-  |d_b|. A resample has ECE* = sum_b |n*_b/n d_b + e_b|, where n* is multinomial and e_b is binomial
-  noise.
+- A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
+- ECE* is the ECE of a resample under a hypothesis.
 - Every true ECE is tested with two hypotheses. `concentrated` keeps only significant gaps, so noise
   adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
+
+| symbol | meaning |
+|---|---|
+| sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
+| sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
 
 Two more tests ask whether the forecaster may be calibrated. Each test has half of the error
 probability. If neither test rejects, the lower end is 0:

@@ -155,7 +155,7 @@ def apply_limits(
     *,
     level: float | None,
 ) -> list[Verdict]:
-    """Apply every limit to every calibration, or to ``none``.
+    """Apply every limit to every calibration, or to ``none`` if there are no calibrations.
 
     `level` is the level of the intervals; None compares plain values. Raises `CovcalError` if a
     metric has no value.
@@ -237,7 +237,7 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
-    """Return the calibrations to which gates apply, else ``none``."""
+    """Return the calibrations to which gates apply, or ``none`` if there are no calibrations."""
     return [name for name in metrics if name in calibrations] or [NONE]
 
 

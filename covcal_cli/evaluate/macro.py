@@ -134,7 +134,7 @@ def gate_of_label(label: str, gate: GateResult) -> GateResult:
 def assess_labels(
     labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
 ) -> LabelAssessments:
-    """Evaluate every label. `assess_one` takes `gates` and `tell`."""
+    """Evaluate every label. `assess_one` is called with `gates` and `tell`."""
     every = [limit for limit in gates.limits if limit.by != MACRO]
     macro = [limit for limit in gates.limits if limit.by == MACRO]
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))

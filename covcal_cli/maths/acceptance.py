@@ -9,9 +9,9 @@ A candidate is a set of rows with the highest scores, and a number k. A candidat
 most k of its labelled rows are wrong. Labels are drawn from a region. The region and the first
 candidate maximise the number of accepted rows, as a mean over the beliefs.
 
-A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows of a set,
-K - w wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound
-of several batches together is a sum over w.
+A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
+wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound of
+several batches together is a sum over w.
 """
 
 import math

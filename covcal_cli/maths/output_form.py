@@ -249,7 +249,7 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score for probability 0: 0, the smallest integer of a type, or a shifted score.
+        """The score that means probability 0.
 
         For scores a p - a, the score is -a. For scores from -a/2 to a/2, it is -a/2. For p + a,
         it is a.
@@ -293,7 +293,7 @@ class OutputEvidence:
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the constant sum of sign (v - lowest) over the values v of a row.
+        """Return the constant sum over a row of its values minus `lowest`, times `sign`.
 
         Return None if sums differ or a term is negative.
         """

@@ -199,9 +199,12 @@ def brier_rows(
 ) -> list[Float64s]:
     """Return ||p - y||^2 of each row, and its derivatives in s = log T.
 
-    Logits have shape (K, m), and the highest of each row is 0. Derivatives need finite logits:
+    Logits have shape (K, m), and the highest of each row is 0. Derivatives need finite logits.
 
-        u = z/T,   d = u - E_p[u],   dp/ds = -p d,   dd/ds = Var_p[u] - d
+    | symbol | meaning |
+    |---|---|
+    | u, d | z/T, u - E_p[u] |
+    | dp/ds, dd/ds | -p d, Var_p[u] - d |
     """
     u, e = _exponentials(block, temperature)
     total = _sums(e)

@@ -1,7 +1,7 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
-The discriminator g(x) is the probability that x is from the source, if both domains are equally
-frequent. So q/p = 1/g - 1. The logits of g are divided by T_g, and the weights are clipped
+The discriminator g(x) is the probability that x is from the source, with equal weights of both
+domains. So q/p = 1/g - 1. The logits of g are divided by T_g, and the weights are clipped
 (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method

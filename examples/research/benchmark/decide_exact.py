@@ -12,8 +12,8 @@ broken after any batch.
 All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
 first draw chooses the regions and the candidates of later batches, for all draws.
 
-The last lines are about users who choose the size of the second batch by the labels of the first
-batch. They are computed for endless pools, with the size that breaks the promise most often.
+In the last lines, users choose the size of the second batch by the labels of the first batch. These
+lines assume endless pools, and the size that breaks the promise most often.
 """
 
 import argparse

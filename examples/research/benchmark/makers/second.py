@@ -1,8 +1,7 @@
 """Train a second classifier of another kind on the rows of the first classifier.
 
-The first classifier of a shift is trained by a maker. This module stops the maker just before the
-training, and trains another kind of classifier on the maker's rows. So both classifiers see the
-same inputs.
+The function that makes a shift also trains its first classifier. This module stops the function
+just before the training, and trains another kind of classifier on the same rows.
 """
 
 import warnings
