@@ -64,8 +64,8 @@ class ApplyReport:
     aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
     # The adapted file with the networks; None if not needed.
     networks: Path | None
-    # Mean calibrated probability of each label, if rows can have several labels. The fields above
-    # are then about the first label.
+    # Mean calibrated probability of each of several labels. All other fields are then about the
+    # first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -99,8 +99,8 @@ def apply(
         The adapted file with the networks, if the calibration scales aligned logits and `path` is a
         features file. Default: the adapted file that the calibration names.
     decision : str or Path, optional
-        A decide.json made with the calibration. The output then also has the accepted rows or the
-        sets of classes.
+        A decide.json made with the calibration. It adds columns for accepted rows or sets of
+        classes.
     force : bool
         Replace an existing output.
     progress : callable, optional

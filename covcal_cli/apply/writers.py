@@ -51,7 +51,7 @@ class AppliedRows:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns and the size of the output, which are known before the first row."""
+    """The columns and the number of rows of the output."""
 
     rows: int  # Number of rows.
     classes: Sequence[str]  # Names, length K.
@@ -169,14 +169,19 @@ def _arrow_table(
 def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
     """Write an uncompressed archive, one array after the other. Equal rows give equal bytes.
 
-    Its arrays are ``probabilities`` (n, K) f4 (unless left out), ``id`` (n,) text, ``label_index``
-    (n,) i8, ``confidence`` (n,) f4, ``classes`` (K,) text, and names and hashes of the inputs,
-    without axes.
+    Arrays:
+
+    - ``id``, (n,) text
+    - ``label_index``, (n,) i8
+    - ``confidence``, (n,) f4
+    - ``probabilities``, (n, K) f4, unless left out
+    - ``classes``, (K,) text
+    - names and hashes of the inputs, ()
     """
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # shape of one row, by array
+    # shape of a row in each array
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -253,9 +258,12 @@ def _raw(values: Any, dtype: Any) -> bytes:
 def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
     """Write the datasets of schema ``covcal.applied/1``.
 
-    ``id`` (n,) UTF-8 bytes, ``label_index`` (n,) i8, ``confidence`` (n,) f4, ``probabilities``
-    (n, K) f4 unless left out, and ``classes`` (K,); provenance and ``complete`` are root
-    attributes.
+    - ``id``, (n,) UTF-8 bytes
+    - ``label_index``, (n,) i8
+    - ``confidence``, (n,) f4
+    - ``probabilities``, (n, K) f4, unless left out
+    - ``classes``, (K,)
+    - root attributes: provenance and ``complete``
     """
     n = layout.rows
     with HDF5Writer(
@@ -455,9 +463,8 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Some numbers are formatted one by one: rounding errors matter near a tie (digits 5000 after
-    # the ninth), rounding may reach the next decade, and numbers outside [0, 1] or below the
-    # smallest normal float32 have other forms.
+    # Format some numbers one by one: near a tie, where rounding errors matter; if rounding reaches
+    # the next decade; outside [0, 1]; and below the smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -14,7 +14,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# Thresholds of harm, which is the loss minus the better baseline's loss.
+# Thresholds of harm: the loss minus the better baseline's loss.
 HARMS = (0.01, 0.03, 0.05)
 
 

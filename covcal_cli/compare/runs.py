@@ -57,7 +57,7 @@ class CompareSettings:
     """Options of ``covcal compare``."""
 
     methods: tuple[str, ...] = ALL
-    seeds: int = 5  # number of seeds, from 0
+    seeds: int = 5  # number of seeds: 0, 1, ...
     metric: str = "ece"
     # Settings of adapt, without seed. If None, files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)

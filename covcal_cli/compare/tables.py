@@ -134,7 +134,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names, with their number of seeds unless it equals `of`."""
+    """Join names. Add their number of seeds unless it equals `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -243,7 +243,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function for the file ending of a path."""
+    """Return the function that writes files with this ending."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(

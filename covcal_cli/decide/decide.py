@@ -2,8 +2,8 @@
 
 Rows are ranked by their calibrated confidence. Without labels, as many rows are accepted as the
 expected error plus a margin allows. With labels of ``covcal pick --for``, thresholds are tested one
-after the other, in a fixed order, by exact tests (`maths.acceptance`). Labels to which the
-calibration was fitted are not used. The test split is not read.
+after the other. The tests are exact, and their order is fixed (`maths.acceptance`). Labels to which
+the calibration was fitted are not used. The test split is not read.
 """
 
 import math
@@ -65,9 +65,9 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# Required probability that the suggested labels are enough, and a second choice.
+# Wanted and accepted probability that the suggested labels are enough.
 LIKELY, _EVEN = 0.8, 0.5
-# Errors assumed for this probability: from the low end (1) to the high end (-1) of the range.
+# Assumed errors: the low end of the error's range (1), the estimate (0), the high end (-1).
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5
 
@@ -263,7 +263,7 @@ class _Labelled:
         draw: Draw,
         rows: Rows,
         scores: Float64s,
-        rankings: tuple[Ranking, Ranking],  # of the first batch, and of later batches
+        rankings: tuple[Ranking, Ranking],  # for the first batch, for later batches
     ) -> None:
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
@@ -309,8 +309,7 @@ class _Labelled:
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
         """Test thresholds after each batch.
 
-        Return the best threshold. Each batch spends a part of the error probability, so more
-        batches may follow.
+        Return the best threshold. Each batch spends a part of the error probability.
         """
         looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
@@ -318,7 +317,7 @@ class _Labelled:
     def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
         """Test thresholds with the labels of the first `look` batches.
 
-        Return the lowest threshold that passes (or infinity), and its test.
+        Return the lowest threshold that passes, or infinity, with the counts of its test.
         """
         level = level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
@@ -389,7 +388,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # The batch also drew rows below its own threshold (-1: from all rows).
+        # All rows have the same probability (-1), or some rows are below the batch's own threshold.
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)

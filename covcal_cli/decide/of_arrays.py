@@ -40,7 +40,7 @@ class Decision:
     Attributes
     ----------
     threshold_ : float
-        Rows with a higher confidence are accepted. It is 1 if no row is accepted.
+        Rows with a higher confidence are accepted. If no row is accepted, the threshold is 1.
     is_promise_ : bool
         Whether labels prove that at most a share `error` of the accepted rows is wrong.
     cut_ : float

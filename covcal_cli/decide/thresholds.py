@@ -78,7 +78,7 @@ class Sample:
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """The confidence, (n,), at each of the three temperatures."""
+        """X"""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
@@ -218,8 +218,8 @@ def read_costs(
 ) -> tuple[Float64s, float]:
     """Read costs.json for the classes of a file.
 
-    Return costs by true and predicted class, (K, K), and the cost of a review. A missing cost of a
-    review is 0 without `needs_review`.
+    Return costs by true and predicted class, (K, K), and the cost of a review. If `needs_review` is
+    false, the cost of a review is optional.
 
     Raises
     ------

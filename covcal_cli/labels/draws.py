@@ -19,8 +19,8 @@ draw may depend on earlier labels.
 classifier is right. The number of right rows is estimated by the difference estimator sum_i s_i +
 sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the scores are right, its
 expected variance is smallest for pi_i in proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982;
-Särndal, Swensson & Wretman 1992, section 12.2). So rows with a certain outcome are rarely drawn.
-Such a draw is called active testing (Kossen et al. 2021).
+Särndal, Swensson & Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain to
+be right or wrong. Such a draw is called active testing (Kossen et al. 2021).
 
 The estimate is unbiased for any scores. A share `FLOOR` of the draw gives every row the same
 probability. So no weight 1 / pi_i is above N / (n FLOOR).
@@ -66,10 +66,10 @@ HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Replaces labels that `read_draw` h
 MARKED = "marked"  # The group in the HDF5 file.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
-# Each of several labels has its own datasets with these endings.
+# With several labels, each label has its own datasets with these endings.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
-# Allowed dtype kinds of datasets, which have one entry for each row or batch.
+# Allowed dtype kinds of the datasets for rows, (m,), and batches, (B,).
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -98,8 +98,8 @@ class Draw:
     stratum: Integers
     labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`.
     batches: tuple[Batch, ...]  # The batches in order.
-    # The frame: all rows that could be drawn, or a sample of `MAX_FRAME`, ascending. It is empty if
-    # the labels are hidden.
+    # The frame: all rows that could be drawn, or a sample of `MAX_FRAME`, ascending. Empty if the
+    # labels are hidden.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # "marked": drawn by `covcal pick`. "random": drawn by ``--labels N``.
     design: Literal["marked", "random"] = "marked"
@@ -125,13 +125,13 @@ class Draw:
     def _are_for_decision(self) -> set[bool]:
         """Return whether batches with labels were picked for such a decision."""
         batches = np.unique(self.batch[self.labelled])
-        # A merged file has the description of each part.
+        # A merged file joins the descriptions of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
         return {region is not None and region >= 0 for region in map(region_of, parts)}
 
     @property
     def population(self) -> int:
-        """Return N, the number of rows before the first draw."""
+        """Return N, the number of rows that could be drawn."""
         return self.batches[0].population
 
     @property
@@ -344,7 +344,7 @@ _CHUNK = 1 << 16  # Number of rows that are processed at a time.
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return the inclusion probabilities, (N,), of rows with these scores. They sum to n."""
+    """Return inclusion probabilities, (N,), with sum n, for rows with these scores."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
@@ -401,8 +401,8 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     """Return whether n drawn rows can have the probabilities `inclusion`, (n,).
 
     Each probability has a lower limit from `FLOOR`. The sum of the inverse probabilities estimates
-    N, so it must be within six standard errors of N (Hansen & Hurwitz 1943). This sum varies too
-    much if the draw is for a decision; `decide` checks such draws.
+    N, so it must be within six standard errors of N (Hansen & Hurwitz 1943). The sum is not checked
+    for decisions, where it varies too much.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -424,9 +424,8 @@ def _spread(scores: Float64s) -> Float64s:
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
     """Yield row numbers in parts, sorted so that neighbouring rows are similar.
 
-    Rows are grouped by score, and each group is sorted by predicted class and then by score. The
-    sort order alternates from group to group, so that neighbouring rows of two groups are similar
-    too.
+    Rows are grouped by score. Each group is sorted by predicted class and score, in ascending and
+    descending order by turns.
 
     - `scores`, (N,): scores, or an increasing function of scores.
     - `predictions`, (N,): predicted classes, as signed integers.
@@ -472,7 +471,7 @@ def _in_band(
         order = np.lexsort((sign * scores[places], sign * predictions[places]))
         yield places[order]
         return
-    # Sort one whole number for each row, made from class, score and place: this is faster.
+    # For speed, sort one whole number per row, made from class, score and place.
     numbers = np.empty(size, dtype=np.uint64)
     for start in range(0, size, _CHUNK):
         part = places[start : start + _CHUNK]
@@ -507,7 +506,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
     # Rows after the last finished stratum: positions, numbers and ends.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # The row that takes part in the next stratum again.
+    # The row that is carried over to the next stratum.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -525,7 +524,7 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw `winner` or `last`. The other row takes part in the next stratum.
+        # Draw `winner` or `last`. The other row is carried over to the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:

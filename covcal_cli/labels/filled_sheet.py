@@ -192,7 +192,7 @@ def _labels(table: LabelTable) -> list[str]:
 
 
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
-    """Return the batch of a sheet, the hash of its data, and the share of its labeller."""
+    """Return the batch, the data hash and the labeller's share of a sheet."""
     if len(facts) != 1:
         what = "its first line, which describes the draw, is missing"
         if facts:

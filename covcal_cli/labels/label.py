@@ -165,7 +165,7 @@ def label(
 
 
 def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
-    """Return the sheet of each label, by name; "" without names."""
+    """Return the sheet of each label by name. A single label has the name ""."""
     for name in sorted({*sheet.several} ^ {*names}):
         if name in names:
             fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
@@ -205,7 +205,7 @@ def _joined(
     *,
     force: bool,
 ) -> tuple[Draw, Labelling]:
-    """Return a draw with the labels of a file and of sheets, which have the `rows`."""
+    """Return a draw with the labels of a file and of sheets. `rows` has the rows of each sheet."""
     before = draw_with_labels(file)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
@@ -298,7 +298,7 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return the number of the labeller of each sheet."""
+    """Return the labeller's number for each sheet."""
     taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
     labellers = []
     for sheet in sheets:

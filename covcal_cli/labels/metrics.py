@@ -28,9 +28,9 @@ section 5.5)
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
 where v_i is the factor of the design (`Draw.variances`). The interval is Wilson's (1927), with the
-effective sample size for V. A metric needs at least `LEAST_LABELS` labelled rows of each kind, such
-as positives. On 51 development shifts (50 to 500 labels, 3 draws each), 91 to 97 % of these
-intervals contained the metric of all rows.
+effective sample size that follows from V. A metric needs at least `LEAST_LABELS` labelled rows of
+each kind, such as positives. On 51 development shifts (50 to 500 labels, 3 draws each), 91 to 97 %
+of these intervals contained the metric of all rows.
 """
 
 import math
@@ -83,7 +83,7 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int
     """Estimate the accuracy on the rows that could be drawn, from the labels of the drawn rows.
 
     - `file`: the open file that holds the rows.
-    - `draw`: at least one labelled row, and the frame.
+    - `draw`: the labelled rows, with the frame.
     - `level`: confidence level of the interval.
     - `seed`: for subsampling.
     """
@@ -97,7 +97,7 @@ def difference_estimate(
 ) -> Estimate:
     """Estimate the accuracy on a frame of rows, from the labels of drawn rows.
 
-    - `draw`: at least one row.
+    - `draw`: the drawn rows.
     - `right`, (n,): 1 for each right drawn row, else 0.
     - `of_frame`, (m,): the scores of a sample of the frame.
     - `of_drawn`, (n,): the scores of the drawn rows.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person to label.
 _LONG = 60  # Longer texts are not shown in the table.
-_FILE = Path("page")  # For `document_text`; a page contains no paths.
+_FILE = Path("page")  # Path argument of `document_text`, not used in a page.
 LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
 _MOST_BYTES = 24_000  # Limit of a thumbnail: 60 thumbnails take less than 2 MB.
 _QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities to try, until the image is small enough.
@@ -46,7 +46,7 @@ def write_page(
 ) -> Mapping[str, str]:
     """Write the page of a sheet.
 
-    Return the reasons of unreadable images by row id. `images` are the target's images. Without
+    Return why images could not be read, by row id. `images` are the target's images. Without
     images, the page shows the columns of each row. Raises `CovcalError` if the images belong to
     other rows, or the page cannot be written.
     """

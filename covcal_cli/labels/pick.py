@@ -111,8 +111,8 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the expected precision of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval. With several labels, it is the root mean
-    square over the labels.
+    A half width is half the width of the 95 % interval. With several labels, half widths are root
+    mean squares over the labels.
     """
 
     sheet: Sheet  # All drawn rows.
@@ -388,7 +388,7 @@ class _Frame:
         return rows, right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return the order in which rows are laid along the line, in parts."""
+        """Return all rows in drawing order, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:

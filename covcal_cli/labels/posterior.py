@@ -3,16 +3,16 @@
 The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). The temperature
 T and the offset a of the log odds are fitted by Bayes' rule:
 
-1. **Prior of the accuracy.** The mean confidence m(T, a) should equal the accuracy. The prior is
-   Student's t with 2 degrees of freedom, centred at the estimate without labels
-   (`consensus.combined`). Its width is 3 points if the estimators agree, else 8 points: the errors
-   of the estimate on the benchmark's development shifts.
-2. **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4. A
-   positive offset makes the confidence vary less, which is usually better after a shift.
-3. **Likelihood.** A labelled row has the likelihood c if the classifier is right, else 1 - c. The
-   exponent of this likelihood is the row's weight. Weights have mean 1.
-4. **Result.** The offset a is its posterior mean. T gives a mean confidence equal to the posterior
-   mean of the accuracy.
+- **Prior of the accuracy.** The mean confidence m(T, a) should equal the accuracy. The prior is
+  Student's t with 2 degrees of freedom, centred at the estimate without labels
+  (`consensus.combined`). Its width is 3 points if the estimators agree, else 8 points: the errors
+  of the estimate on the benchmark's development shifts.
+- **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4. A positive
+  offset makes the confidence vary less, which is usually better after a shift.
+- **Likelihood.** A labelled row has the likelihood c if the classifier is right, else 1 - c. The
+  exponent of this likelihood is the row's weight. Weights have mean 1.
+- **Result.** The offset a is its posterior mean. T gives a mean confidence equal to the posterior
+  mean of the accuracy.
 
 `label_ece` estimates the ECE from the same labels. Bins of a few rows are useless: with 50 labels,
 the binned ECE of a perfect confidence is about 15 %. So a curve is fitted instead: rows with
@@ -44,7 +44,7 @@ _RANGE = 5e-3, 2e2  # Range of T, divided by the scale of the logits.
 _POINTS = 33, 25  # Number of grid points of T, and of the offset.
 _REACH = 4.0  # Range of the offset, in standard deviations of the prior.
 _PASSES = 3
-_FORGOTTEN = 12.0  # Largest distance of the log density from its peak.
+_FORGOTTEN = 12.0  # Grid points further below the peak of the log density are dropped.
 _LARGEST = 30.0  # Limit of log odds.
 _MIN_EXCESS = 0.01
 
@@ -57,7 +57,8 @@ def posterior(
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `prior`: the estimate without labels. Without it, the prior of the accuracy is uniform.
+    - `prior`: the estimate without labels. Without an estimate, the prior of the accuracy is
+      uniform.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -111,7 +112,7 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Return quantiles of the log odds, as ``np.quantile`` does in seven times the time."""
+    """Return quantiles of the log odds. This is seven times as fast as ``np.quantile``."""
     ordered = np.sort(_odds(frame, log_t))
     place = (np.arange(_PARTS) + 0.5) / _PARTS * (len(ordered) - 1)
     before = place.astype(np.intp)
@@ -133,7 +134,7 @@ _ECE_PARTS = 100  # number of quantiles of the confidence that represent all row
 def label_ece(
     frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s
 ) -> tuple[float, float, float]:
-    """Estimate the ECE of a confidence. Return the ECE, as a fraction, and its interval's ends.
+    """Estimate the ECE of a confidence. Return the ECE as a fraction, with its interval.
 
     - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
     - `confidence`, (n,): the cross-fitted confidence of each labelled row.

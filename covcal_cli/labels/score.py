@@ -1,10 +1,11 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
 `covcal pick` draws rows by their scores, and the estimate of the accuracy from labels uses scores
-too. The score is the calibrated confidence in the predicted class. Without a calibration, it comes
-from temperature scaling on the source. If the file has an aligned forecaster, the score is the mean
-of both confidences. On the benchmark's development shifts, the accuracy estimated from 50 labels is
-wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated confidence.
+too. The score is the calibrated confidence in the predicted class. Without a calibration, the
+confidence comes from temperature scaling on the source. If the file has an aligned forecaster, the
+score is the mean of both confidences. On the benchmark's development shifts, the accuracy estimated
+from 50 labels is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated
+confidence.
 """
 
 import re

@@ -9,8 +9,8 @@ A sheet also shows the columns that extract kept. The classifier's answers are h
 because people tend to agree with an answer that they see. A spreadsheet reads a text that begins
 with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before such a text.
 
-If rows can have several labels, the sheet has a column ``label_NAME`` for each label. A person
-writes 1, 0 or nothing into these cells.
+If rows can have several labels, the sheet has a column ``label_NAME`` for each label. In such a
+column, a person writes 1, 0 or nothing.
 """
 
 import base64
@@ -115,7 +115,7 @@ class Sheet:
     shows_answers: bool = False  # Whether the CSV shows the classifier's answers.
     share: Share | None = None  # None if the sheet has all rows.
     is_export: bool = False  # Whether an annotation tool wrote the file.
-    # If rows can have several labels, the cells of each label. Then `labels` is empty.
+    # The cells of each label, if rows can have several labels (`labels` is then empty).
     several: Cells = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -9,9 +9,9 @@ out of the folder are refused.
 
 `place` replaces the results in a folder by those in its subfolder ``next/``:
 
-1. The journal records second names for the old results, such as cal.1.json.
-2. The old results are copied to these names.
-3. The new results are moved into the folder, and the new journal last.
+- The journal records second names for the old results, such as cal.1.json.
+- The old results are copied to these names.
+- The new results are moved into the folder, and the new journal last.
 
 If the process is killed, `finish_placing` continues. So the calibration in use is never lost.
 """
@@ -56,7 +56,7 @@ class Result:
     """A result with the messages of the step that made it."""
 
     key: str  # Hash of everything that the result depends on.
-    sha256: str  # Hash of the file of the result.
+    sha256: str  # Hash of the result's file.
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
 Then both calibrations are compared on the new rows. If the new rows have labels, the new
-calibration is used only if the labels prove that it is better. Without labels, it is used only if
-the user asks for this.
+calibration is used only if the labels prove that it is better. Without labels, the new calibration
+is used only if the user asks for this.
 
 If the new rows raised the alarm of ``covcal watch``, they may not be normal. Then the new
 calibration gets the reference data of the earlier calibration.
@@ -119,8 +119,8 @@ def renew(
     - `target`: the new data.
     - `folder`: the folder of the earlier run.
     - `settings`: the settings of the earlier run; the method may differ.
-    - `history`: a history of ``covcal watch``. Its periods are evidence about the old calibration.
-      The new rows are added to it as a period.
+    - `history`: a history of ``covcal watch``, as evidence about the old calibration. The new rows
+      are appended as a period.
     - `replace_unproved`: use the new results even if there are no labels.
     - `force`: always use the new results, and accept a T at the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.

@@ -59,7 +59,7 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # between the names of a model and its weights
+WITH_WEIGHTS = " with "  # separates a model's name from its weights
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # Settings that do not change results.
 Make = Callable[[Path], Messages | None]  # Write a result, and return messages.
@@ -410,7 +410,7 @@ class Steps:
     def _judging(self, file: Path) -> EvaluateSettings:
         """Return settings that measure on the test rows, or on all rows if there are no test rows.
 
-        All rows are unbiased too, because no other step uses target labels.
+        A measurement on all rows is unbiased, because no other step uses target labels.
         """
 
         def has_test_rows() -> bool:
@@ -427,7 +427,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result. If it is not up to date, make it first."""
+        """Return the file of a result, made again if it is not up to date."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None

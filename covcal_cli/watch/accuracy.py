@@ -62,7 +62,7 @@ class SourceRows:
 
     logits: Floats  # (n_v, K).
     labels: Labels  # (n_v,).
-    sketch: Reference | None  # The summary behind artificial rows; None for real rows.
+    sketch: Reference | None  # Source of artificial rows; None for real rows.
     temperature: float  # T_s, from temperature scaling on the source.
     prior: Float64s | None  # (K,), target class frequencies, if the user gave them.
     has_all_classes: bool  # Whether the logits of every class are known.
@@ -190,7 +190,7 @@ def _prior_and_kind(calibration: Calibration) -> tuple[Float64s | None, bool]:
 
 
 def _checks_of_classes(sketch: Reference, logits: Floats) -> Iterator[Guard]:
-    """Yield those checks of the estimate that need more than two classes."""
+    """Yield the checks that need more than two classes."""
     clusters, of_source = sketch.source.clusters, sketch.source.places
     if clusters is None or logits.shape[1] == 2:
         return

@@ -1,7 +1,7 @@
 """Measure the drift of kept columns.
 
 Numbers are compared by the Kolmogorov-Smirnov test and by the population stability index (PSI) of
-tenths. Categories are compared by the chi-square test and by the PSI. The share of missing values
+ten bins. Categories are compared by the chi-square test and by the PSI. The share of missing values
 has its own chi-square test. The p-values are corrected for the number of tests in a period
 (Bonferroni). Dates, identifiers and texts that are nearly all different are not compared.
 """

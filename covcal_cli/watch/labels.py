@@ -6,10 +6,11 @@ right. These counts are added over several periods, which are called a pool. The
 the mean confidence minus the accuracy. The interval of the gap stays valid if you look at it after
 every period (`maths.odds.anytime_interval`).
 
-A pool contains all labelled periods from period k on, for k = 0, 1, ... Its interval has the error
-probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are right with a
-probability of at least 1 - e. A pool is valid if its interval overlaps the intervals of all shorter
-pools. The longest valid pool is used. If the gap has changed, this pool begins after the change.
+A pool contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k has
+the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
+right with a probability of at least 1 - e. A pool is valid if its interval overlaps the intervals
+of all shorter pools. The longest valid pool is used. If the gap has changed, this pool begins after
+the change.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
 the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column
@@ -88,8 +89,8 @@ class FileLabels:
     def weighted(self, rows: Rows) -> PeriodLabels | None:
         """Return the weighted share of right rows among labelled `rows`; None without labels.
 
-        The largest weight counts as one row, because intervals over several periods are only valid
-        for weights of at most 1.
+        The largest weight counts as one row: intervals over several periods need weights of at most
+        1.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -156,8 +157,8 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
     """Return labels that arrived late for some `rows`, ascending.
 
-    If ``covcal pick`` drew all these rows, they are weighted as in the draw, and other labels of
-    the draw are added. Otherwise the rows count as random rows of their period.
+    If ``covcal pick`` drew all these rows, all labels of the draw are used, with their weights.
+    Otherwise the rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -301,7 +302,7 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Estimate the gap in the pool from each of the `starts`; None without starts.
+    """Return the pools that begin at `starts`, with their gaps; None without starts.
 
     - `sizes`, `accuracies`, `confidences`, (n,): effective size n*, accuracy A and mean confidence
       of each labelled period, in the order of time.

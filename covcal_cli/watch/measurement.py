@@ -275,7 +275,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Add the rows that the watched decision accepts to a period."""
+    """Add the accepted rows of the watched decision to a period."""
     decision = standard.decision
     if decision is None:
         return entry

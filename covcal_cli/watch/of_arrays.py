@@ -185,16 +185,16 @@ class Watch:
             The classifier's logits. A data frame may have a column for each class, named after the
             class, and other columns.
         period : str
-            A name such as "2026-11-29", "2026-W48" or "2026-11". Names of one such kind are put in
-            the order of time.
+            A name such as "2026-11-29", "2026-W48" or "2026-11". Periods with such names are sorted
+            by time.
         features : array, shape (n, d), optional
             Features, if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
             Class names or class numbers; None or NaN for rows without a label. The labelled rows
             are assumed to be a random part of the period.
         columns : data frame or dict of arrays, optional
-            Other columns, numbers or categories, to measure their drift. By default, these are the
-            columns of `logits` that are not classes.
+            Other columns, numbers or categories, to measure their drift. Default: the columns of
+            `logits` that are not classes.
         join : bool
             Whether to add the rows to a recorded period.
         force : bool

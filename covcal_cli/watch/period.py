@@ -91,7 +91,7 @@ class ColumnDrift:
 
     name: str
     rows: Number
-    psi: NonNegative  # Population stability index of tenths of the numbers, or of categories.
+    psi: NonNegative  # Population stability index of categories, or of ten bins of numbers.
     # Numbers: the Kolmogorov-Smirnov statistic. Categories: largest difference of shares.
     statistic: Share
     p: Share  # p-value of the drift, corrected for the number of columns in the period
@@ -209,7 +209,7 @@ class Measured:
     by: str | None  # The column of dates that divides the file into periods.
     every: str  # The length of a period, such as "week".
     rows_sha256: tuple[str, ...]  # Hash of the period's rows in each file.
-    rows: Count  # Number of rows. If it is 0, ignore all fields below.
+    rows: Count  # Number of rows. Without rows, the fields below mean nothing.
     read: Count  # Number of rows that were read: all rows, or a random sample.
     confidence_before: Share  # Mean confidence before calibration.
     confidence: Share  # Mean confidence after calibration.

@@ -28,7 +28,7 @@ Baseline = Literal["target", "source"]
 Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two signals.
 _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
-_LARGEST_VARIANCE = 1e12  # Far too large: d features give coordinates with a variance of about d.
+_LARGEST_VARIANCE = 1e12  # Limit of a plausible variance, which is about d for d features.
 _LARGEST_RANK_VARIANCE = 0.25  # Largest possible variance of numbers from 0 to 1.
 _QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # limits of the temperature: this number and its inverse
@@ -116,8 +116,8 @@ class Signal:
     quantiles: Packed  # (m,), the quantiles at the probabilities (i + 1/2) / m.
     mean: float  # Mean rank of the reference rows; 1/2 if all values differ.
     variance: float  # Variance of the ranks of the reference rows; 1/12 if all values differ.
-    class_number: int | None = None  # The class of a class signal.
-    axis: int | None = None  # The coordinate of an axis signal.
+    class_number: int | None = None  # Number of the class, for a class signal.
+    axis: int | None = None  # Number of the coordinate, for an axis signal.
 
     def __post_init__(self) -> None:
         self.quantiles.require_quantiles(self.rows, f"the signal {self.name}")
@@ -236,7 +236,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
     shares: Packed  # (K,), the share of each class.
     strays: float  # Share of rows whose cluster differs from the predicted class.
-    held_strays: float  # The share for clustering with fixed class shares.
+    held_strays: float  # The same share for clustering with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)

@@ -5,9 +5,9 @@ rows and reference rows, as the Mann-Whitney test does. With a few dozen rows, a
 normally distributed.
 
 The reference rows of most signals are the target's training and validation rows. The density ratio
-and the aligned logits were fitted to the target's training rows. So their reference rows are only
-the target's validation rows. The source's training rows are never used, because the classifier was
-trained on them.
+and the aligned logits were fitted to the target's training rows. So the reference rows of these two
+signals are only the target's validation rows. The source's training rows are never used, because
+the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # With more classes, the reference data contain no clusters.
 _MOST_CLASSES_PLACED = 50  # With more classes, the reference data contain no `ClassPlaces`.
 _MOST_CLASSES = 10  # Maximum number of classes with a signal.
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # At most 16 axes, with 20 000 numbers in all axes.
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # Maximum number of axes, and of numbers in all axes.
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.
 _STEPS = 8  # Number of subspace iterations.

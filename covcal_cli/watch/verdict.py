@@ -7,8 +7,8 @@ with a tolerance. The alarm says whether the rows changed.
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
 have begun in any period j. So the rows from period j on ("after") are compared with all earlier
 rows and the reference rows ("before"), for every signal. Let u be the rank of a row among the
-reference rows. Let D be the mean of u over "after" minus the mean over "before", and v = var(u) (1
-/ n_after + 1 / n_before) its variance. Without a change, D is approximately normal with mean 0.
+reference rows. Let D be the mean of u over "after" minus the mean over "before". The variance of D
+is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is approximately normal with mean 0.
 Suppose that a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood
 ratio of change to no change is
 
@@ -141,8 +141,7 @@ def verdict_on(
     estimated gap, the estimate decides.
 
     Only the middle half of an estimated range is used, because the whole range is too wide. On the
-    benchmark's development streams, labels contradict 10 of 116 such verdicts "holds", and no
-    "off".
+    benchmark's development streams, labels contradict 10 of 116 such verdicts "holds".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -257,7 +256,7 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the number of rows and the mean by period and signal, (t, S)."""
+    """Return the number of rows and the mean of each signal, by period, (t, S)."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
