@@ -78,7 +78,7 @@ class Sample:
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """X"""
+        """The confidence, (n,): calibrated, and for both ends of the accuracy's range."""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
