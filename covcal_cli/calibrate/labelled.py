@@ -1,7 +1,8 @@
 """Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
 
 The labels come from a `Draw`: rows labelled with ``covcal pick`` and ``covcal label``, or random
-rows with known labels. ``evaluate`` leaves these rows out. `labels.posterior` explains the fit.
+rows with known labels. ``evaluate`` leaves out the labelled rows. `labels.posterior` explains the
+fit.
 """
 
 from collections.abc import Iterator, Sequence

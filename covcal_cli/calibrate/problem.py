@@ -277,7 +277,8 @@ class Validation:
         notes = []
         accuracy = 1 - self.errors("original") / len(self)
         confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # These may be training rows. Random forests look the same, so there is no warning.
+        # The rows may be training rows. A note is enough, because random forests always look like
+        # this.
         if len(self) >= FEW_ROWS and accuracy < 1 and accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
@@ -521,7 +522,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T with row weights. `guards` and `warnings` concern these weights."""
+    """Fit T with row weights. `guards` and `warnings` are about `row_weights`."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)

@@ -67,7 +67,7 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     The directions of standardised logits are clustered in each domain by spherical soft k-means
     (Dhillon and Modha 2001, Banerjee et al. 2005). The clustering starts from the mean directions
     of the source's classes. A row counts as wrong if it ends outside the cluster of its predicted
-    class. The estimate is A_v minus the increase in the share of these rows from source to target.
+    class. The estimate is A_v minus the increase of the share of wrong rows from source to target.
     At most 5000 rows of a domain are read.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
@@ -162,8 +162,8 @@ def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
     The distance is a root mean square over target rows and logits, minus sampling noise. Classes
-    with fewer than 5 source rows are left out. If most target rows are in such classes,
-    `_LARGEST_MOVE` is returned.
+    with fewer than 5 source rows are left out. If most target rows are left out, `_LARGEST_MOVE` is
+    returned.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))

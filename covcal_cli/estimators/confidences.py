@@ -53,7 +53,7 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by agreement of classifier and aligned forecaster.
 
     Two calibrated classifiers with independent errors agree as often as each is right. Here the
-    second classifier is the aligned forecaster. It uses the same features, so both classifiers
+    second classifier is the aligned forecaster. Both classifiers use the same features, so they
     agree too often, on the source too. So the estimate is A_v plus the change of the agreement from
     source to target. Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR
     2022.

@@ -14,8 +14,8 @@ one half of ``examples/research/benchmark``.
 The check `fall in confidence` must pass. If the confidence of more than two classes falls, the
 checks `shift within classes` and `source clusters` must pass too.
 
-The estimators underestimate the fall of the accuracy. So the fall by their median m is multiplied
-by 1.2, and the estimate is A_v - 1.2 (A_v - m).
+The estimators underestimate the fall of the accuracy, so the fall is multiplied by 1.2. The
+estimate is A_v - 1.2 (A_v - m), where m is the median of the estimators.
 
 Half the width of the range is a sum of four parts:
 
@@ -74,7 +74,7 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# `temp` keeps its T if its mean target confidence is this close to the estimated accuracy.
+# `temp` is chosen if its mean target confidence is this close to the estimated accuracy.
 SAME = 0.03
 # A warning follows if the mean target confidence is further below the estimated accuracy.
 MAX_BELOW = 0.05
@@ -252,7 +252,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return the reason why `temp` keeps its T, or None."""
+    """Return the reason to choose `temp`, or None."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"

@@ -10,8 +10,8 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-The cost OT_source is subtracted, so errors that both costs miss cancel. If the user gives
-frequencies q, source rows get the weights q_y / p_y.
+Subtracting OT_source cancels errors that both costs miss. If the user gives frequencies q, source
+rows get the weights q_y / p_y.
 
 The interval is computed by the delta method.
 
@@ -82,7 +82,7 @@ _BLOCK_VALUES = 1 << 16
 class Transport:
     """A transport problem and its solution."""
 
-    cost: float  # Middle of both bounds.
+    cost: float  # Mean of the lower and the upper bound.
     gap: float  # Upper bound minus lower bound.
     prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass.
     # (n,): min_k (c_jk - v_k).
@@ -215,7 +215,8 @@ def _at(
 def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport (COT).
 
-    `prior`, shape (K,), are the class frequencies on the target. Default: those of the source.
+    `prior`, shape (K,), are the class frequencies on the target. Default: the frequencies of the
+    source.
     """
     labels, n_v, n_t = inputs.source_labels, inputs.n_source, inputs.n_target
     masses = inputs.source_prior if prior is None else prior

@@ -27,7 +27,7 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # Power for which a number of rows is suggested.
-_MOST = 20  # At most this many times the current rows are suggested.
+_MOST = 20  # Maximum of the suggested number of rows, divided by the current number.
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 

@@ -43,8 +43,8 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# In real probabilities, some value differs from 1/K by at least this share of 1/K. Logits with a
-# large added constant differ less.
+# Probabilities differ from 1/K by at least this share of 1/K. Logits with a large added constant
+# differ less.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
 # Signs that a column is not the output of a class

@@ -99,8 +99,8 @@ class Draws:
         self.ranking = setting.ranking(self.scores)
         self.rng = np.random.default_rng([setting.rows, *setting.labels])
         self.regions: list[int] = []
-        self.rows: list[Integers] = []  # the drawn rows of each batch, shape (draws, labels)
-        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2)
+        self.rows: list[Integers] = []  # The drawn rows of each batch, shape (draws, labels).
+        self.inclusions: list[Float64s] = []  # p and q of each batch, shape (draws, 2).
         for look, labels in enumerate(setting.labels, 1):
             self._draw(look, labels, draws)
 
@@ -152,7 +152,8 @@ class Draws:
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def broken_together(self, *, these_rows: bool) -> list[float]:
-        """Return the same for a single test of all batches, with the probability of the first."""
+        """Return the share for a single test of all batches, with the first batch's error
+        probability."""
         passes = self._passes(len(self.rows), level_of_look(CERTAINTY, 1), these_rows)
         return [float(of_place.mean()) for of_place in passes]
 

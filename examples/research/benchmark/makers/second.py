@@ -44,8 +44,12 @@ def _stop(*training: object) -> None:
 def second_kind(family: str, inputs: Values, classes: int, classifier: object) -> str:
     """Return the kind of the second classifier: naive Bayes, trees, a forest or a network.
 
-    Tables get boosted trees, pixels and other long rows a forest, and tree-like classifiers and
-    nearest neighbours a network.
+    | rows or first classifier | second classifier |
+    |---|---|
+    | counts of texts | naive Bayes |
+    | trees, forest or nearest neighbours | network |
+    | short rows of tables | boosted trees |
+    | pixels and other long rows | forest |
     """
     is_text = sparse.issparse(inputs) or family in _TEXT_FAMILIES
     if is_text and inputs.shape[1] > _MOST_COLUMNS:

