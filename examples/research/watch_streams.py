@@ -4,11 +4,11 @@
         [--labels 50] [--shuffled 4] [--cbpe]
 
 The classifier of a stream learnt the first months, and the calibration used the next months. covcal
-watches the weeks after these months. covcal does not see their labels, except the labels of random
-rows of each month (`--labels`). All labels together give the true accuracy. A verdict *holds* is
-wrong if the confidence is off by more than the tolerance. Otherwise, a verdict *off* is wrong. With
-`--shuffled`, later rows are shuffled with the rows of the calibration. Then nothing changes, so
-every alarm is false.
+watches the weeks after these months. The labels of these weeks are hidden, except the labels of
+random rows of each month (`--labels`). All labels together give the true accuracy. A verdict
+*holds* is wrong if the confidence is off by more than the tolerance. Otherwise, a verdict *off* is
+wrong. With `--shuffled`, later rows are shuffled with the rows of the calibration. Then nothing
+changes, so every alarm is false.
 
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.

@@ -152,8 +152,7 @@ class Draws:
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def broken_together(self, *, these_rows: bool) -> list[float]:
-        """Return the share for a single test of all batches, with the first batch's error
-        probability."""
+        """Return the share for one test of all batches, at the level of the first batch."""
         passes = self._passes(len(self.rows), level_of_look(CERTAINTY, 1), these_rows)
         return [float(of_place.mean()) for of_place in passes]
 

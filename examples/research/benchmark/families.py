@@ -79,7 +79,7 @@ class Case:
 
     @property
     def unshifted(self) -> bool:
-        """Whether both domains are parts of the same rows. Then the name ends in ``-none``."""
+        """Whether both domains are parts of the same rows: names that end in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:

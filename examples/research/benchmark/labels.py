@@ -33,7 +33,7 @@ class Truth:
     """The numbers of one run that need labels: accuracies and ideal temperatures."""
 
     source_accuracy: float  # Accuracy of the classifier on source validation rows.
-    # Half the sum of differences between the class frequencies of source and target.
+    # Total variation distance between the class frequencies of source and target.
     prior_drift: float
     accuracy: float  # accuracy on the target rows that the estimators use
     test_accuracy: float

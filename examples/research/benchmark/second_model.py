@@ -145,7 +145,7 @@ def estimates_of_own(problem: Problem, target_rows: np.ndarray) -> Errors | None
     parts.append(StandardScaler().fit_transform(there))
     components = PCA(min(_COMPONENTS, *phi.shape), random_state=0).fit(parts[0])
     spreads = components.transform(parts[0]).std(axis=0)
-    # A component without spread has no information. Dividing by infinity makes it 0.
+    # A component without spread has no information. Dividing by infinity makes the component 0.
     spreads = np.where(spreads > _LEAST_SPREAD * spreads.max(), spreads, np.inf)
     rows, here, there, standardised = (components.transform(part) / spreads for part in parts)
     accuracy = float(inputs.source_correct.mean())
