@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
-from covcal_cli.classifiers.proof import Proof
+from covcal_cli.classifiers.proof import FAR, Proof
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.output_form import (
     BELOW,
@@ -23,7 +23,6 @@ from covcal_cli.maths.softmax import extremes, to_float32
 
 # the largest possible value of votes, percentages and 16-bit scores
 _MOST_SHARE = 1 << 16
-_FAR = 1 << 12  # With this offset, logits keep only half of the digits of float32.
 # The two ways to read outputs that may be logits or probabilities.
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
@@ -167,7 +166,7 @@ def without_offset(bias: Float64s) -> Float64s:
 
     The offset does not change the softmax.
     """
-    is_far = len(bias) > 1 and float(np.abs(bias).max()) > _FAR
+    is_far = len(bias) > 1 and float(np.abs(bias).max()) > FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 

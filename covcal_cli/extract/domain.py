@@ -9,7 +9,7 @@ Results must not depend on the division into batches, because runs can be split 
   quantisation causes this: it uses one scale for the whole batch.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from covcal_cli.arrays import (
     UNKNOWN_LABEL,
     AnyArray,
     Float32s,
-    Floats,
     Inputs,
     Labels,
     Rows,
@@ -125,10 +124,10 @@ class DomainExtraction:
         with closing(batches):
             if first is not None:
                 piece, results = first
-                self._run_batch(spool, piece, lambda _: results, progress)
+                self._run_batch(spool, piece, runner, progress, results)
                 del first, results  # they take memory
             for piece in batches:
-                self._run_batch(spool, piece, runner.run, progress)
+                self._run_batch(spool, piece, runner, progress)
 
     def forget_begun(self) -> None:
         """Drop the first batch, its results and the open reader."""
@@ -140,20 +139,24 @@ class DomainExtraction:
         self,
         spool: DomainSpool,
         piece: Batch,
-        run: Callable[[Inputs], Results],
+        runner: "BatchRunner",
         progress: ProgressCallback | None,
+        results: Results | None = None,
     ) -> None:
-        """Run a batch and add the results to the spool."""
+        """Run a batch, unless its results are given, and add the results to the spool."""
         self._require_readable([*spool.skipped, *piece.skipped])
         arrays: dict[str, Float32s] = {}
+        error = 0.0
         if len(piece.rows):
-            features, logits = run(piece.inputs)
+            is_latest = results is None
+            features, logits = results or runner.run(piece.inputs)
             arrays = {"logits": logits}
             if features is not None:
                 arrays["features"] = features
             self._require_finite(arrays, piece)
+            error = runner.affine_difference(arrays, is_latest=is_latest)
         done = spool.done + len(piece.rows) + len(piece.skipped)
-        spool.append(arrays, done, piece.skipped)
+        spool.append(arrays, done, piece.skipped, error)
         if progress is not None:
             progress(Progress(self.name, done, len(self.rows)))
 
@@ -177,7 +180,7 @@ class DomainExtraction:
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
-        self.statistics = OutputStatistics(len(self.kept), classifier)
+        self.statistics = OutputStatistics(len(self.kept))
         ids = self.data.ids
         everything = len(self.kept) == len(ids)
         kept_ids = ids if everything else [ids[row] for row in self.kept]
@@ -208,6 +211,8 @@ class DomainExtraction:
             return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
+        if classifier.weight is not None:  # W is None if the outputs were probabilities
+            self.statistics.affine_difference = spool.affine_difference
         if self.name == "source":  # target labels are only for evaluate
             self.accuracy = self._accuracy(classes, logits)
         return [join]
@@ -428,9 +433,28 @@ class BatchRunner:
         else:
             batches = [dict(inputs)]
         results = [self.classifier.run(batch) for batch in batches]
+        self._is_one_run = len(batches) == 1
         logits = _joined([result[1] for result in results])[:rows]
         features = [result[0] for result in results if result[0] is not None]
         return _joined(features)[:rows] if features else None, logits
+
+    def affine_difference(self, block: Block, *, is_latest: bool) -> float:
+        """Return the largest |phi W^T + b - logits| of a batch; 0 without W or features.
+
+        If the batch `is_latest`, its features and logits are the latest results of `run`.
+        """
+        weight, bias = self.classifier.weight, self.classifier.bias
+        if weight is None or bias is None or "features" not in block:
+            return 0.0
+        logits = block["logits"]
+        # The proof has compared the same numbers, unless the highest logit of a row was moved to 0.
+        known = self.classifier.proof.latest_difference
+        if is_latest and self._is_one_run and known is not None and logits.all():
+            return known
+        computed = affine(block["features"], weight, bias)
+        is_moved = logits.max(axis=1) == 0
+        computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
+        return difference(computed, logits)[0]
 
 
 def _joined(arrays: Sequence[Float32s]) -> Float32s:
@@ -447,8 +471,7 @@ def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
 class OutputStatistics:
     """Statistics of the outputs of a domain's `n` rows."""
 
-    def __init__(self, n: int, classifier: Classifier | None = None) -> None:
-        self.n_classes = classifier.n_classes if classifier else 0
+    def __init__(self, n: int) -> None:
         # the classes that the classifier predicted so far
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
@@ -456,32 +479,19 @@ class OutputStatistics:
         # The lowest confidence of the rows so far; not exact below `_SATURATED`.
         self.least_confidence = 1.0
         self._seen = 0
-        self._head = None
-        if classifier and classifier.weight is not None and classifier.bias is not None:
-            self._head = classifier.weight.astype(np.float64), classifier.bias
 
     def add(self, block: Block) -> None:
         """Count the next rows."""
-        n, width = len(block["logits"]), sum(values.shape[1] for values in block.values())
-        size = max(1, _COUNTED_VALUES // width)
-        for start in range(0, n, size):
-            self._add({name: values[start : start + size] for name, values in block.items()})
-
-    def _add(self, block: Block) -> None:
         logits = block["logits"]
+        size = max(1, _COUNTED_VALUES // logits.shape[1])
+        for start in range(0, len(logits), size):
+            self._add(logits[start : start + size])
+
+    def _add(self, logits: Float32s) -> None:
         stop = self._seen + len(logits)
         self.predictions[self._seen : stop], highest = top_of_rows(logits)
         self._seen = stop
-        computed: Floats = logits
-        if self._head is not None and "features" in block:
-            computed = affine(block["features"], *self._head)
-            # Shift computed logits like stored logits, whose maximum is 0 in these rows.
-            is_moved = highest == 0
-            if is_moved.any():
-                computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)
-        worst, largest = difference(computed, logits)
-        self.affine_difference = max(self.affine_difference, worst)
-        self.largest_logit = max(self.largest_logit, largest)
+        self.largest_logit = max(self.largest_logit, difference(logits, logits)[1])
         if self.least_confidence > _SATURATED:
             exact = logits.astype(np.float64) - highest[:, None]
             confidence = 1 / np.exp(exact).sum(axis=1)

@@ -50,6 +50,7 @@ _NUMBERS = ("features", "logits")
 BLOCK_BYTES = 4 << 20
 _BLOCK_ROWS = 1 << 17  # number of rows that are sorted at a time
 _CONFIG = "config.json"
+_ENTRY = {"done", "kept", "crc", "skipped", "affine"}  # the keys of a line in the journal
 _SYNC_SECONDS = 10.0
 
 
@@ -271,6 +272,7 @@ class DomainSpool:
         self.widths = dict(widths)  # Number of columns of each array.
         self.done = 0  # Number of rows that were run or skipped.
         self.kept = 0  # Number of rows that were run.
+        self.affine_difference = 0.0  # The largest |phi W^T + b - logits| of these rows.
         # For each row that could not be read: its number and the reason.
         self.skipped: list[tuple[int, str]] = []
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
@@ -280,12 +282,16 @@ class DomainSpool:
         self._synced = time.monotonic()
 
     def append(
-        self, arrays: Mapping[str, Float32s], done: int, skipped: Sequence[tuple[int, str]]
+        self,
+        arrays: Mapping[str, Float32s],
+        done: int,
+        skipped: Sequence[tuple[int, str]],
+        difference: float = 0.0,
     ) -> None:
         """Add a batch: arrays of shape (m, width), or no arrays if no row could be read.
 
         `done` is the number of finished rows, with this batch. `skipped` has the rows of the batch
-        that could not be read.
+        that could not be read. `difference` is the largest |phi W^T + b - logits| of the batch.
         """
         # Numbers are written first: if the journal has a line, its numbers must be there.
         checksum = 0
@@ -296,11 +302,13 @@ class DomainSpool:
                 file.write(rows.data)
                 file.flush()
         n_run = self.kept + (done - self.done - len(skipped))
-        checksum = _with_counts(checksum, done, n_run, skipped)
-        entry = {"done": done, "kept": n_run, "crc": checksum, "skipped": skipped}
+        entry: dict[str, Any] = {"done": done, "kept": n_run, "skipped": skipped}
+        entry["affine"] = float(difference)
+        entry["crc"] = _with_entry(checksum, entry)
         self._journal.write(json.dumps(entry).encode() + b"\n")
         self._journal.flush()
         self.done, self.kept = done, n_run
+        self.affine_difference = max(self.affine_difference, entry["affine"])
         self.skipped += skipped
         if time.monotonic() - self._synced > _SYNC_SECONDS:
             for file in (*self._files.values(), self._journal):
@@ -341,15 +349,18 @@ class DomainSpool:
             if not 0 <= wanted <= os.fstat(file.fileno()).st_size:
                 return False
             checksum = zlib.crc32(file.read(wanted), checksum)
-        if _with_counts(checksum, entry["done"], entry["kept"], entry["skipped"]) != entry["crc"]:
+        if _with_entry(checksum, entry) != entry["crc"]:
             return False
         self.done, self.kept = entry["done"], entry["kept"]
+        self.affine_difference = max(self.affine_difference, entry["affine"])
         self.skipped += [(row, reason) for row, reason in entry["skipped"]]
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
         """Return whether a line of the journal fits the lines before this line."""
-        if not isinstance(entry, dict) or set(entry) != {"done", "kept", "crc", "skipped"}:
+        if not isinstance(entry, dict) or set(entry) != _ENTRY:
+            return False
+        if not isinstance(entry["affine"], float):
             return False
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
         if not all(type(count) is int and count >= 0 for count in counts):
@@ -372,9 +383,10 @@ class DomainSpool:
                     raise
 
 
-def _with_counts(checksum: int, done: int, kept: int, skipped: Sequence[Sequence[Any]]) -> int:
+def _with_entry(checksum: int, entry: Mapping[str, Any]) -> int:
     """Return the checksum of a batch and its journal line."""
-    return zlib.crc32(json.dumps([done, kept, skipped]).encode(), checksum)
+    values = [entry[name] for name in ("done", "kept", "skipped", "affine")]
+    return zlib.crc32(json.dumps(values).encode(), checksum)
 
 
 def _is_skipped(entry: Any) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract.extract import extract
@@ -23,6 +24,7 @@ from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels import target_labels
 from covcal_cli.progress import Progress
+from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_graphs import SIDE, Graph, grey_classifier, node
 from tests.cli_runner import covcal
 
@@ -417,3 +419,29 @@ def test_a_batch_or_threads_beyond_all_bounds(few_digits: Path, tmp_path: Path) 
         with h5py.File(tmp_path / name) as file:
             written.append(file["target/logits"][:])
     np.testing.assert_allclose(written[0], written[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["logits", "softmax", "one logit and its sigmoid", "half precision", "cosine scale"]
+)
+def test_the_error_of_the_last_layer_is_that_of_the_numbers_in_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    """The proof of float32 models is used again; other numbers are compared as they are stored."""
+    path = FLOAT_CASES[name].graph.save(tmp_path)
+    (wanted,) = open_onnx(path).inputs
+    for seed, domain in enumerate(("source", "target")):
+        rows = np.random.default_rng(seed).normal(size=(300, *map(int, wanted.shape[1:])))
+        rows[:3] = 0
+        labels = np.arange(300) % 2
+        np.savez(tmp_path / f"{domain}.npz", y=labels, **{wanted.name: rows.astype(wanted.dtype)})
+    output = tmp_path / "features.h5"
+    settings = ExtractSettings(batch=64, threads=1)
+    extract(path, tmp_path / "source.npz", tmp_path / "target.npz", output, settings)
+    with h5py.File(output) as file:
+        weight, bias = (file[f"head/{part}"][:].astype(np.float64) for part in ("weight", "bias"))
+        errors = [
+            np.abs(file[domain]["features"][:] @ weight.T + bias - file[domain]["logits"][:]).max()
+            for domain in ("source", "target")
+        ]
+        assert file.attrs["affine_difference"] == float(f"{max(errors):.2e}")

@@ -181,10 +181,12 @@ def test_a_batch_that_reached_the_disk_wrong_is_done_again(data: Path, tmp_path:
         (0, []),
         (3, None),
         (0, {}),
-        (0, {"done": "8", "kept": 8, "crc": 0, "skipped": []}),
-        (3, {"done": 8, "kept": 8, "crc": 0, "skipped": {}}),
-        (3, {"done": 10**15, "kept": 10**15, "crc": 0, "skipped": []}),
+        (0, {"done": "8", "kept": 8, "crc": 0, "skipped": [], "affine": 0.0}),
+        (3, {"done": 8, "kept": 8, "crc": 0, "skipped": {}, "affine": 0.0}),
+        (3, {"done": 10**15, "kept": 10**15, "crc": 0, "skipped": [], "affine": 0.0}),
+        (3, {"done": 8, "kept": 8, "crc": 0, "skipped": [], "affine": "0"}),
         (3, {"done": 1}),
+        (0, {"affine": 1.0}),
         (0, {"skipped": [[3, "not so"]]}),
     ],
     ids=str,
@@ -209,7 +211,7 @@ def test_counts_that_do_not_add_up_are_not_believed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every finished row was run or skipped, even if the checksum of the line is right."""
-    monkeypatch.setattr(parts, "_with_counts", lambda checksum, *_: checksum)
+    monkeypatch.setattr(parts, "_with_entry", lambda checksum, *_: checksum)
     output = tmp_path / "f.h5"
     path = stopped(data, output) / "source.journal"
     lines = path.read_text().splitlines()
