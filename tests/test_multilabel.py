@@ -792,7 +792,7 @@ def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> N
         ({"prob_cat": [1.5] * N}, "which is not a probability"),
         ({"prob_cat": [""] + ["0.5"] * (N - 1)}, "is missing, NaN or infinite"),
         ({"label_cat": [3] * N}, "is 3: write 1 for yes"),
-        ({"label_cow": [1] * N}, "label_cow is a label, but the model has no such output"),
+        ({"label_cow": [1] * N}, "the model has no output for the label label_cow"),
         ({"label": ["cat"] * N}, "keep one of them"),
     ],
     ids=["above 1", "missing", "three", "unknown", "two forms"],

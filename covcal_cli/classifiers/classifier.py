@@ -27,8 +27,8 @@ _MOST_SHARE = 1 << 16
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
 _LOGARITHMS = (
-    "the model gives probabilities: their logarithms are used as logits. Probabilities below "
-    "1e-38 count as 1e-38"
+    "the model gives probabilities, so covcal uses their logarithms as logits. Probabilities "
+    "below 1e-38 count as 1e-38"
 )
 _NO_HEAD = (
     "every row of the last linear layer sums to 1, so the layer gives probabilities, not logits. "
@@ -88,17 +88,17 @@ class Outputs:
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    "the model applies softmax twice: in the input of its last softmax, "
-                    f"{evidence.fact}. This makes every confidence too low: export the model "
-                    "without the second softmax",
+                    "the model seems to apply softmax twice, because its last softmax gets "
+                    f"probabilities: {evidence.fact}. This makes every confidence too low: export "
+                    "the model without the second softmax",
                 )
             return
         alone = self.is_single and not self._has_layer
         if alone and evidence.form != "bounded":
             raise CovcalError(
                 f"{self._where} gives one number per row, from {evidence.low:g} to "
-                f"{evidence.high:g}, which may be a score of any kind: return one probability or "
-                "logit per class"
+                f"{evidence.high:g}. covcal cannot know what this number means: return one "
+                "probability or logit per class"
             )
         if evidence.form == "reversed":
             where = "" if evidence.reversal == "ranks" else "add a layer to the model for this: "
@@ -110,8 +110,8 @@ class Outputs:
             )
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{evidence.fact}, but they are read as logits. If they are probabilities of "
-                "another kind, such as sigmoids, export the model with its logits"
+                f"{evidence.fact}, but covcal reads them as logits. If they are other "
+                "probabilities, such as sigmoids, export the model with its logits"
             )
             self.warnings = (
                 *((bounded,) if evidence.form == "bounded" else ()),
@@ -178,9 +178,9 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
             "so it is used as the probability of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
-        return (f"{seen.fact}: each row is divided by its sum and used as probabilities",)
+        return (f"{seen.fact}, so each row is divided by its sum and used as probabilities",)
     if seen.form == "clipped":
-        return (f"{seen.fact}: each row is divided by its sum",)
+        return (f"{seen.fact}, so each row is divided by its sum",)
     return ()
 
 
@@ -277,7 +277,7 @@ def require_width(where: str, features: AnyArray | None, width: int | None) -> N
     """Refuse a batch with another number of features than the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
-            f"{where} gives {features.shape[1]} features per row on this batch but {width} on "
-            "the first batch, because the rows have another size: bring all rows to one size, "
-            "or choose features of a fixed size with --phi NAME"
+            f"{where} gives {features.shape[1]} features per row, but {width} on the first batch. "
+            "The rows seem to differ in size: bring all rows to one size, or choose features of a "
+            "fixed size with --phi NAME"
         )

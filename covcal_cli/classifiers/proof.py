@@ -37,14 +37,17 @@ FAR = 1 << 12  # With this offset, logits keep only half of the digits of float3
 _PRODUCT = 1 << 18
 _FEWEST_ROWS = 8  # threads are faster if fewer rows fit
 ONE_NUMBER = (
-    "the model gives one number z per row: it is read as the logit of the second of two classes "
-    "(logits 0 and z)"
+    "the model gives one number per row. covcal uses it as the logit of the second of two "
+    "classes; the logit of the first class is 0"
 )
 SIGMOIDS = (
     "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "
     "the confidences of method none differ from the model's"
 )
-_LABELS_ONLY = "the model's output is only a label; confidences are the softmax of its logits"
+_LABELS_ONLY = (
+    "the model returns only a label, so covcal computes the confidences as the softmax "
+    "of the model's logits"
+)
 Number = TypeVar("Number", bound=np.generic)
 
 

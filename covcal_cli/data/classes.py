@@ -53,9 +53,9 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model names no classes: its outputs get the names of {self.whose} in this "
-            f"order: {listed(self.names)}. If the model has another order, pass --classes FILE "
-            "with the names in the model's order"
+            f"the model does not name its classes, so its outputs get the names of {self.whose} "
+            f"in this order: {listed(self.names)}. If the model has another order, pass --classes "
+            "FILE with the names in the model's order"
         )
 
     def index(self, folder: str) -> int | None:
@@ -78,8 +78,8 @@ class ClassMap:
                 else f"correct it{self.or_name_them('or name the classes')}"
             )
             raise CovcalError(
-                f"{path}: {what} {folder!r} is not a class of {self.whose} ({listed(self.names)}): "
-                f"{remedy}"
+                f"{path}: {what} {folder!r} is not a class of {self.whose} "
+                f"({listed(self.names)}): {remedy}"
             )
         if self.names.count(folder) > 1:
             numbers = " and ".join(str(i) for i, name in enumerate(self.names) if name == folder)
@@ -200,10 +200,7 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
     if not len(present) or not missing:
         return None
     names = listed([classes.names[index] for index in missing])
-    return (
-        f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes ({names}). "
-        "The other classes keep their numbers"
-    )
+    return f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes: {names}"
 
 
 def is_plain_number(name: str) -> bool:
@@ -285,7 +282,7 @@ def _from_json(path: Path, text: str) -> list[str]:
             return _from_object(path, content.get("id2label", content))
         content = content[_CALIBRATED]
     if not isinstance(content, list) or not all(type(name) in (str, int) for name in content):
-        raise CovcalError(f"{path} holds no list of class names: {_REMEDY}")
+        raise CovcalError(f"{path} does not hold a list of class names: {_REMEDY}")
     return [str(name) for name in content]
 
 

@@ -55,8 +55,8 @@ class _Columns:
         self.confidence = _one_of(store, CONFIDENCES)
         if self.confidence is None:
             raise store.error(
-                "it has no column confidence, conf or score: add one confidence per row, or the "
-                "probabilities of all classes"
+                "no column is called confidence, conf or score: add one confidence per row, or "
+                "the probabilities of all classes"
             )
         self.prediction = _one_of(store, PREDICTIONS)
         label = _one_of(store, ("label",))
@@ -247,20 +247,20 @@ class ConfidenceStore(Store):
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
-            yield f"{left_out} rows without a confidence (-1 or empty) are left out"
+            yield f"{left_out} rows are left out, because their confidence is -1 or empty"
         low = int((values < chance).sum())
         if low:
             yield (
-                f"{low} of {len(values)} confidences are below {chance:.2g}, the confidence of a "
-                f"guess among {len(self._names)} answers: they count as {chance:.2g}"
+                f"{low} of {len(values)} confidences are set to {chance:.2g}, because they are "
+                f"lower than a guess among {len(self._names)} answers"
             )
         # with d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
             yield (
-                f"{high} of {len(values)} confidences are rounded to 1: with {decimals} "
-                f"decimals, they count as {most:.8g}"
+                f"{high} of {len(values)} confidences were rounded to 1 ({decimals} decimals) and "
+                f"are set to {most:.8g}"
             )
         self._confidences = np.clip(values, chance * (1 + _ABOVE_CHANCE), most)
 
@@ -286,26 +286,28 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     rename = f"If {source.confidence} is the probability of one class, rename it to prob_NAME"
     if "source" in tables and source.label is None and source.correct is None:
         matched = (
-            " (for boxes: match them with the annotations)"
+            " (for boxes: match the boxes with the annotations)"
             if "bbox" in source.store.entries
             else ""
         )
-        read = " (label is read as the prediction)" if source.prediction == "label" else ""
+        read = (
+            " (its column label is read as the prediction)" if source.prediction == "label" else ""
+        )
         raise source.store.error(
             f"the source does not say which predictions are right{read}: add a column correct (1 "
             f"or 0){matched}, or a column y_true with the right answers. {rename}"
         )
     if "source" in tables and source.correct is None and source.prediction is None:
         raise source.store.error(
-            f"{source.label} has the right answers, but there is no column prediction: add it, "
-            f"or a column correct (1 or 0). {rename}"
+            f"{source.label} holds the right answers, but the predictions are missing: add a "
+            f"column prediction, or a column correct (1 or 0). {rename}"
         )
     named = set().union(*(columns.names for columns in every))
     is_closed = all(columns.predictions is not None for columns in every)
     if any(columns.predictions is not None for columns in every) and not is_closed:
         without = next(columns for columns in every if columns.predictions is None)
         raise without.store.error(
-            "it has no column prediction, but the other table has one: add the column"
+            "only the other table has a column prediction: add this column here too"
         )
     if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
         return EVENTS
@@ -333,8 +335,8 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
     if parts[low].max() <= parts[high].min():
         of_low, of_high = printable(classes[low]), printable(classes[high])
         raise columns.store.error(
-            f"{columns.confidence} is always the probability of {of_high}, also in rows with the "
-            f"prediction {of_low}: rename the column to prob_{of_high}"
+            f"{columns.confidence} seems to be the probability of {of_high} in every row, even "
+            f"where the prediction is {of_low}: rename the column to prob_{of_high}"
         )
 
 
@@ -347,8 +349,8 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
     if not all(percent):
         wrong = filled[percent.index(False)]
         raise wrong.store.error(
-            f"{wrong.confidence} has no value above 1, but the other table has percentages: "
-            "write both in the same unit"
+            f"{wrong.confidence} has only values up to 1, but the other table has percentages: "
+            "use one unit in both tables"
         )
     for columns in tables.values():
         columns.values = columns.values / 100

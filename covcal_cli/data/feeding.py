@@ -41,8 +41,8 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if len(wanted) > 1:
         missing = [entry.name for entry in wanted if entry.name not in entries]
         raise store.error(
-            f"the model has {len(wanted)} inputs, but {listed(missing)} is missing (there is "
-            f"only {listed(list(entries))}): give each input an array or column of its name"
+            f"the model has {len(wanted)} inputs, but the data lack {listed(missing)} and hold "
+            f"only {listed(list(entries))}: give each input an array or column of its name"
         )
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
         return [Feed(wanted[0], (_ROWS_NAME,))]
@@ -54,11 +54,13 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if store.is_table:
         _require_no_commas(store)
         raise store.error(
-            f"no column holds numbers (there is only {listed(list(entries))}): give one column "
+            f"no column holds numbers; the columns are {listed(list(entries))}: give one column "
             f"per feature, or a column path for images. For a model of texts, {OUTPUTS_AS_TABLE}"
         )
     there = listed(list(entries)) or "nothing"
-    raise store.error(f"there is no array x (only {there}): save the rows as x")
+    raise store.error(
+        f"the rows must be in an array x, but there is only {there}: save the rows as x"
+    )
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
 def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
     """Return a note for each array whose name differs from the name of its input."""
     return tuple(
-        f"{feed.names[0]} is read as the model's input {feed.wanted.name}"
+        f"the array {feed.names[0]} is used as the model's input {feed.wanted.name}"
         for feed in feeds
         if not feed.side_by_side and feed.names[0] not in (feed.wanted.name, _ROWS_NAME)
     )
@@ -99,8 +101,8 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
         )
     if entry.is_text and wanted.dtype.kind not in "OUS":
         raise store.error(
-            f"{name} holds texts ({str(store.whole(name)[0])!r} in {store.place(0)}) but the "
-            f"model expects {wanted.describe()}: encode it as numbers, or {OUTPUTS_AS_TABLE}"
+            f"{name} holds texts, such as {str(store.whole(name)[0])!r} in {store.place(0)}, but "
+            f"the model expects {wanted.describe()}: encode it as numbers, or {OUTPUTS_AS_TABLE}"
         )
     if not _fits(entry, wanted, table=store.is_table):
         have = ", ".join(["N", *map(str, entry.shape[1:])])
@@ -173,7 +175,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
         for name, entry in store.entries.items()
         if entry.is_text and not is_of_rows(store, name)
     ]
-    beside = f". Columns of texts are not counted: {listed(texts)}" if texts else ""
+    beside = f"; columns of texts, which do not count: {listed(texts)}" if texts else ""
     raise CovcalError(
         f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "
         f"model expects {wanted.describe()}: give one column per feature in the model's order. "
@@ -222,12 +224,12 @@ def _unfit(
     if block is not None:
         return store.error(
             f"{name} is {block[tuple(where)]:g} in {store.place(row)}{row_id}, but the model "
-            f"reads {feed.wanted.dtype}: correct the value"
+            f"needs {feed.wanted.dtype}: correct this value"
         )
     if store.is_table:
         return store.error(
-            f"column {name} is empty, NaN or infinite in {store.place(row)}{row_id}: fill it in "
-            "as for training, or leave the row out"
+            f"column {name} is empty, NaN or infinite in {store.place(row)}{row_id}: fill in the "
+            "value as in training, or leave the row out"
         )
     return store.error(
         f"{name} {store.place(row)}{row_id} is NaN or infinite: give a finite number"

@@ -86,7 +86,7 @@ class FolderData(ImageFiles):
         if self._class_numbers and loose:
             images = "1 image" if loose == 1 else f"{loose} images"
             have = "has" if loose == 1 else "have"
-            yield f"{self.path}: {images} beside the class folders {have} no label"
+            yield f"{self.path}: {images} outside the class folders {have} no label"
 
     def opener(self, row: int) -> Opener:
         """Return the function that opens the image of a row."""
@@ -135,7 +135,9 @@ class FolderData(ImageFiles):
             self._first_ignored = self._first_ignored or next(others)
         for entry in images:
             if not entry.name.isprintable() and not _is_utf8(entry.path):
-                raise CovcalError(f"{entry.path} has a name that is not UTF-8: rename the file")
+                raise CovcalError(
+                    f"{entry.path}: the name of this file is not UTF-8: rename the file"
+                )
         return images
 
 
@@ -219,8 +221,8 @@ class TarData(ImageFiles):
             self.notes = (f"{path}: {n_without_image} samples without an image are left out",)
         if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
             self.notes += (
-                f"{path}: folders in a .tar file do not count as classes: add a .cls file for "
-                "each image, or unpack the file into class folders",
+                f"{path}: covcal does not read classes from folders in a .tar file: add a .cls "
+                "file for each image, or unpack the file into class folders",
             )
 
     def labels(self, classes: ClassMap) -> Labels:
@@ -335,7 +337,7 @@ def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
 def _require_whole(shard: Path, needed: int, size: int) -> None:
     if needed > size:
         raise CovcalError(
-            f"{shard} is cut short (it has {size} bytes and needs at least {needed}): copy it again"
+            f"{shard} is cut short: it has {size} of at least {needed} bytes. Copy it again"
         )
 
 

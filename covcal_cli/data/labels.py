@@ -121,10 +121,10 @@ class RowLabels:
         are_signs = count <= len(_SIGNS) and numbers <= {0, 1} and numbers != set(range(count))
         if numbers and (lacks_one or are_signs):
             raise self._error(
-                f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))} and there are "
-                f"{count} classes, so -1 may be a class or mean unknown. If it is a class, write "
-                f"0 to {count - 1}, or name all classes (-1 too) with --classes FILE. If it "
-                "means unknown, leave the label empty"
+                f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))}, and there are "
+                f"{count} classes. So -1 may be a class, or may mean unknown. If -1 is a class, "
+                f"write 0 to {count - 1}, or name all classes (also -1) with --classes FILE. If "
+                "-1 means unknown, leave the label empty"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
@@ -144,7 +144,9 @@ class RowLabels:
         count = len(classes.names)
         if (label := self._outside(count)) is not None:
             if self._distinct[0] == 1 and self._distinct[-1] == count:
-                remedy = f"the labels are 1 to {count}: subtract 1, or give class names as labels"
+                remedy = (
+                    f"the labels are 1 to {count}, so subtract 1, or give class names as labels"
+                )
             else:
                 other = classes.or_name_them("or name other labels")
                 remedy = f"write 0 to {count - 1} or -1 (unknown){other}"
@@ -187,7 +189,7 @@ class RowLabels:
         if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
                 f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number or "
-                "name per row (for one-hot rows, the argmax)"
+                "name per row (not a one-hot vector)"
             )
         if several := next((text for text in labels if text.startswith('["')), None):
             raise self._error(
@@ -266,8 +268,8 @@ class LabelSets:
         unknown = [name for label, name in columns.items() if names and label not in names]
         if unknown:
             raise store.error(
-                f"{unknown[0]} is a label, but the model has no such output (only "
-                f"{listed(list(names or ()))}): rename it, or leave it out"
+                f"the model has no output for the label {unknown[0]}, only for "
+                f"{listed(list(names or ()))}: rename the label, or leave it out"
             )
         taken = {*columns.values(), *whole}
         self._columns = {label: self._column(name) for label, name in columns.items()}
@@ -286,7 +288,7 @@ class LabelSets:
         if self._array is not None:
             if self._array.shape[1] != len(names):
                 raise self._store.error(
-                    f"its labels have {self._array.shape[1]} columns but the model has "
+                    f"the labels have {self._array.shape[1]} columns, but the model has "
                     f"{len(names)} labels ({listed(names)}): give one column of labels per output"
                 )
             order = [*range(len(names))]
@@ -294,7 +296,7 @@ class LabelSets:
                 order = [self.names.index(name) for name in names]
             elif self.names is not None and not all(map(is_plain_number, self.names)):
                 raise self._store.error(
-                    f"it has labels for {listed(self.names)}, but the outputs are "
+                    f"the true labels are {listed(self.names)}, but the outputs are "
                     f"{listed(names)}: rename the labels, or name the outputs with --classes FILE"
                 )
             return self._array[:, order]
@@ -302,8 +304,8 @@ class LabelSets:
         for label, values in self._columns.items():
             if label not in names:
                 raise self._store.error(
-                    f"it has labels for {label}, but the outputs are {listed(names)}: name the "
-                    "model's outputs in order with --classes FILE"
+                    f"there is a true label {label}, but the outputs are {listed(names)}: name "
+                    "the model's outputs in order with --classes FILE"
                 )
             sets[:, names.index(label)] = values
         if self._lists is not None:
@@ -311,11 +313,14 @@ class LabelSets:
             others = sorted({name for entry in self._lists for name in entry} - {*names})
             if others and not (sets == 1).any():
                 raise self._store.error(
-                    f"it has labels for {listed(others)}, but the outputs are {listed(names)}: "
+                    f"the true labels are {listed(others)}, but the outputs are {listed(names)}: "
                     "rename the labels, or name the outputs with --classes FILE"
                 )
             if others:
-                what = f"these labels have no output and are left out: {listed(others)}"
+                what = (
+                    "the model has no output for these labels, so they are left out: "
+                    f"{listed(others)}"
+                )
                 self.notes = (f"{self._store.path}: {what}",)
         return sets
 

@@ -91,7 +91,7 @@ def _opened(
         )
     if multilabel and not (path.is_file() and format_of(path)) and not holds_parts(path):
         raise CovcalError(
-            f"{path} gives each row one label, the name of its folder. For --multilabel, give a "
+            f"{path} is a folder, which gives each image one label. For --multilabel, give a "
             "table with a column path and a column label_NAME of 1 and 0 per label"
         )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
@@ -129,14 +129,14 @@ def _agreed(
         _require_same_columns(tables, columns)
         feeds["target"] = [replace(feed, names=columns["source"]) for feed in feeds["target"] or ()]
         remarks["target"] = (
-            f"{paths['target']} has its columns in another order than {paths['source']}: they "
-            "are matched by name"
+            f"{paths['target']} and {paths['source']} have their columns in different orders, so "
+            "columns are matched by name"
         )
     for name, table in tables.items():
         rising = numbering_columns(table.store, columns[name], rising=True)
         if rising:
             notes.append(
-                f"{table.path}: {', '.join(rising)} is used as a feature, but rises like row "
+                f"{table.path}: {', '.join(rising)} is used as a feature, but looks like row "
                 f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
             break  # both tables have the same columns
@@ -156,8 +156,8 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:
             raise CovcalError(
-                f"{table.path} has {len(names)} columns of numbers but the model expects "
-                f"{wanted.describe()}. {', '.join(numbering)} looks like row numbers or ids: "
+                f"{table.path} has {len(names)} columns of numbers, but the model expects "
+                f"{wanted.describe()}. {', '.join(numbering)} looks like row numbers or ids, so "
                 f"{_way_out(table, numbering)}"
             )
 
@@ -165,7 +165,7 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
 def _way_out(table: ArrayFile, names: Sequence[str]) -> str:
     has_id = any(name.lower() in ID_NAMES for name in table.store.entries)
     first = f"{GROUP_PREFIX}{names[0]}" if has_id else ID_NAMES[0]
-    others = f", others to {GROUP_PREFIX}NAME" if len(names) > 1 else ""
+    others = f", and the other columns to {GROUP_PREFIX}NAME" if len(names) > 1 else ""
     return f"rename {'it' if len(names) == 1 else names[0]} to {first}{others}"
 
 

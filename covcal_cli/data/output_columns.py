@@ -86,7 +86,9 @@ class OutputColumns:
         own = self.class_names() if self.has_numbers else self.names
         if own is None or own == names or set(own) != set(names):
             return self
-        note = "its classes are in another order: they are matched by name"
+        note = (
+            "the classes are in another order than in the first table, so they are matched by name"
+        )
         order = tuple(self.order[own.index(name)] for name in names)
         return replace(self, names=names, order=order, notes=(*self.notes, note))
 
@@ -97,7 +99,7 @@ def kind_of(store: Store) -> OutputKind:
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
         both = " and ".join(f"{kind} ({listed(names)})" for kind, names in by_kind.items())
-        raise store.error(f"it holds {both}: pass --logits or --probabilities")
+        raise store.error(f"the table holds {both}: pass --logits or --probabilities")
     if by_kind:
         return next(iter(by_kind))
     if store.is_table and _named_like_classes(store, ()):
@@ -105,10 +107,10 @@ def kind_of(store: Store) -> OutputKind:
     if any(name.lower() in CONFIDENCES for name in store.entries):
         return "confidence"
     raise store.error(
-        f"it holds no outputs of a classifier (only {_contents(store)}). Name the outputs "
-        "prob_NAME or logit_NAME, one column per class (one is enough for two classes), or "
-        "confidence, or give an array logits [n, K]. To run a model on these rows, give the MODEL "
-        "first"
+        f"no column looks like an output of a classifier; the file has {_contents(store)}. Name "
+        "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column "
+        "is enough. A column confidence or an array logits [n, K] works too. To run a model on "
+        "these rows, give the MODEL first"
     )
 
 
@@ -136,8 +138,8 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
         columns = _named_by_array(store, columns)
     elif len(outputs) == 1:
         note = (
-            f"{outputs[0]} is read as the {kind} of class 1 of two; to name the classes, pass "
-            "--classes FILE"
+            f"{outputs[0]} is read as the {kind} of class 1; the other class is 0. To name the "
+            "classes, pass --classes FILE"
         )
         positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive=positive, notes=(note,))
@@ -219,7 +221,7 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     others, _ = _of_kind(store, other)
     if others:
         return CovcalError(
-            f"{store.path} holds {listed(list(others))}, which are not named as {kind}: pass "
+            f"{store.path} holds {listed(list(others))}, which are names for {other}: pass "
             f"--{other}, or rename them to {_COLUMN[kind]} if they are {kind}"
         )
     single = [name for name in store.entries if name.lower() in CONFIDENCES]
@@ -229,9 +231,9 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
         else ""
     )
     return CovcalError(
-        f"{store.path} holds no {kind} (only {_contents(store)}). Name the outputs "
-        f"{_COLUMN[kind]}, one column per class (one is enough for two classes), or give an "
-        f"array {kind} [n, K]{of_one}"
+        f"{store.path} holds no {kind}, only {_contents(store)}. Name the outputs "
+        f"{_COLUMN[kind]}, one column per class, or give an array {kind} [n, K]. For two classes, "
+        f"one column is enough{of_one}"
     )
 
 

@@ -229,9 +229,9 @@ class OutputTable:
         else:
             notes = self._checked_probabilities(seen)
         lacking = (
-            f"{len(self._lacking)} of {seen.rows} rows have no output for some class, because "
-            "only the likeliest answers are listed. A missing probability counts as half of the "
-            "smallest probability in its row, or as less if the listed probabilities leave less"
+            f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "
+            "covcal gives such a class half of the smallest probability in the row, or less if "
+            "less is left"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
@@ -259,14 +259,14 @@ class OutputTable:
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
             scaled = seen.form in ("percentages", "shares")
-            added = "shifts and " if seen.lowest else ""
+            added = f"adds {-seen.lowest:g}, then " if seen.lowest else ""
             divided = f" (covcal {added}divides each row by its sum)" if scaled else ""
             raise self._store.error(
                 f"{seen.fact}: rename them to {names} and pass --probabilities{divided}"
             )
         if seen.form == "bounded":
             yield (
-                f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
+                f"{seen.fact}, but covcal reads them as logits: pass --probabilities if they are "
                 "probabilities"
             )
 
@@ -275,7 +275,7 @@ class OutputTable:
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
-            yield f"{seen.fact}: each row is divided by its sum"
+            yield f"{seen.fact}, so each row is divided by its sum"
         elif seen.first_outside is not None:
             row, value = seen.first_outside
             percent = ", or divide percentages by 100" if value > 1 else ""
@@ -289,14 +289,14 @@ class OutputTable:
             row, total = off
             filled = " after its missing values are filled" if row in self._lacking else ""
             independent = (
-                ". If they are sigmoids of independent labels, pass --multilabel to covcal extract"
+                ". If each row can have several labels, pass --multilabel to covcal extract"
                 if seen.summing < _FEW_SUMMING * seen.rows
                 else ""
             )
             raise self._store.error(
-                f"the probabilities of {self._place(row)} sum to {total:g}{filled}, not to 1 "
-                f"(rounding explains only {1 - seen.tolerance:g} to {1 + seen.tolerance:g}): "
-                "give all classes of a softmax, with more digits. Columns used: "
+                f"the probabilities of {self._place(row)} sum to {total:g}{filled}. Rounding "
+                f"explains only sums from {1 - seen.tolerance:g} to {1 + seen.tolerance:g}: give "
+                "the probabilities of all classes, with more digits. Columns used: "
                 f"{listed(outputs)}{independent}"
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
@@ -308,8 +308,8 @@ class OutputTable:
             yield "some probabilities are slightly below 0 by rounding: they count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are below 1e-38 and count as 1e-38: trees give exact zeros. If "
-                "rounding made them 0, write more digits"
+                "some probabilities are below 1e-38 and count as 1e-38. Trees can give exact "
+                "zeros. If rounding made the zeros, write more digits"
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
@@ -327,8 +327,8 @@ class OutputTable:
             )
         if seen.form == "probabilities":
             yield (
-                "every row sums to 1, as for a softmax: leave out --multilabel if each row has "
-                "exactly one label"
+                "every row sums to 1, as for one label per row: leave out --multilabel if each "
+                "row has exactly one label"
             )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
@@ -384,7 +384,9 @@ def open_outputs(
         stores[first] = _open(paths[first], choices)
         kind = kind_of(stores[first])
     if multilabel and kind == "confidence":
-        raise CovcalError("--multilabel needs the output of every label, not --confidence")
+        raise CovcalError(
+            "--multilabel does not work with --confidence: give the output of every label"
+        )
     if kind == "confidence":
         opened = {name: stores.get(name) or _open(path) for name, path in paths.items()}
         stores = confidence_stores(opened, choices or None)
@@ -425,7 +427,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     wide = [name for name in numbers if len(store.entries[name].shape) == 2]
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
-        return (f'{listed(wide)}: not used as features. To use it, rename {array} to "features"',)
+        return (f'{listed(wide)} is not used as features. To use it, rename {array} to "features"',)
     # a single column of numbers is a group
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
@@ -450,7 +452,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
     for noun, ours, theirs in nouns:
         if ours != theirs:
             raise CovcalError(
-                f"{files[0].path} and {files[-1].path} differ in their {noun} ({_in_words(ours)} "
+                f"{files[0].path} and {files[-1].path} have different {noun} ({_in_words(ours)} "
                 f"and {_in_words(theirs)}): give outputs of the same classifier"
             )
 
@@ -482,12 +484,12 @@ def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Pa
     missing = [name for name in names if name not in own] if columns.width > 1 else []
     if not own or are_placeholders(own) or not (unknown or missing):
         return
-    has = [f"{file.path} has {listed(unknown)}, unknown to {classes}"] if unknown else []
+    has = [f"{file.path} has {listed(unknown)}, which {classes} does not name"] if unknown else []
     lacks = [f"{file.path} lacks {listed(missing)}"] if missing else []
     noun = f"the names in {columns.named_by}" if columns.named_by else "the columns"
     raise CovcalError(
-        f"{file.path} and {classes} differ in their class names ({'; '.join((*has, *lacks))}): "
-        f"rename {noun} of {file.path} to the classes of {classes} ({listed(names)})"
+        f"{file.path} and {classes} have different class names ({'; '.join((*has, *lacks))}): "
+        f"rename {noun} of {file.path} to {listed(names)}"
     )
 
 
@@ -596,8 +598,8 @@ def _without_answer(store: Store) -> tuple[str, ...]:
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
     return (
-        f"{listed(answer)} hold the classifier's answers (written by covcal apply), not true "
-        f"labels: give true labels as {'a column' if store.is_table else 'an array'} y",
+        f"{listed(answer)} were written by covcal apply and are not true labels: give true labels "
+        f"as {'a column' if store.is_table else 'an array'} y",
     )
 
 
@@ -630,13 +632,13 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     """Yield notes on rows of probabilities with a sum below 1."""
     elsewhere = 1 - seen.mean_sum
     yield (
-        f"on average, {100 * elsewhere:.0f} % of the probability is on answers that are not "
-        f"classes (rows sum to {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}): each "
-        "row is divided by its sum"
+        f"on average, {100 * elsewhere:.0f} % of the probability belongs to answers that are not "
+        f"classes, so each row is divided by its sum ({max(seen.sums[0], 0):.2g} to "
+        f"{min(seen.sums[1], 1):.2g})"
     )
     if elsewhere >= _MUCH_ELSEWHERE:
         yield (
-            f"the classes have only {100 * seen.mean_sum:.0f} % of the probability, so "
+            f"the classes get only {100 * seen.mean_sum:.0f} % of the probability, so the "
             "confidence says little about many rows. If the outputs are sigmoids of independent "
             "labels, pass --multilabel to covcal extract"
         )

@@ -123,7 +123,7 @@ _COLUMN_BYTES = 256 << 20
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # Longest id, in characters.
 _TO_TABLE = "add a column label with class numbers or names"
-_TO_ARRAYS = "save an array y of class numbers or names beside the rows, in an .npz or .h5"
+_TO_ARRAYS = "save an array y of class numbers or names in the same .npz or .h5 file"
 # Names of a pandas index in CSV and Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
@@ -180,8 +180,8 @@ class RowFacts:
         for name in keep:
             if name.lower() in label_names and name in store.entries:
                 raise store.error(
-                    f"{name} holds the true labels, and the person who labels rows must not see "
-                    f"them: leave out --keep {name}"
+                    f"{name} holds the true labels, which a person who labels rows must not see: "
+                    f"leave out --keep {name}"
                 )
         asked = {
             name for name in store.entries if {name, name.removeprefix(GROUP_PREFIX)} & {*keep}
@@ -206,7 +206,7 @@ class RowFacts:
         groups = [name for name in groups if name not in left_out]
         self.notes: tuple[str, ...] = (
             (
-                f"{', '.join(left_out)} left out, because it holds texts of more than "
+                f"{', '.join(left_out)}: not kept, because its texts are longer than "
                 f"{_LONGEST_GROUP} characters. To keep it for covcal pick, pass --keep "
                 f"{left_out[0]}",
             )
@@ -326,7 +326,9 @@ class RowFacts:
         most = min(_LONGEST_TEXT, max(_LONGEST_GROUP, _COLUMN_BYTES // self._n))
         texts, cut = self._store.cut_texts(name, most)
         if cut:
-            self.notes += (f"{cut} of {self._n} texts in {name} are cut to {most} bytes",)
+            self.notes += (
+                f"the texts of {name} are cut to {most} bytes in {cut} of {self._n} rows",
+            )
         return texts
 
     def _require_short(self, name: str, most: int) -> None:
@@ -347,7 +349,7 @@ class RowFacts:
         if shape not in ((self._n,), (self._n, 1)):
             remedy = f"give one {name} per row"
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
-                remedy = "give one class number per row (for one-hot rows, the argmax)"
+                remedy = "give one class number per row (not a one-hot vector)"
                 if shape[0] == self._n and not self._is_one_hot(name):
                     remedy = "if rows have several labels, pass --multilabel to covcal extract"
             raise self._store.error(
@@ -414,20 +416,20 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
     if rows is None or opposite not in rows:
         return
-    beside = "alone" if other is None else f"beside {other}"
+    beside = "" if other is None else f" (with {other})"
     both = set(DOMAINS) <= set(rows.tolist())
     if not both and other is not None:
-        remedy = "exchange the two tables, or drop the column"
+        remedy = "exchange the two tables, or remove the column"
     elif outputs and both:
-        remedy = "give this one table alone, or drop the column"
+        remedy = "give only this one table, or remove the column"
     elif outputs:
         remedy = (
-            f"give a {domain} table too and pass this table as the {opposite}, or drop the column"
+            f"pass this table as the {opposite} and give a {domain} table too, or remove the column"
         )
     else:
         remedy = f"save each domain as its own table, or rename the column to {GROUP_PREFIX}domain"
     raise CovcalError(
-        f"{store.path} is given as the {domain} {beside}, but the column domain is {opposite} in "
+        f"{store.path} is given as the {domain}{beside}, but its column domain says {opposite} in "
         f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
     )
 
@@ -485,8 +487,8 @@ def note_on_index(store: Store) -> tuple[str, ...]:
     if not store.is_table or not names:
         return ()
     return (
-        f"{store.path}: {', '.join(names)} is not used as a feature, because pandas saved it "
-        "as index",
+        f"{store.path}: {', '.join(names)} is not used as a feature, because it is the index that "
+        "pandas saved",
     )
 
 
@@ -507,7 +509,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
     if empty:
         notes.append(
-            f"{path}: {len(empty)} of {len(ids)} ids are empty (the first in row {empty[0]}), so "
+            f"{path}: {len(empty)} of {len(ids)} ids are empty (first in row {empty[0]}), so "
             "results of these rows cannot be joined by id"
         )
     # hashes need less memory than a set of ids
@@ -518,10 +520,10 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     repeated = {row_id: count for row_id, count in counts.items() if count > 1}
     if repeated:
         row_id, count = next(iter(repeated.items()))
-        more = f", and {len(repeated) - 1} more ids occur repeatedly" if len(repeated) > 1 else ""
+        more = f"({len(repeated) - 1} more ids occur several times)" if len(repeated) > 1 else ""
         notes.append(
-            f"{path}: id {row_id!r} names {count} rows{more}: rows would be repeated if you join "
-            "results by id"
+            f"{path}: {count} rows have the id {row_id!r}{more}. Joining results by id would "
+            "repeat such rows"
         )
     return tuple(notes)
 

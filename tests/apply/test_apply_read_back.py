@@ -69,10 +69,10 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
     label(target, np.array(CLASSES)[truth])
     arguments = ("extract", "--probabilities", source.name, target.name)
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert f"{target.name}: its classes are in another order: they are matched by name" in done.err
+    assert f"{target.name}: the classes are in another order than in the first table" in done.err
     for path in (source, target):
         assert f"{path.name}: " in done.err
-        assert "hold the classifier's answers" in done.err
+        assert "were written by covcal apply and are not true labels" in done.err
     with h5py.File(tmp_path / "features.h5") as file:
         assert [name.decode() for name in file["classes"]] == list(CLASSES)
         logits = {name: file[f"{name}/logits"][:] for name in ("source", "target")}
@@ -125,7 +125,7 @@ def test_names_of_an_array_from_elsewhere_count_too(tmp_path: Path) -> None:
     assert "t.npz: classes has shape [2] but logits has 3 columns: give one name per column" in line
     np.savez(tmp_path / "t.npz", logits=z, classes=np.array(["b", "c", "d"]))
     line = covcal("extract", "--logits", "s.npz", "t.npz", "-f", cwd=tmp_path).error_line()
-    assert "differ in their class names" in line
+    assert "have different class names" in line
 
 
 def test_an_applied_file_of_another_version_or_cut_short_is_refused(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ SOMETHING_ELSE: dict[str, Case] = {
     ),
     "h5 as data": (
         ("extract", "digits.onnx", "features.h5", "target.npz"),
-        "not data to extract from",
+        "not data for covcal extract",
     ),
     "one picture as data": (
         ("extract", "digits.onnx", "picture.png", "target.npz"),

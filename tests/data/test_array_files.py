@@ -118,16 +118,16 @@ def test_the_only_wide_array_is_the_input_whatever_its_name(tmp_path: Path) -> N
 
 def test_two_wide_arrays_without_an_x_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, train=ROWS, test=ROWS[:3])
-    with pytest.raises(CovcalError, match=r"there is no array x \(only train, test\)"):
+    with pytest.raises(CovcalError, match=r"must be in an array x, but there is only train, test"):
         opened(path, VECTORS)
 
 
 @pytest.mark.parametrize(
     ("value", "dtype", "message"),
     [
-        (1e300, np.float32, r"x is 1e\+300 in row 4, but the model reads float32"),
-        (300, np.uint8, "x is 300 in row 4, but the model reads uint8"),
-        (-1, np.uint8, "x is -1 in row 4, but the model reads uint8"),
+        (1e300, np.float32, r"x is 1e\+300 in row 4, but the model needs float32"),
+        (300, np.uint8, "x is 300 in row 4, but the model needs uint8"),
+        (-1, np.uint8, "x is -1 in row 4, but the model needs uint8"),
     ],
 )
 def test_a_value_beyond_the_models_type_is_named(

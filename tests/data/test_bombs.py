@@ -118,7 +118,7 @@ def test_texts_to_classify_are_no_groups(suffix: str, tmp_path: Path) -> None:
     file = ArrayFile(path)
     assert list(file.facts.groups) == ["site"]
     assert file.notes == (
-        f"{path}: review left out, because it holds texts of more than 256 characters. To keep "
+        f"{path}: review: not kept, because its texts are longer than 256 characters. To keep "
         "it for covcal pick, pass --keep review",
     )
 

@@ -64,7 +64,7 @@ def test_a_file_of_names_may_be_text_or_json(content: Any, tmp_path: Path) -> No
         ("cat\ndog\ncat\n", "names 'cat' twice, as classes 0 and 2"),
         ("", r"is empty \(0 bytes\)"),
         ('["cat", "dog"', "is not valid JSON"),
-        ([["cat"], "dog", "eel"], "holds no list of class names"),
+        ([["cat"], "dog", "eel"], "does not hold a list of class names"),
         ({"cat": "dog"}, "must map numbers to names, or names to numbers"),
         ({"cat": 1, "dog": 2, "eel": 3}, "must number its 3 classes from 0 to 2"),
         ({"0": "cat", "1": "dog", "3": "eel"}, "must number its 3 classes from 0 to 2"),
@@ -84,7 +84,7 @@ def test_a_json_file_that_is_damaged_is_no_list_of_lines(content: str, tmp_path:
     path = tmp_path / "classes.json"
     path.write_text(content)
     with pytest.raises(
-        CovcalError, match=r"classes.json (is not valid JSON|holds no list of class names)"
+        CovcalError, match=r"classes.json (is not valid JSON|does not hold a list of class names)"
     ):
         read_classes(path, 2)
 

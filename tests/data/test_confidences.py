@@ -70,11 +70,14 @@ def test_percentages_are_divided_and_rows_without_confidence_left_out(tmp_path: 
     read = opened(table(tmp_path / "a.csv", "prediction,score,id", rows))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.6], rtol=1e-6)
     assert read.ids == ["r0", "r3"]
-    assert any("2 rows without a confidence (-1 or empty)" in note for note in read.notes)
+    assert any(
+        "2 rows are left out, because their confidence is -1 or empty" in note
+        for note in read.notes
+    )
     with_signs = [("a", "80%"), ("b", "none"), ("c", "6%")]
     read = opened(table(tmp_path / "b.csv", "prediction,conf", with_signs))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.5], rtol=1e-3)
-    assert any("1 of 2 confidences are below 0.5" in note for note in read.notes)
+    assert any("1 of 2 confidences are set to 0.5" in note for note in read.notes)
 
 
 def test_a_confidence_of_1_is_as_sure_as_its_decimals(tmp_path: Path) -> None:
@@ -156,7 +159,7 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
     assert (tmp_path / "sheet.csv").read_text().startswith("id,prediction,label,")
     del boxes[0]["correct"]
     (tmp_path / "old.json").write_text(json.dumps(boxes[:1]))
-    with pytest.raises(CovcalError, match="for boxes: match them with the annotations"):
+    with pytest.raises(CovcalError, match="for boxes: match the boxes with the annotations"):
         opened(tmp_path / "old.json", tmp_path / "new.json")
 
 
@@ -167,11 +170,15 @@ def choice(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("prediction,label", ("a", "a"), "it has no column confidence"),
+        ("prediction,label", ("a", "a"), "no column is called confidence"),
         ("prediction,confidence", ("a", 0.5), "which predictions are right: add a column correct"),
-        ("confidence,label", (0.5, "a"), "there is no column prediction: add it"),
+        ("confidence,label", (0.5, "a"), "the predictions are missing: add a column prediction"),
         ("confidence,label", (0.5, "1"), "one class, rename it to prob_NAME"),
-        ("score,label", (0.5, "1"), "(label is read as the prediction): add a column correct"),
+        (
+            "score,label",
+            (0.5, "1"),
+            "(its column label is read as the prediction): add a column correct",
+        ),
         ("score,label", (0.5, "1"), "If score is the probability of one class, rename it to prob_"),
         ("prediction,confidence,correct", ("a", -0.5, 1), "confidence of line 2 is -0.5"),
         ("prediction,confidence,correct", ("a", 170, 1), "confidence of line 2 is 170"),
@@ -203,7 +210,7 @@ def test_the_probability_of_one_class_is_no_confidence(tmp_path: Path) -> None:
     rows = [(int(share > 0.5), share, int(number % 3 > 0)) for number, share in enumerate(shares)]
     path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
     with pytest.raises(
-        CovcalError, match=r"probability of 1, also in rows.* rename the column to prob_1"
+        CovcalError, match=r"probability of 1 in every row.* rename the column to prob_1"
     ):
         opened(path, path)
     own = [(answer, share if answer else 1 - share, label) for answer, share, label in rows]

@@ -248,8 +248,8 @@ def test_fractions_that_make_no_sense_are_refused(
     ("loose", "note"),
     [
         ((), None),
-        (("x.png",), "1 image beside the class folders has no label"),
-        (("x.png", "y.png"), "2 images beside the class folders have no label"),
+        (("x.png",), "1 image outside the class folders has no label"),
+        (("x.png", "y.png"), "2 images outside the class folders have no label"),
     ],
 )
 def test_images_beside_class_folders_are_counted(

@@ -169,7 +169,10 @@ class TestLayoutsOfTools:
         np.testing.assert_allclose(softmax(read(found)), np.stack([1 - p, p], axis=1), atol=1e-6)
         assert found.labels(numbered_classes(2)).tolist() == hard
         assert (found.n_classes, found.class_names) == (2, None)
-        assert f"{column} is read as the probabilities of class 1 of two" in found.notes[0]
+        assert (
+            f"{column} is read as the probabilities of class 1; the other class is 0"
+            in found.notes[0]
+        )
 
     @pytest.mark.parametrize(
         "pattern",
@@ -372,7 +375,10 @@ class TestAnswersOfLanguageModels:
         mass = 1 - lost * np.linspace(0.5, 1.5, N)[:, None]
         table = opened(write(kind, tmp_path, self.P * mass, "probabilities"), "probabilities")
         np.testing.assert_allclose(softmax(read(table)), self.P, atol=1e-6)
-        assert f"on average, {100 * lost:.0f} % of the probability is on answers" in table.notes[0]
+        assert (
+            f"on average, {100 * lost:.0f} % of the probability belongs to answers"
+            in table.notes[0]
+        )
         assert len(table.notes) == notes
 
     @pytest.mark.parametrize(("kind", "holds"), [*BOTH, ("parquet", "probabilities")])
@@ -385,7 +391,7 @@ class TestAnswersOfLanguageModels:
         values[rows, least[rows]] = np.nan
         outputs = np.log(values) if holds == "logits" else values
         table = opened(self.write(kind, tmp_path, outputs, holds), holds)
-        assert "20 of 40 rows have no output for some class" in " ".join(table.notes)
+        assert "in 20 of 40 rows, some classes have no probability" in " ".join(table.notes)
         p = softmax(read(table))
         assert (p.argmin(axis=1) == least).all()
         assert (p > 0).all()
@@ -454,7 +460,7 @@ class TestArraysWithFurtherAxes:
 
     def test_others_are_refused(self, tmp_path: Path) -> None:
         np.savez(tmp_path / "o.npz", logits=np.stack([LOGITS, LOGITS], axis=1))
-        with pytest.raises(CovcalError, match=r"or give an array logits \[n, K\]"):
+        with pytest.raises(CovcalError, match=r"array logits \[n, K\]"):
             opened(tmp_path / "o.npz", "logits")
 
 
@@ -517,7 +523,7 @@ def test_rounded_probabilities_are_taken_with_a_note(
     exact[200] *= 0.97
     np.savez(tmp_path / "t.npz", probabilities=exact)
     with pytest.raises(
-        CovcalError, match=r"row 200 sum to 0.97, not to 1.*Columns used: probabilities"
+        CovcalError, match=r"row 200 sum to 0\.97\. Rounding .*Columns used: probabilities"
     ):
         opened(tmp_path / "t.npz", "probabilities")
 
@@ -535,7 +541,7 @@ def test_the_names_tell_one_from_the_other(
     kind: str, holds: OutputKind, asked: OutputKind, tmp_path: Path
 ) -> None:
     path = write(kind, tmp_path, LOGITS, holds)
-    message = rf"which are not named as {asked}: pass --{holds}, or rename them to {asked[:4]}"
+    message = rf"which are names for {holds}: pass --{holds}, or rename them to {asked[:4]}"
     with pytest.raises(CovcalError, match=message):
         opened(path, asked)
 
@@ -549,7 +555,7 @@ def test_a_row_that_is_no_distribution_is_named(
     values[row] *= 0.9
     path = write(kind, tmp_path, values, "probabilities")
     with pytest.raises(
-        CovcalError, match=rf"probabilities of {place} sum to 0\.9, not to 1 \(rounding explains"
+        CovcalError, match=rf"probabilities of {place} sum to 0\.9\. Rounding explains"
     ):
         opened(path, "probabilities")
 
@@ -618,7 +624,7 @@ def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"scores": LOGITS}, r"no logits .only scores.. .* or give an array logits \[n, K\]"),
+        ({"scores": LOGITS}, r"no logits, only scores. .* or give an array logits \[n, K\]"),
         ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] but there are 40 rows"),
         ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
         ({"label": LABELS}, "holds no logits .only label.. Name the outputs logit_NAME, one col"),
@@ -636,7 +642,7 @@ def test_covcals_own_file_is_named_as_such(tmp_path: Path) -> None:
     path = write_features(tmp_path / "features.h5")
     with pytest.raises(
         CovcalError,
-        match="covcal's own features file, not data to extract from: pass it to covcal adapt or",
+        match="a features file of covcal, not data for covcal extract: pass it to covcal adapt or",
     ):
         opened(path, "logits")
 

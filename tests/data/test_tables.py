@@ -139,7 +139,7 @@ def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Pa
     data = opened(table(tmp_path, "a,b\n1,2\n3,4.0\n"), wanted)
     assert fed(data).tolist() == [[1, 2], [3, 4]]
     data = opened(table(tmp_path, "a,b\n1,2\n3,4.5\n"), wanted)
-    with pytest.raises(CovcalError, match=r"b is 4\.5 in line 3, but the model reads int64"):
+    with pytest.raises(CovcalError, match=r"b is 4\.5 in line 3, but the model needs int64"):
         fed(data)
 
 
@@ -150,7 +150,7 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "empty cell": (
         "a,b,id\n1,2,p\n3,,q\n",
-        r"column b is empty, NaN or infinite in line 3 \(q\).*: fill it in",
+        r"column b is empty, NaN or infinite in line 3 \(q\).*: fill in the value",
     ),
     "NA": ("a,b\n1,2\n3,NA\n", "column b is empty, NaN or infinite in line 3"),
     "no values": ("a,b\n1,\n3,\n", "column b is empty, NaN or infinite in line 2"),
@@ -160,7 +160,10 @@ BAD: dict[str, tuple[str, str]] = {
     "no first line": ("\na,b\n1,2\n", "the first line is empty: name the columns there"),
     "underscore": ("a,b\n1,2\n3,1_0\n", "column b holds '1_0' in line 3, but numbers"),
     "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),
-    "other digits first": ("a,b\n1,\u0663\n3,4\n", r"has 1 columns .* texts are not counted: b"),
+    "other digits first": (
+        "a,b\n1,\u0663\n3,4\n",
+        r"has 1 columns .* texts, which do not count: b",
+    ),
     "decimal comma": (
         "a;b\n1;0,5\n3;0,6\n",
         "column b holds '0,5' in line 2, with a decimal comma",
@@ -168,11 +171,11 @@ BAD: dict[str, tuple[str, str]] = {
     "twice": ("a,b,a\n1,2,3\n", "two columns are called 'a': rename one of them"),
     "no numbers": (
         "a,b\nx,y\n",
-        "no column holds numbers .there is only a, b.: give one column per feature",
+        "no column holds numbers; the columns are a, b: give one column per feature",
     ),
     "too many": (
         "a,b,c,colour\n1,2,3,red\n",
-        r"has 3 columns of numbers \(a, b, c\. Columns of texts are not counted: colour\) but "
+        r"has 3 columns of numbers \(a, b, c; columns of texts, which do not count: colour\) but "
         r"the model expects float32 \[N, 2\]: give one column per feature in the model's "
         r"order\. Rename every other column to group_NAME",
     ),
@@ -204,7 +207,9 @@ def test_a_line_of_blanks_is_a_row_without_a_value(tmp_path: Path) -> None:
 def test_a_text_for_an_input_of_numbers_is_named(tmp_path: Path) -> None:
     path = table(tmp_path, "age,colour\n1,red\n2,blue\n")
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("age", "colour")]
-    with pytest.raises(CovcalError, match=r"colour holds texts \('red' in line 2\) but the model"):
+    with pytest.raises(
+        CovcalError, match=r"colour holds texts, such as 'red' in line 2, but the model"
+    ):
         opened(path, *wanted)
 
 
@@ -265,7 +270,7 @@ def test_a_table_cut_short_between_two_readings_is_named(tmp_path: Path) -> None
     path = table(tmp_path, "a,b\n" + "1,2\n" * 50)
     data = opened(path, TWO)
     table(tmp_path, "a,b\n1,2\n")
-    with pytest.raises(CovcalError, match="it was cut short while it was read"):
+    with pytest.raises(CovcalError, match="the file became shorter while covcal read it"):
         fed(data)
 
 

@@ -112,7 +112,7 @@ def test_a_shard_cut_between_two_members_is_named(tmp_path: Path) -> None:
     """What is left is a readable archive but for its end."""
     path = write_tar(tmp_path / "cut.tar", {f"{i}.png": png(i) for i in range(4)})
     path.write_bytes(path.read_bytes()[: 2 * 1024])
-    with pytest.raises(CovcalError, match=r"cut\.tar is cut short \(it has 2048 bytes and"):
+    with pytest.raises(CovcalError, match=r"cut\.tar is cut short: it has 2048 of at least"):
         opened(path, GREY)
 
 
@@ -174,5 +174,5 @@ def test_folders_within_a_shard_are_no_labels_and_that_is_said(
     if labelled:
         members["bee/1.cls"] = "bee"
     data = opened(write_tar(tmp_path / "folders.tar", members), GREY)
-    noted = any("folders in a .tar file do not count as classes" in note for note in data.notes)
+    noted = any("does not read classes from folders in a .tar file" in note for note in data.notes)
     assert noted is not labelled

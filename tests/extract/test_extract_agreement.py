@@ -25,7 +25,7 @@ def test_columns_in_another_order_go_by_name(kinds: tuple[str, str], tmp_path: P
     source = save(kinds[0], tmp_path, "s", columns("source"))
     target = save(kinds[1], tmp_path, "t", columns("target", ("weight", "age", "height")))
     done = covcal("extract", model(tmp_path), source, target, cwd=tmp_path).require_success()
-    assert f"{target} has its columns in another order than {source}: they are" in done.err
+    assert f"{target} and {source} have their columns in different orders" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     np.testing.assert_allclose(dataset(tmp_path, "source/logits"), X["source"], rtol=1e-6)
 
@@ -82,7 +82,7 @@ def test_rows_of_the_other_domain_are_refused_beside_a_model(place: str, tmp_pat
     line = covcal("extract", model(tmp_path), *given, cwd=tmp_path).error_line()
     assert "both.csv is given as the " in line
     assert "in 20 of 40 rows: save each domain as its own table" in line
-    assert ("beside one.csv" in line) == (place != "alone")
+    assert ("(with one.csv)" in line) == (place != "alone")
 
 
 @pytest.mark.parametrize("places", [("both.csv", "one.csv"), ("one.csv", "both.csv")])
@@ -95,8 +95,8 @@ def test_rows_of_the_other_domain_are_refused_in_outputs(
     save("csv", tmp_path, "one", {**outputs(), **labels})
     line = covcal("extract", "--logits", *places, cwd=tmp_path).error_line()
     assert "both.csv" in line
-    assert "beside one.csv" in line
-    assert "give this one table alone, or drop the column" in line
+    assert "(with one.csv)" in line
+    assert "give only this one table, or remove the column" in line
     covcal("extract", "--logits", "both.csv", cwd=tmp_path).require_success()
     assert len(dataset(tmp_path, "source/logits")) == N // 2
 
@@ -107,8 +107,8 @@ def test_a_domain_that_agrees_with_its_place_is_no_obstacle(tmp_path: Path) -> N
     arguments = ("extract", model(tmp_path), "source.csv", "target.csv")
     covcal(*arguments, cwd=tmp_path).require_success()
     line = covcal(*arguments[:2], "target.csv", "source.csv", "-f", cwd=tmp_path).error_line()
-    assert line.startswith("target.csv is given as the source beside source.csv, but the column ")
-    assert line.endswith("exchange the two tables, or drop the column")
+    assert line.startswith("target.csv is given as the source (with source.csv), but its column ")
+    assert line.endswith("exchange the two tables, or remove the column")
 
 
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
@@ -119,7 +119,7 @@ def test_classes_in_another_order_go_by_name(kind: str, tmp_path: Path) -> None:
     save("csv", tmp_path, "s", {**outputs(prefix=prefix, values=values), **labels})
     save("csv", tmp_path, "t", {**outputs((2, 0, 1), prefix, values), **labels})
     done = covcal("extract", f"--{kind}", "s.csv", "t.csv", cwd=tmp_path).require_success()
-    assert "t.csv: its classes are in another order: they are matched by name" in done.err
+    assert "t.csv: the classes are in another order than in the first table" in done.err
     source, target = (dataset(tmp_path, f"{name}/logits") for name in ("source", "target"))
     np.testing.assert_allclose(target, source, rtol=1e-6)
     labelled, found = (dataset(tmp_path, f"{name}/labels") for name in ("source", "target"))
@@ -142,7 +142,7 @@ def test_other_class_names_are_refused(tmp_path: Path) -> None:
     save("csv", tmp_path, "s", {**outputs(), "label": [ANIMALS[i % 3] for i in range(N)]})
     save("csv", tmp_path, "t", {**outputs((0, 1)), "logit_fox": [0.5] * N})
     line = covcal("extract", "--logits", "s.csv", "t.csv", cwd=tmp_path).error_line()
-    assert "differ in their class names (cat, dog, eel and cat, dog, fox): give outputs" in line
+    assert "have different class names (cat, dog, eel and cat, dog, fox): give outputs" in line
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_name_that_is_no_class_keeps_the_second_class(tmp_path: Path) -> None:
     save("csv", tmp_path, "s", table)
     save("csv", tmp_path, "t", {"prob_positive": p.tolist()})
     done = covcal("extract", "--probabilities", "s.csv", "t.csv", cwd=tmp_path)
-    expected = "prob_positive is read as the probabilities of class 1 of two"
+    expected = "prob_positive is read as the probabilities of class 1; the other class is 0"
     assert expected in done.require_success().err
 
 
@@ -229,16 +229,16 @@ def test_later_classes_go_by_name_or_are_refused(
     path = saved(kind, tmp_path, ("eel", "cat", "dog"), (2, 0, 1))
     np.testing.assert_allclose(logits(later(path, ANIMALS, multilabel=multilabel)), LOGITS)
     for names, facts in (
-        (("Eel", "cat", "dog"), "t has Eel, unknown to cal.json; t lacks eel"),
-        (("a", "b", "c"), "t has a, b, c, unknown to cal.json; t lacks cat, dog, eel"),
-        (("1", "2", "3"), "t has 1, 2, 3, unknown to cal.json; t lacks cat, dog, eel"),
+        (("Eel", "cat", "dog"), "t has Eel, which cal.json does not name; t lacks eel"),
+        (("a", "b", "c"), "t has a, b, c, which cal.json does not name; t lacks cat, dog, eel"),
+        (("1", "2", "3"), "t has 1, 2, 3, which cal.json does not name; t lacks cat, dog, eel"),
     ):
         path = saved(kind, tmp_path, names, (0, 1, 2))
         with pytest.raises(CovcalError) as caught:
             later(path, ANIMALS, multilabel=multilabel)
         line = str(caught.value).replace(f"{tmp_path}/", "").replace(f"t.{kind}", "t")
-        assert f"t and cal.json differ in their class names ({facts}): rename " in line
-        assert line.endswith("of t to the classes of cal.json (cat, dog, eel)")
+        assert f"t and cal.json have different class names ({facts}): rename " in line
+        assert line.endswith("of t to cat,  dog, eel")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npz"])
@@ -258,7 +258,7 @@ def test_a_later_single_column_is_of_its_class(
 ) -> None:
     save("csv", tmp_path, "t", {f"logit_{name}": LOGITS[:, 0]})
     if place is None:
-        with pytest.raises(CovcalError, match=r"has Ham, unknown to .*cal\.json\): rename"):
+        with pytest.raises(CovcalError, match=r"has Ham, which .*cal\.json\): rename"):
             later(tmp_path / "t.csv", ("ham", "spam"))
     else:
         found = logits(later(tmp_path / "t.csv", ("ham", "spam")))
@@ -268,7 +268,7 @@ def test_a_later_single_column_is_of_its_class(
 def test_two_single_columns_of_different_classes_are_refused(tmp_path: Path) -> None:
     save("csv", tmp_path, "s", {"logit_ham": LOGITS[:, 0], "label": [0, 1] * (N // 2)})
     save("csv", tmp_path, "t", {"logit_spam": LOGITS[:, 0]})
-    with pytest.raises(CovcalError, match=r"differ in their class names \(ham and spam\)"):
+    with pytest.raises(CovcalError, match=r"have different class names \(ham and spam\)"):
         open_outputs(tmp_path / "s.csv", tmp_path / "t.csv", "logits")
 
 

@@ -167,7 +167,7 @@ def test_a_class_that_one_table_lacks_comes_before_sums_that_follow_from_it(
     option = "--logits" if prefix == "logit" else "--probabilities"
     named = "cat, eel and cat, dog, eel" if lacking == "s" else "cat, dog, eel and cat, eel"
     line = refusal(tmp_path, option, "s.csv", "t.csv")
-    assert line.startswith(f"s.csv and t.csv differ in their class names ({named}): give outputs")
+    assert line.startswith(f"s.csv and t.csv have different class names ({named}): give outputs")
 
 
 SUREST = PROBABILITIES.max(axis=1).tolist()
@@ -186,9 +186,9 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--probabilities",
             {"confidence": SUREST, "prediction": [0] * N},
-            "holds no probabilities (only confidence, prediction). Name the outputs prob_NAME, "
-            "one column per class (one is enough for two classes), or give an array "
-            "probabilities [n, K]. If confidence is the confidence of one class per row, pass "
+            "holds no probabilities, only confidence, prediction. Name the outputs prob_NAME, "
+            "one column per class, or give an array probabilities [n, K]. For two classes, one "
+            "column is enough. If confidence is the confidence of one class per row, pass "
             "--confidence",
         ),
         (
@@ -319,7 +319,7 @@ class TestArraysUnderOtherNames:
         arrays: dict[str, Any] = {name: X["target"]}
         np.savez(tmp_path / "t.npz", **arrays)
         done = covcal("extract", "model.onnx", "--target", "t.npz", cwd=tmp_path).require_success()
-        said = "t.npz: byte is read as the model's input tokens" in done.err
+        said = "t.npz: the array byte is used as the model's input tokens" in done.err
         assert said == (name == "byte")
 
     def test_the_right_shape_of_the_wrong_type(self, tmp_path: Path) -> None:

@@ -326,11 +326,11 @@ def test_names_tell_what_a_table_holds(domains: dict[str, Arrays], tmp_path: Pat
     covcal("extract", "--target", "t.npz", "-f", cwd=tmp_path).require_success()
     (tmp_path / "none.csv").write_text("id,size\n1,2\n")
     line = covcal("extract", "none.csv", "none.csv", "-f", cwd=tmp_path).error_line()
-    assert "holds no outputs of a classifier (only id, size" in line
+    assert "no column looks like an output of a classifier; the file has id, size" in line
     np.savez(tmp_path / "ensemble.npz", logits=np.zeros((3, 9, 4)), y=np.zeros(9))
     line = covcal("extract", "ensemble.npz", "t.npz", "-f", cwd=tmp_path).error_line()
     assert "(only logits [3, 9, 4], y)" in line
-    assert "give an array logits [n, K]" in line
+    assert "array logits [n, K] works too" in line
     (tmp_path / "both.csv").write_text("prob_a,prob_b,logit_a,logit_b\n0.5,0.5,0,0\n")
     line = covcal("extract", "both.csv", "both.csv", "-f", cwd=tmp_path).error_line()
     assert "pass --logits or --probabilities" in line

@@ -33,8 +33,8 @@ def extract(folder: Path, tables: list[str], *options: str) -> Outcome:
 def test_a_row_number_too_many_is_named(kind: str, values: list[int], tmp_path: Path) -> None:
     """And the remedy that the line gives works."""
     line = extract(tmp_path, both(kind, tmp_path, customer_no=values)).error_line()
-    assert f"s.{kind} has 4 columns of numbers but the model expects float32 [N, 3]. " in line
-    assert line.endswith("customer_no looks like row numbers or ids: rename it to id")
+    assert f"s.{kind} has 4 columns of numbers, but the model expects float32 [N, 3]. " in line
+    assert line.endswith("customer_no looks like row numbers or ids, so rename it to id")
     extract(tmp_path, both(kind, tmp_path, id=values)).require_success()
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids")[2] == str(values[2]).encode()
@@ -52,7 +52,7 @@ def test_beside_an_id_it_becomes_a_group(tmp_path: Path) -> None:
 def test_two_of_them_are_both_named(tmp_path: Path) -> None:
     line = extract(tmp_path, both("csv", tmp_path, row=COUNT, customer=COUNT)).error_line()
     assert "row, customer looks like" in line
-    assert line.endswith(": rename row to id, others to group_NAME")
+    assert line.endswith(", so rename row to id, and the other columns to group_NAME")
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_one_of_the_right_number_of_columns_is_fed_with_a_note(tmp_path: Path) -
         del table["weight"]
         save("csv", tmp_path, name[0], table)
     done = extract(tmp_path, ["s.csv", "t.csv"]).require_success()
-    assert done.err.count("rises like row numbers") == 1
-    assert "note: s.csv: customer_no is used as a feature, but rises" in done.err
+    assert done.err.count("looks like row numbers") == 1
+    assert "note: s.csv: customer_no is used as a feature, but looks" in done.err
     assert "If it is not a feature, rename it to id" in done.err
     done = extract(tmp_path, both("csv", tmp_path), "-f").require_success()
     assert "rises" not in done.err
@@ -89,7 +89,7 @@ def test_in_a_long_table_every_row_counts(tmp_path: Path) -> None:
     for last, found in ((n - 2, False), (n - 1, True)):
         save("csv", tmp_path, "t", {**table, "no": [*range(n - 1), last]})
         done = extract(tmp_path, ["--target", "t.csv", "-f"]).require_success()
-        assert ("no is used as a feature, but rises" in done.err) == found
+        assert ("no is used as a feature, but looks" in done.err) == found
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,8 +100,8 @@ def test_the_index_of_pandas_names_the_rows_and_is_left_out(
     done = extract(tmp_path, both(kind, tmp_path, **{name: SHUFFLED})).require_success()
     shown = name or "the column without a name"
     assert (
-        f"note: s.{kind}: {shown} is not used as a feature, because pandas saved it as index"
-        in done.err
+        f"note: s.{kind}: {shown} is not used as a feature, because it is the "
+        "index that pandas saved" in done.err
     )
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in SHUFFLED]
@@ -122,8 +122,8 @@ def test_a_named_index_of_pandas_is_known_by_what_the_file_says(name: str, tmp_p
         parquet().write_table(made, tmp_path / tables[-1])
     done = extract(tmp_path, tables).require_success()
     assert (
-        f"source.parquet: {name} is not used as a feature, because pandas saved it as index"
-        in done.err
+        f"source.parquet: {name} is not used as a feature, because it is the "
+        "index that pandas saved" in done.err
     )
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     ids = dataset(tmp_path, "target/ids").tolist()
@@ -163,8 +163,8 @@ def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
     save("csv", tmp_path, "t", {"Unnamed: 0": COUNT, **outputs(), "label": labels})
     done = covcal("extract", "--logits", "--target", "t.csv", cwd=tmp_path).require_success()
     assert (
-        "note: t.csv: Unnamed: 0 is not used as a feature, because pandas saved it as index"
-        in done.err
+        "note: t.csv: Unnamed: 0 is not used as a feature, because it is the "
+        "index that pandas saved" in done.err
     )
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in COUNT]
 

@@ -61,8 +61,8 @@ PRINTED: dict[str, tuple[Array, Array | None]] = {
 }
 WORDS = {
     "percentages": "every row sums to 100, as percentages do",
-    "votes of 50": "every row sums to 50, as votes of 50 trees do: each row is divided by its sum",
-    "votes of 7": "every row sums to 7, as votes of 7 trees do: each row is divided by its sum",
+    "votes of 50": "every row sums to 50, as votes of 50 trees do, so each row is divided",
+    "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is divided",
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of 3.5 do",
     "clipped": "all values lie between 0.02 and 0.98 and rows sum",
@@ -199,7 +199,7 @@ def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Pa
     done = covcal("extract", model, "s.npz", "t.npz", "--phi", "none", cwd=tmp_path)
     if beyond:
         assert "one number per row, from " in done.error_line()
-        assert "which may be a score of any kind" in done.error_line()
+        assert "covcal cannot know what this number means" in done.error_line()
         return
     assert "used as the probability of the second of two classes" in done.require_success().err
     with h5py.File(tmp_path / "features.h5") as file:
@@ -213,7 +213,7 @@ def test_a_softmax_of_probabilities_is_remarked(tmp_path: Path) -> None:
     data = save(tmp_path, np.log(probabilities()))
     arguments = ("extract", graph.save(tmp_path).name, *data, "--phi", "none")
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert "the model applies softmax twice" in done.err
+    assert "the model seems to apply softmax twice" in done.err
 
 
 @pytest.mark.parametrize("phi", ["none", "input"])

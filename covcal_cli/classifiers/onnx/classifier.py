@@ -53,8 +53,8 @@ def open_onnx(
     path = Path(model)
     if weights is not None and path.exists():
         raise CovcalError(
-            f"{path} contains its weights: leave out --weights (it is only for a torch model as "
-            "module:function)"
+            f"{path} contains its weights: leave out --weights, which is only for a torch model "
+            "given as module:function"
         )
     require_file(path, remedy=REMEDY)
     names = provider_names(providers)
@@ -85,7 +85,7 @@ class OriginalModel:
             return
         remedy = "extract from the model before quantisation"
         if has_features:
-            remedy = f"pass --phi none to keep only its own logits, or {remedy}"
+            remedy = f"pass --phi none to keep only the logits, or {remedy}"
         raise CovcalError(
             f"{self._where}: covcal cannot read tensors inside this quantised model, because "
             f"reading changes the output by {moved:.1g} (relative): {remedy}"

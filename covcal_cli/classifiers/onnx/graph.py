@@ -204,10 +204,9 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         described = ", ".join(f"{value.name} {_shape(value)}" for value in inputs)
         names = " and ".join(value.name for value in states)
         raise CovcalError(
-            f"{graph.file.path} has {len(inputs)} inputs ({described}), but {names} "
-            f"{'does' if len(states) == 1 else 'do'} not have one row per example: export the "
-            f"model without {'it' if len(states) == 1 else 'them'}, or give the model's outputs as "
-            "a table with --logits"
+            f"{graph.file.path} has inputs that do not have one row per example: {names} (all "
+            f"inputs: {described}). Export the model without such inputs, or give the model's "
+            "outputs as a table with --logits"
         )
     return tuple(
         replace(value, takes_missing=value.dtype.kind == "f" and _meets_trees(graph, value.name))

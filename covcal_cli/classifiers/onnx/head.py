@@ -156,10 +156,10 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
     tensors = [name for node in graph.nodes for name in node.output if name and graph.has(name)]
     near = difflib.get_close_matches(phi, tensors, n=3)
     listed = list(dict.fromkeys([*near, *tensors[::-1]]))[:_SHOWN]
+    more = f" ({len(tensors) - len(listed)} more)" if len(tensors) > len(listed) else ""
     raise CovcalError(
         f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
-        f"--phi none or one of {', '.join(listed)}"
-        f"{f' ({len(tensors) - len(listed)} more)' if len(tensors) > len(listed) else ''}"
+        f"--phi none or one of {', '.join(listed)}{more}"
     )
 
 
@@ -363,8 +363,8 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
         if at.quantised is None:
             return at
     raise CovcalError(
-        f"{graph.file.path}: {linear.layer}, one of several last layers of {output}, does not give "
-        f"its scores as floats: {LOGITS_ONLY}"
+        f"{graph.file.path}: output {output} has several last layers, and the scores of "
+        f"{linear.layer} are not floats: {LOGITS_ONLY}"
     )
 
 

@@ -28,8 +28,8 @@ QUANTISED = {
 }
 # With reduce_range, the error of a test network's outputs fell from 0.03 to 8e-8.
 OVERFLOW = (
-    "quantise with reduce_range=True (sums of 8 bits overflow on CPUs without VNNI) and with more "
-    "calibration rows (logits outside their range are cut), or "
+    "quantise with reduce_range=True and with more calibration rows (sums of 8 bits can overflow; "
+    "logits outside the calibrated range are cut), or "
 )
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
@@ -296,8 +296,8 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
         maker = graph.maker(maker.input[0])
     if maker is None or maker.op_type not in ("DynamicQuantizeLinear", "QuantizeLinear"):
         raise CovcalError(
-            f"{graph.file.path}: {describe(node)} reads integers that were not quantised inside "
-            "the model, so their scale is unknown: pass --phi none to keep only the logits"
+            f"{graph.file.path}: {describe(node)} reads integers whose scale is unknown, because "
+            "the model did not quantise them: pass --phi none to keep only the logits"
         )
     dynamic = maker.op_type == "DynamicQuantizeLinear"
     scale = maker.output[1] if dynamic else maker.input[1]
@@ -392,8 +392,9 @@ def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> P
         at = further
     if at.pending:
         raise CovcalError(
-            f"{graph.file.path}: covcal cannot find the scale of the result of {linear.layer} "
-            f"before {at.follower or output}: pass --phi none to keep only the logits"
+            f"{graph.file.path}: covcal cannot find the scale of the quantised output of "
+            f"{linear.layer}, before {at.follower or output}: pass --phi none to keep only the "
+            "logits"
         )
     return at
 

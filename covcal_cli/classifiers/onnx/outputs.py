@@ -70,8 +70,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
                 rows = ", ".join(candidate.name for candidate in best_outputs)
                 raise CovcalError(
                     f"{graph.file.path} has several outputs that may hold the classes. "
-                    f"{other.name} gives one number per row, from a layer that reads {rows}. "
-                    f"Choose --model-output {other.name} or --model-output {best_outputs[0].name}"
+                    f"{other.name} gives one number per row and is computed from {rows}. Choose "
+                    f"--model-output {other.name} or --model-output {best_outputs[0].name}"
                 )
         return best_outputs
     raise _no_class_output(graph, chosen)
@@ -160,7 +160,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
     "covcal uses the class of the highest probability. The model's own label can differ, for "
-    "example in a support vector machine, which votes"
+    "example in a support vector machine, which decides by votes"
 )
 
 

@@ -44,11 +44,11 @@ def features_of(
         if len(vectors) == len(arrays):
             phi = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
+        shape = ", ".join(["N", *map(str, arrays[0].shape[1:])])
         raise CovcalError(
-            f"{where}: {head.layer or head.features[0].name} "
-            f"{'reads' if head.layer else 'holds'} features of shape [N, "
-            f"{', '.join(map(str, arrays[0].shape[1:]))}] instead of one vector per row: pass "
-            "--phi NAME to use another tensor, or --phi none to keep only the logits"
+            f"{where}: the features of {head.layer or head.features[0].name} have shape [{shape}], "
+            "but covcal needs one vector per row: pass --phi NAME to use another tensor, or --phi "
+            "none to keep only the logits"
         )
     return phi
 
@@ -120,8 +120,8 @@ class Tail:
     def __post_init__(self) -> None:
         if self.n_scores == 0:
             raise CovcalError(
-                f"{self.where}: output {self.head.outputs[0].name} does not show how many "
-                "classes there are: export one probability or logit per class"
+                f"{self.where}: the shape of output {self.head.outputs[0].name} does not tell the "
+                "number of classes: export one probability or logit per class"
             )
 
     @property
@@ -199,7 +199,7 @@ class Tail:
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
-            follower = f"before {head.follower}" if head.follower else "without averaging them"
+            follower = f"before {head.follower}" if head.follower else "and does not average them"
             raise UnknownTailError(
                 f"{self.where}: {head.layer or head.logits.name} gives {list(tensor.shape[1:])} "
                 f"values per row {follower}, so the logits are not a linear function of one "
@@ -214,9 +214,9 @@ class Tail:
         # With --phi none, the output itself is read.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
-            f"{self.where}: covcal cannot explain output {names}: it is not the logits of "
-            f"{head.layer or head.logits.name}{follows}, and not their softmax, log-softmax or "
-            f"sigmoid. Fix: {way}, or choose another output with --model-output NAME"
+            f"{self.where}: covcal does not know how output {names} is computed. It is not the "
+            f"logits of {head.layer or head.logits.name}{follows}, nor their softmax, log-softmax "
+            f"or sigmoid: {way}, or choose another output with --model-output NAME"
         )
 
 

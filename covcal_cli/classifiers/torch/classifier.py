@@ -151,8 +151,8 @@ class ProgramReader:
             values = self.source.read(reader.calls, n)
             if values is None:
                 raise CovcalError(
-                    f"{where} did not run {self.source.layer} on this batch: give a model that "
-                    "runs the same layers for all rows"
+                    f"{where} did not use {self.source.layer} on this batch: give a model that "
+                    "uses the same layers for all rows"
                 )
             features, logits = values
         if self._tap is not None:

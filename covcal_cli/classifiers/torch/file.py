@@ -416,6 +416,6 @@ def _require_same(
             differences.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
     if differences:
         raise CovcalError(
-            f"{path} does not fit the module of {where}: it {'; it '.join(differences)}: give "
-            "weights that were trained with this module"
+            f"the weights in {path} do not fit the module of {where}, because the file "
+            f"{', and '.join(differences)}: give weights that were trained with this module"
         )

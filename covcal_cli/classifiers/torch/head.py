@@ -314,7 +314,7 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
         )
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
     listed = f" ({', '.join(after)} follow{'s' if len(after) == 1 else ''} it)" if after else ""
-    return f"{name} is not the logits of {described} and not their softmax{listed}"
+    return f"{name} is neither the logits of {described} nor their softmax{listed}"
 
 
 def _described(op: str, name: str) -> str:

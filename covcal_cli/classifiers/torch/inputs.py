@@ -80,11 +80,13 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
             return _fed(guess, names, module)
         shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
-        failures.append(f"{text}: it gives {shapes or 'no tensor'} instead of one result per row")
+        failures.append(
+            f"{text}, where it gives {shapes or 'no tensor'} instead of one result per row"
+        )
     if failures:
-        more = f", nor on {len(failures) - 1} other shapes" if len(failures) > 1 else ""
-        raise CovcalError(f"{where} does not run on {failures[0]}{more}: {remedy}")
-    what = "its first layer does not show the shape of the input"
+        more = f"(and not on {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
+        raise CovcalError(f"{where} does not run on inputs of {failures[0]}{more}: {remedy}")
+    what = "the shape of the input cannot be seen from the first layer"
     if needed > 1:
         what = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
     raise CovcalError(f"{where}: {what}: {remedy}")

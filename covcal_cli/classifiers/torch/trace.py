@@ -365,8 +365,8 @@ class Tap:
         if value.ndim == 2 and shape[0] == n:
             return to_array(value)
         raise CovcalError(
-            f"{self.where}: {self.name} has shape {shape} for {n} rows instead of one vector per "
-            "row: pass another --phi"
+            f"{self.where}: {self.name} has shape {shape} for {n} rows, but features need one "
+            "vector per row: pass another --phi"
         )
 
 
@@ -413,7 +413,7 @@ class _LayerTap(Tap):
     def read(self, rows: Sequence[Tensor], calls: Sequence[LayerCall], /) -> Float64s:
         own = [call for call in calls if call.key in self.keys]
         if not own:
-            raise CovcalError(f"{self.where} did not run {self.name}: pass another --phi")
+            raise CovcalError(f"{self.where} did not use {self.name}: pass another --phi")
         value = own[-1].features if self.name.endswith(".input") else own[-1].result
         return self._vectors(value, len(rows[0]))
 

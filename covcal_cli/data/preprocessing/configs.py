@@ -51,7 +51,7 @@ def load_preprocessing(
         config = _in_folder(path)
         if config is None:
             raise CovcalError(
-                f"{path} has no {' or '.join(_FILES)} with preprocessing in it: pass {_KINDS}"
+                f"{path} has no {' or '.join(_FILES)} that describes preprocessing: pass {_KINDS}"
             )
         return config[0]
     if path.is_file() or path.suffix.lower() == ".json":
@@ -63,7 +63,7 @@ def load_preprocessing(
         similar = similar_presets(text)
         hint = f" (did you mean {', '.join(similar)}?)" if similar else ""
         raise CovcalError(
-            f"--preprocess {text} is not a file and not a known preset{hint}: pass {_KINDS}"
+            f"--preprocess {text} is neither a file nor a known preset{hint}: pass {_KINDS}"
         )
     return preset
 

@@ -297,7 +297,7 @@ class _Reader:
         # three classes with their own rules for the crop or the shorter side
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
-                raise values.wrong("crop_size", f"{short}, the size that ConvNeXT crops to")
+                raise values.wrong("crop_size", f"{short}, because ConvNeXT crops to this size")
             return self._convnext(short)
         if rule == "Levit" and short is not None:
             short = int(256 / 224 * short)
@@ -310,8 +310,8 @@ class _Reader:
             return Resize("squash", size=size), crop or size
         if crop is None:
             raise CovcalError(
-                f"{values.origin}: images keep their aspect ratio and are not cropped, so their "
-                f"sizes differ: {_MINE}"
+                f"{values.origin}: images keep their aspect ratio and are not cropped, so they "
+                f"have different sizes: {_MINE}"
             )
         return Resize("short", short=short), crop
 
@@ -353,8 +353,8 @@ class _Reader:
         if family is _UNKNOWN:
             raise CovcalError(
                 f"{values.origin}: covcal does not know {self._kind or 'the class'}, so size "
-                f"{size} may mean the shorter side or both sides: write "
-                '{"shortest_edge": N} or {"height": N, "width": N}'
+                f"{size} is ambiguous: it may be the shorter side or both sides. Write "
+                "{'shortest_edge': N} or {'height': N, 'width': N}"
             )
         return (sizes[0] if family.short else None), (sizes[0], sizes[0])
 
@@ -387,8 +387,8 @@ class _Reader:
     def _open(self, key: str) -> CovcalError:
         kind = self._kind or "without image_processor_type"
         return CovcalError(
-            f"{self._values.origin}: {key} is missing, and covcal does not know the default of "
-            f"{kind}: write it into the file, or {_MINE}"
+            f"{self._values.origin}: {key} is missing, and covcal does not know its default for "
+            f"{kind}: write the value into the file, or {_MINE}"
         )
 
 
@@ -426,7 +426,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
     elif height != width:
         raise CovcalError(
             f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
-            f"ratio: {_MINE}"
+            f"aspect ratio: {_MINE}"
         )
     else:
         resize = Resize("short", short=scaled[0])

@@ -88,8 +88,8 @@ class Preprocessing:
         }
         if self.function is not None and changes:
             raise CovcalError(
-                f"{self.function.name} does the whole preprocessing, so "
-                f"--{min(changes).replace('_', '-')} has no effect: drop one of the two"
+                f"{self.function.name} does all of the preprocessing, so "
+                f"--{min(changes).replace('_', '-')} has no effect: leave out one of the two"
             )
         if flags.size is not None and flags.crop is None and flags.resize is None:
             changes = {"resize": None, "crop": None, "crop_rule": None, **changes}
@@ -132,8 +132,8 @@ class Preprocessing:
             _require_finite(scale, mean, std, dtype)
             if self.scale is None and max(mean) > 1:
                 raise CovcalError(
-                    f"--mean {max(mean):g} is above all pixels, which are scaled to lie between 0 "
-                    "and 1: divide --mean and --std by 255, or pass --scale 1"
+                    f"--mean {max(mean):g} is larger than every scaled pixel, because scaled "
+                    "pixels are 0 to 1: divide --mean and --std by 255, or pass --scale 1"
                 )
         return PixelPipeline(
             size=size,
@@ -193,8 +193,9 @@ class Preprocessing:
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
-                f"--size {_size_text(self.size)} has no effect beside --crop "
-                f"{_size_text(self.crop)} and a --resize with sizes: drop one of the two"
+                f"--size {_size_text(self.size)} has no effect, because --crop "
+                f"{_size_text(self.crop)} and --resize already set both sizes: leave out --size "
+                "or --crop"
             )
         if asked.policy == "none":
             return Resize("none")
@@ -204,7 +205,7 @@ class Preprocessing:
             fill = asked.fill or (0,)
             if len(fill) not in (1, _CHANNELS[color]):
                 raise CovcalError(
-                    f"--resize letterbox has a border of {len(fill)} numbers but {color} has "
+                    f"--resize letterbox has {len(fill)} numbers for the border, but {color} has "
                     f"{_CHANNELS[color]} channels: give one number or one per channel"
                 )
             return Resize("letterbox", size=asked.size or self.size or size, fill=fill)
@@ -215,8 +216,8 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
     """Return the length of each axis of the model's input, by its letter."""
     if len(layout) != len(shape):
         raise CovcalError(
-            f"the model's input {_text(shape)} has {len(shape)} axes, which does not fit "
-            f"--layout {layout}: choose another layout"
+            f"--layout {layout} does not fit the model's input {_text(shape)}, which has "
+            f"{len(shape)} axes: choose another layout"
         )
     axes = dict(zip(layout, shape, strict=True))
     other: dict[Layout, Layout] = {"NCHW": "NHWC", "NHWC": "NCHW"}
@@ -237,8 +238,8 @@ def _image_in_vector(shape: Shape, size: Size) -> Shape:
     channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
     if length is not None and channels is None:
         raise CovcalError(
-            f"the model's input {_text(shape)} does not hold the pixels of {size[0]}x{size[1]} "
-            f"images in grey or RGB: {_pixels_remedy(shape)}give its rows as x in an .npz file"
+            f"the model's input {_text(shape)} does not fit {size[0]}x{size[1]} images in grey or "
+            f"RGB: {_pixels_remedy(shape)}give its rows as x in an .npz file"
         )
     return n_rows, channels, *size
 
@@ -303,8 +304,8 @@ def _require_finite(
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):
         raise CovcalError(
-            f"--scale, --mean and --std make pixels as large as {largest:.2g}, but the model's "
-            f"{dtype} cannot hold that: give the values of training"
+            f"--scale, --mean and --std give pixels up to {largest:g}, which the model's {dtype} "
+            "cannot hold: give the values of training"
         )
     if 255 * scale < float(limits.tiny):
         raise CovcalError(f"--scale {scale:.2g} makes all pixels 0: give the scale of training")

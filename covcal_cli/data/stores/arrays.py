@@ -64,7 +64,7 @@ class NpyStore(Store):
         count = (stop - start) * row_items
         read = np.fromfile(self.path, dtype=array.dtype, count=count, offset=offset)
         if len(read) < count:
-            raise self._unreadable(ValueError("it was cut short while it was read"))
+            raise self._unreadable(ValueError("the file became shorter while covcal read it"))
         return read.reshape(stop - start, *array.shape[1:])
 
     def _unreadable(self, error: Exception) -> CovcalError:
@@ -101,9 +101,9 @@ class NpzStore(Store):
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} would take {needed / 1e9:.1f} "
-                f"GB, but the file has only {member.compress_size} bytes for it: save shorter "
-                "texts or fewer rows"
+                f"{member.filename.removesuffix('.npy')} needs {needed / 1000000000.0:.1f} GB, "
+                f"but the file has only {member.compress_size} bytes for this: save shorter texts "
+                "or fewer rows"
             )
 
     def whole(self, name: str) -> AnyArray:
@@ -237,7 +237,7 @@ class HDF5Store(Store):
         kind = schema.removeprefix("covcal.").partition("/")[0]
         step = next((step for key, step in _STEPS.items() if schema.startswith(key)), "inspect")
         raise CovcalError(
-            f"{self.path} is covcal's own {kind} file, not data to extract from: pass it to "
+            f"{self.path} is a {kind} file of covcal, not data for covcal extract: pass it to "
             f"covcal {step}"
         )
 

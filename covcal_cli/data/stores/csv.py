@@ -131,7 +131,7 @@ class CSVStore(Store):
                 taken.extend(islice(records, row - start, row - start + 1))
                 start = row + 1
         if len(taken) < len(rows):
-            raise self.error("it was cut short while it was read: copy it again")
+            raise self.error("the file became shorter while covcal read it: copy it again")
         return taken, stop
 
     def _by_arrow(
@@ -229,7 +229,9 @@ class CSVStore(Store):
         n_lines = self._scan_rest(lines, reader.line_num, columns)
         # a table without rows has at least two names
         if self._n == 0 and len(self._names) == 1:
-            raise self.error("there are no rows below the first line: give one row per example")
+            raise self.error(
+                "there are no rows below the line of column names: give one row per example"
+            )
         self._one_line_each = n_lines == self._n + 1
         return kinds
 

@@ -209,37 +209,36 @@ class AnswerCounts:
         of_lines = f"of {self.lines} lines"
         mean = self.elsewhere / max(1, self.lines)
         much = (
-            ". Confidence says little about rows where other texts are likely"
+            ". The confidence says little about rows where other texts are likely"
             if mean >= _MUCH
             else ""
         )
         yield (
-            f"on average, {mean:.1%} of the probability is on texts other than "
-            f"{', '.join(choices)}: each row is divided by its sum{much}"
+            f"on average, {mean:.1%} of the probability belongs to other texts than "
+            f"{', '.join(choices)}, so each row is divided by its sum{much}"
         )
         if self.unlisted:
             yield (
-                f"{self.unlisted} {of_lines} do not list every answer. A missing answer gets "
-                "half of the largest probability it can have: log more tokens (top_logprobs=20)"
+                f"{self.unlisted} {of_lines} do not list every answer. A missing answer gets half "
+                "of its largest possible probability. To avoid this, log more tokens "
+                "(top_logprobs=20)"
             )
         if self.without:
             yield (
-                f"{self.without} {of_lines} list none of the answers, so all answers count as "
-                "equally likely there: check that --choices has the right names and that the "
-                "model did not refuse"
+                f"{self.without} {of_lines} list none of the answers, so all answers get the same "
+                "probability: check the names in --choices, and that the model did not refuse"
             )
         if self.behind:
             yield (
-                f"in {self.behind} {of_lines}, other text comes before the answer: the "
-                "probabilities depend on that text"
+                f"in {self.behind} {of_lines}, the model wrote other text before the answer, and "
+                "the probabilities depend on this text"
             )
         if self.settings or self.cut:
             named = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
             sampled = f"sampled with {named}" if named else "cut off by top-p or top-k"
             yield (
-                f"the answers were {sampled}, and some servers then log changed probabilities: "
-                "log them at temperature 1 with top_p 1, or check that the server logs raw "
-                "probabilities"
+                f"the answers were {sampled}. Some servers then log changed probabilities: log at "
+                "temperature 1 with top_p 1, or check that the server logs raw probabilities"
             )
 
 

@@ -62,7 +62,7 @@ _NOUNS = {
     "text": "a text",
     "list": "a list of numbers",
     "object": "an object of numbers",
-    "other": "values that are no numbers",
+    "other": "values that are not numbers",
 }
 
 
@@ -136,8 +136,8 @@ class JSONLinesStore(Store):
             )
         if self._n == 0:
             raise self.error(
-                "there are no rows, so nothing names the columns: give one JSON object per line; "
-                "for a period without rows, give a CSV with only its header"
+                "the file has no rows and therefore no column names: give one JSON object per "
+                "line. For a period without rows, give a CSV with only its header"
             )
         for column in self._columns.values():
             if column.texts is not None:
@@ -197,9 +197,10 @@ class JSONLinesStore(Store):
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "it holds token log-probabilities: give every source row its right answer in the "
-                f"field label (it has {', '.join(self._columns) or 'no other field'}). For a "
-                "target alone, name the answers: --choices A B C D"
+                "the file holds token log-probabilities, but fewer than two right answers: give "
+                "every source row its right answer in the field label (the fields are "
+                f"{', '.join(self._columns) or 'no other field'}). For a target alone, name the "
+                "answers: --choices A B C D"
             )
         if double := differing_in_case(labels):
             raise self.error(
@@ -270,7 +271,9 @@ class JSONLinesStore(Store):
         """Yield the text of each entry of a list."""
         decoder, text, number = json.JSONDecoder(), file.read(_CHUNK).lstrip(), 1
         if not text.startswith("["):
-            raise self.error("it holds no list of rows: save a list, or one object per line")
+            raise self.error(
+                "the file does not hold a list of rows: save a list, or one object per line"
+            )
         text = text[1:].lstrip()
         while not text.startswith("]"):
             try:
@@ -299,7 +302,7 @@ class JSONLinesStore(Store):
             next(lines, None)
         line = next(lines, None)
         if line is None:
-            raise self.error("it was cut short while it was read: copy it again")
+            raise self.error("the file became shorter while covcal read it: copy it again")
         return line
 
     @contextmanager
@@ -376,8 +379,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"it has more than {_MOST_COLUMNS:,} columns in the lines up to {self._here}: use "
-                "the same names in every line, and put many values into one list"
+                f"there are more than {_MOST_COLUMNS} columns up to {self._here}: use the same "
+                "names in every line, and put many values into one list"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:

@@ -69,8 +69,8 @@ class ParquetStore(Store):
                 self._bounds.append(self._bounds[-1] + file.metadata.num_rows)
             if names != self._schema.names:
                 raise CovcalError(
-                    f"{own_path} has other columns than {self._files[0].name}: give only files "
-                    "of one table"
+                    f"{own_path} and {self._files[0].name} have different columns: give only "
+                    "files of one table"
                 )
         self._n = self._bounds[-1]
         features = described_features(self._schema)
@@ -316,8 +316,8 @@ def find_parts(path: Path) -> list[Part]:
     for other in by:
         if other != by[0]:
             raise CovcalError(
-                f"{path} is partitioned by {by[0]}, but other files are partitioned by {other}: "
-                "give only files of one table"
+                f"the files in {path} have different partitions ({by[0]} and {other}): give only "
+                "files of one table"
             )
     return parts
 
@@ -348,7 +348,7 @@ def refuse_unnamed_parts(folder: Path) -> None:
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
             raise CovcalError(
                 f"{folder} holds Parquet files in its folder {entry.name}, which is not named "
-                "KEY=VALUE: give that folder alone, or rename it"
+                "KEY=VALUE: give only this inner folder, or rename it"
             )
 
 
@@ -357,7 +357,7 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
     if files and any(map(holds_parts, partitions)):
         raise CovcalError(
             f"{folder} has both the file {files[0].name} and partitions such as "
-            f"{partitions[0].name}: give the file alone or the partitions alone"
+            f"{partitions[0].name}: give only the file or only the partitions"
         )
     # do not search other folders, which may contain many files
     if keys or partitions:
@@ -366,7 +366,9 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
     for partition in partitions:
         key, _, value = (unquote(text) for text in partition.name.partition("="))
         if key in keys:
-            raise CovcalError(f"{partition}: two folders have the key {key}: rename one of them")
+            raise CovcalError(
+                f"{partition}: the key {key} occurs twice in this path: rename one of the folders"
+            )
         yield from _below(partition, {**keys, key: None if value == _NOTHING else value})
 
 

@@ -95,15 +95,15 @@ REFUSED: dict[str, Refused] = {
     ),
     "classes along the rows for a while": Refused(
         TURNED,
-        r"output y: it is not the logits of Gemm z, which Transpose changes.*: pass --phi none",
+        r"is computed. It is not the logits of Gemm z, which Transpose changes.*: pass --phi none",
     ),
     "relu as the tail": Refused(
         Graph([*HIDDEN, GEMM, node("Relu", "z", "y")]),
-        r"output y: it is not the logits of Gemm z, which Relu changes.*: pass --phi none",
+        r"is computed. It is not the logits of Gemm z, which Relu changes.*: pass --phi none",
     ),
     "softmax over the rows": Refused(
         Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=0)]),
-        "and not their softmax, log-softmax or sigmoid",
+        "nor their softmax, log-softmax or sigmoid",
     ),
     "a bias from the input": Refused(
         Graph(
@@ -197,8 +197,8 @@ REFUSED: dict[str, Refused] = {
     ),
     "maps as features": Refused(
         NOT_AFFINE,
-        r"positive holds features of shape \[N, 3, 4, 4\] instead of one vector per row: pass "
-        r"--phi NAME",
+        r"the features of positive have shape \[N, 3, 4, 4\], but covcal needs one vector per "
+        r"row: pass --phi NAME",
         {"phi": "positive"},
     ),
     "the input of several": Refused(
@@ -216,7 +216,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        "gives one number per row, from -.* to .*, which may be a score of any kind",
+        "gives one number per row, from -.* to .*, covcal cannot know what this number means",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(

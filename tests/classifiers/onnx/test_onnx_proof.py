@@ -137,8 +137,8 @@ def test_notes_say_how_the_output_is_to_be_read(tmp_path: Path) -> None:
     assert "output is one sigmoid per class. covcal uses the softmax" in notes(
         "a sigmoid per class"
     )
-    assert "one number z per row" in notes("one logit and its sigmoid")
-    assert "is only a label" in notes("argmax alone")
+    assert "one number per row. covcal uses it as the logit" in notes("one logit and its sigmoid")
+    assert "returns only a label" in notes("argmax alone")
     assert notes("softmax") == ""
 
 
@@ -208,7 +208,7 @@ def test_a_quantised_model_is_held_to_itself_on_every_batch(
     classifier = opened.prove(batch)
     classifier.run(batch)
     monkeypatch.setattr(OriginalModel, "difference", lambda *_: 0.3)
-    remedy = "pass --phi none to keep only its own logits, or " if phi is None else ""
+    remedy = "pass --phi none to keep only the logits, or " if phi is None else ""
     told = rf"changes the output by 0\.3 \(relative\): {remedy}extract from"
     with pytest.raises(CovcalError, match=told) as error:
         classifier.run(batch)
@@ -245,6 +245,6 @@ def test_a_number_that_an_embedding_does_not_know_is_called_that(tmp_path: Path)
     classifier = opened.prove(batch)
     batch["input_ids"][3] = 500
     with pytest.raises(
-        CovcalError, match=r"an embedding has no entry .*idx=500 .*: number the categ"
+        CovcalError, match=r"too small for an embedding .*idx=500 .*: number the categ"
     ):
         classifier.run(batch)

@@ -128,7 +128,9 @@ def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
     assert classifier.bias is not None
     assert classifier.weight.shape == (2, D)
     assert relative(features @ classifier.weight.T + classifier.bias, logits) <= 1e-5
-    assert any("one number z per row" in note for note in classifier.notes)
+    assert any(
+        "one number per row. covcal uses it as the logit" in note for note in classifier.notes
+    )
     assert not any("one sigmoid per class" in note for note in classifier.notes)
 
 
@@ -136,7 +138,7 @@ def test_one_number_without_a_layer_is_refused() -> None:
     """Beyond [0, 1] it is no probability, and whose logit it is cannot be told."""
     x = {"x": 100 * rows(TENSOR).numpy()}
     classifier = open_torch(f"{ZOO}:one_relu", phi="none").prove(x)
-    with pytest.raises(CovcalError, match="which may be a score of any kind: return one"):
+    with pytest.raises(CovcalError, match="covcal cannot know what this number means: return one"):
         settled(classifier, x)
 
 
@@ -292,7 +294,7 @@ def test_phi_of_a_free_size_is_as_wide_as_the_first_batch_says() -> None:
     classifier, features, _ = run(open_torch(f"{ZOO}:convolved_relu_pooled", phi="input"), x)
     assert classifier.n_features == CHANNELS * SIDE * SIDE
     np.testing.assert_array_equal(features, x.flatten(1).numpy())
-    with pytest.raises(CovcalError, match="gives 300 features per row on this batch but 192 on"):
+    with pytest.raises(CovcalError, match="gives 300 features per row, but 192 on"):
         classifier.run({"x": rows((CHANNELS, 10, 10)).numpy()})
 
 

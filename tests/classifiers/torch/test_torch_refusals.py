@@ -20,7 +20,7 @@ ZOO = torch_modules.__name__
 # name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
-        ": the output is not the logits of conv2d head and not their softmax (relu_, mean "
+        ": the output is neither the logits of conv2d head nor their softmax (relu_, mean "
         "follow it): pass --phi NAME or --phi input to choose the "
         "features, or --phi none to keep only the logits"
     ),
@@ -28,17 +28,17 @@ REFUSED = {
         ": conv2d body.0, the last layer before the output, is not a 1x1 convolution, so the "
         "logits are not a linear function of one feature vector: pass --phi"
     ),
-    "with_square": ": the output is not the logits of linear head and not their softmax",
+    "with_square": ": the output is neither the logits of linear head nor their softmax",
     "multiplied": (
         ": the output combines 2 layers (linear head, linear second), but not as a sum: pass --phi"
     ),
     "two_answers": " has 2 outputs that could hold the classes (left (from linear head), right",
-    "one_relu": ": the output is not the logits of linear head and not their softmax",
+    "one_relu": ": the output is neither the logits of linear head nor their softmax",
     "dice": (" gives different outputs for the same rows (relative difference "),
-    "no_layer": ": its first layer does not show the shape of the input: set module.example_input",
-    "recurrent": ": its first layer does not show the shape of the input: set module.example_input",
+    "no_layer": ": the shape of the input cannot be seen from the first layer: set ",
+    "recurrent": ": the shape of the input cannot be seen from the first layer: set ",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
-    "odd_sides": " does not run on [4, 3, 224, 224]: RuntimeError: mat1 and mat2 shapes cannot be ",
+    "odd_sides": " does not run on inputs of [4, 3, 224, 224]: RuntimeError: mat1 and mat2 ",
     "lazy": ": 0.weight is a lazy layer without a shape: run the module once inside the function",
     "meta": ": its parameters have no values (NotImplementedError: ",
     "needs_arguments": " needs arguments (classes): write a function without arguments that calls",
@@ -63,7 +63,7 @@ def test_a_size_that_is_not_guessed_can_be_declared() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:odd_sides")
     assert str(error.value).endswith(
-        ", nor on 8 other shapes: set module.example_input_array to a tensor that the module "
+        " (and not on 8 other shapes): set module.example_input_array to a tensor that the module "
         "accepts (or a tuple of tensors for several inputs)"
     )
     assert open_torch(f"{ZOO}:declared_sides").inputs[0].shape == (None, 3, 20, 20)
@@ -197,7 +197,7 @@ def test_unknown_phi_lists_what_there_is() -> None:
         "name means the output of the module; add .input for its input"
     )
     with pytest.raises(
-        CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows instead of one"
+        CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, but features need one"
     ):
         open_torch(f"{ZOO}:first_token", phi="mix")
 

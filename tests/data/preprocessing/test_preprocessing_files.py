@@ -224,7 +224,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({**VIT, "crop_pct": 0.9}, "the settings crop_pct"),
         ({**VIT, "do_pad": True}, "the settings do_pad, and they might change pixels: pass"),
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
-        ({**VIT, "size": {"shortest_edge": 224}}, "are not cropped, so their sizes differ"),
+        ({**VIT, "size": {"shortest_edge": 224}}, "are not cropped, so they have different sizes"),
         ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
         (
             {**VIT, "size": {"height": 8, "width": None}},
@@ -245,9 +245,9 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         (
             {"image_processor_type": "ConvNextImageProcessor", "size": 224, "crop_size": 200}
             | {"do_center_crop": True},
-            "crop_size is 200: it must be 224, the size that ConvNeXT crops to",
+            "crop_size is 200: it must be 224, because ConvNeXT crops to this size",
         ),
-        ({"image_mean": 0.5, "size": 224}, "size 224 may mean the shorter side"),
+        ({"image_mean": 0.5, "size": 224}, "size 224 is ambiguous: it may be the shorter side"),
         ({"image_processor_type": "XImageProcessor"}, "size is missing, and covcal does not know"),
         ({"pretrained_cfg": {"crop_mode": "top"}}, "crop_mode is 'top': it must be center, squash"),
         ({"pretrained_cfg": {"interpolation": "random"}}, "interpolation is 'random'"),
@@ -275,10 +275,10 @@ def test_a_file_that_cannot_be_followed_is_refused_in_one_line(
         ("resnet50.IMAGENET1K_V9", "does not name the weights"),
         (
             "resnet5.IMAGENET1K_V2",
-            r"is not a file and not a known preset.*\(did you mean resnet50.IMAGENET",
+            r"is neither a file nor a known preset.*\(did you mean resnet50.IMAGENET",
         ),
         ("gone.json", "gone.json does not exist: pass a preprocessor_config.json"),
-        ("something", "something is not a file and not a known preset: pass a prepro"),
+        ("something", "something is neither a file nor a known preset: pass a prepro"),
         ("no_such_module_here:f", "no module no_such_module_here in this folder"),
         ("json:nothing", "json has no nothing: check the name"),
         ("json:decoder", "json:decoder is not a function: give a function that takes a PIL image"),

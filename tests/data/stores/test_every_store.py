@@ -163,7 +163,7 @@ def test_a_missing_input_is_named(kind: str, tmp_path: Path) -> None:
     else:
         path = write_rows(kind, tmp_path, ROWS)
     wanted = [ModelInput(name, (None, 1), np.dtype(np.float32)) for name in ("x", "f0", "weight")]
-    with pytest.raises(CovcalError, match=r"the model has 3 inputs, but .*weight is missing"):
+    with pytest.raises(CovcalError, match=r"the model has 3 inputs, but the data lack .*weight"):
         opened(path, *wanted)
 
 
@@ -256,7 +256,7 @@ def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
     rows = np.array([19, 20, 21, 49])
     np.testing.assert_array_equal(fed(data, rows)["x"], ROWS.x[rows, :2])
     write_parquet(folder / "part-3.parquet", {"a": ROWS.x[:, 0]})
-    with pytest.raises(CovcalError, match=r"part-3.parquet has other columns than part-0"):
+    with pytest.raises(CovcalError, match=r"part-3.parquet and .*part-0.* have different columns"):
         opened(folder)
 
 

@@ -137,7 +137,7 @@ def test_a_missing_answer_is_less_likely_than_the_others(tmp_path: Path) -> None
     read = outputs(write(tmp_path / "rows.jsonl", records))
     assert np.argmax(logits(read)[3]) == 1
     assert logits(read)[3, 2] == logits(read)[3].min()
-    assert any("1 of 40 rows have no output" in note for note in read.notes)
+    assert any("in 1 of 40 rows, some classes have no probability" in note for note in read.notes)
 
 
 def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_list_is_read_as_lines_are(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"x": 1}', "it holds no list of rows"),
-        ("[]", "there are no rows"),
+        ('{"x": 1}', "the file does not hold a list of rows"),
+        ("[]", "the file has no rows"),
         ('[{"x": 1}, {"x": 2', "entry 2 is not valid JSON"),
         ('[{"x": 1} {"x": 2}]', "there is no comma or bracket after entry 1"),
         ('[{"x": 1}, {"x": 2},', "entry 3 is not valid JSON"),

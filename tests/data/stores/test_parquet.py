@@ -239,14 +239,14 @@ class TestPartitions:
     @pytest.mark.parametrize(
         ("names", "message"),
         [
-            (("a=1/0", "b=1/0"), "is partitioned by a, but other files are partitioned by b: give"),
-            (("a=1/0", "a=2/b=1/0"), "by a, but other files are partitioned by a, b: give"),
+            (("a=1/0", "b=1/0"), "have different partitions (a and b): give"),
+            (("a=1/0", "a=2/b=1/0"), "have different partitions (a and a, b): give"),
             (("0", "a=1/0"), "has both the file 0.parquet and partitions such as a=1: give"),
-            (("a=1/a=2/0",), "two folders have the key a: rename one"),
+            (("a=1/a=2/0",), "the key a occurs twice in this path: rename one"),
             (
                 ("a=1/0", "raw/0"),
-                "holds Parquet files in its folder raw, which is not named KEY=VALUE: give that "
-                "folder alone, or rename it",
+                "holds Parquet files in its folder raw, which is not named KEY=VALUE: give "
+                "only this inner folder, or rename it",
             ),
             (
                 ("a=1/0", "a=1/raw/0"),
