@@ -419,7 +419,9 @@ def test_a_report_without_labels_shows_estimates(tmp_path: Path) -> None:
     write_document(of_labels(calibrations, document), document, force=False)
     content = api.report(features, [document], tmp_path / "r.html")
     result = verdict(content)
-    assert "No test row of the target has a value for any label" in " ".join(result.sentences)
+    assert "No target test row has a value for any label, so nothing is measured" in " ".join(
+        result.sentences
+    )
     gaps = {}
     for label, of_label in content.labels.items():
         assert of_label.estimation is not None

@@ -43,7 +43,7 @@ def choose(problem: Problem) -> tuple[str, str]:
     """Return the method that auto chooses, and the reason."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
-        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
+        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is the T of temp."
     return _by_accuracy(problem) if problem.prior is None else _by_prior(problem)
 
 
@@ -73,15 +73,15 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     estimated = f"The estimated accuracy is {accuracy:.1%}"
     reason = reason_to_keep(problem.inputs, problem.accuracy)
     if reason is None:
-        side, change = ("below", "raised") if confidence > accuracy else ("above", "lowered")
-        result = f"so T is {change} until the mean confidence equals it."
+        change = "raised" if confidence > accuracy else "lowered"
+        result = f"so T is {change} until both are equal."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
-            result = f"but T is at least {floor:.3g} without labels."
-        after = f"the mean confidence of {confidence:.1%} after temperature scaling"
-        return _CONSENSUS, f"{estimated}, {side} {after}, {result}"
+            result = f"but without labels, T is at least {floor:.3g}."
+        after = f"The mean confidence after temperature scaling is {confidence:.1%}"
+        return _CONSENSUS, f"{estimated}. {after}, {result}"
     same = f"{estimated}, {reason}"
     if temperature >= floor:
-        return _TEMP, f"{same}, so T is that of temp."
+        return _TEMP, f"{same}, so T is the T of temp."
     return _NONE, (
         f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
         f"confidence. That needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more "
@@ -96,10 +96,12 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     estimated = f"COT estimates an accuracy of {cot.accuracy:.1%}"
     if failed:
         return cautious, (
-            f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T is "
-            "that of temp."
+            f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T "
+            "is the T of temp."
         )
-    return trusting, f"{estimated}, and its {len(cot.guards)} checks passed, so T matches it."
+    return trusting, (
+        f"{estimated}, and all {len(cot.guards)} checks of COT passed, so T matches this accuracy."
+    )
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
@@ -136,7 +138,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
         if chosen:
             return {
                 _NONE: "chosen: too few source errors to raise confidence",
-                _TEMP: "chosen: the estimate does not show that its confidence is wrong",
+                _TEMP: "chosen: the estimate does not contradict its confidence",
             }.get(
                 name,
                 "chosen: its mean confidence equals the estimated accuracy"
@@ -152,7 +154,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
             checks = f"failed: {', '.join(failed)}" if failed else "passed"
             return f"{'chosen' if chosen else _NOT_CHOSEN}: COT's checks {checks}"
         if name == cautious:
-            return f"{'chosen: COT is not trusted here' if chosen else _NOT_CHOSEN}"
+            return "chosen: COT is not trusted here" if chosen else _NOT_CHOSEN
     if fit.weights is not None:
         health = fit.weights.health
         return f"{_COMPARED}; effective sample size {health.ess:.1f} of {health.n} rows"

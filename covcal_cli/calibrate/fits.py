@@ -119,8 +119,8 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.moved < _NOT_MOVED:
         return (
-            "RLLS finds no difference in class frequencies, because there are too few rows: T is "
-            "that of temp"
+            "RLLS finds no change in class frequencies, because there are too few rows, so T is "
+            "the T of temp"
         )
     text = (
         f"RLLS estimates that the class frequencies changed by {shift.moved:.1%} (total variation "
@@ -129,8 +129,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
-        f"{text}, but this may be chance: the mean prediction moves by {shift.sigmas:.1f} "
-        f"standard errors ({MIN_SIGMA:.0f} needed)"
+        f"{text}. This may be chance, because the mean prediction changed by only "
+        f"{shift.sigmas:.1f} standard errors (at least {MIN_SIGMA:.0f} needed)"
     )
 
 
@@ -148,7 +148,7 @@ def _weighted(
 def notes_on_weights(weights: ImportanceWeights) -> list[str]:
     """Return a note if the discriminator finds no difference between the domains."""
     if all(fit.at_limit == "upper" for fit in weights.temperatures):
-        return ["the discriminator finds no shift: all importance weights are about 1"]
+        return ["the domain classifier finds no shift, so all importance weights are about 1"]
     return []
 
 
@@ -177,7 +177,7 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
-            f"{health.clipped_share:.1%} of the importance weights have the maximum U, "
+            f"{health.clipped_share:.1%} of the importance weights were cut at the limit U, "
             "because parts of the target have almost no source rows"
         )
     return warnings
@@ -193,9 +193,9 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if match.temperature < least:
         notes.append(
-            f"a mean confidence of {problem.cot.accuracy:.1%} (the estimated accuracy) would need "
-            f"T = {match.temperature:.4g}, but covcal does not set T below the source's T, which "
-            f"is {least:.4g}"
+            f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
+            f"{match.temperature:.4g}, but covcal does not set T below {least:.4g}, the T that "
+            "fits the source"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -231,9 +231,8 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{where}a mean confidence of {accuracy.accuracy:.1%} (the estimated accuracy) "
-                f"would need T = {match.temperature:.4g}. {ESTIMATE_ALONE}, so T is "
-                f"{floors[-1]:.4g}"
+                f"{where}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
+                f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
             )
     temperatures = [
         max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)

@@ -78,7 +78,8 @@ class LabelledFit:
             accuracy,
             min(alone.low, accuracy),
             max(alone.high, accuracy),
-            "the labels are right, and the estimate without labels errs as on the benchmark",
+            "the labels are right, and the estimate without labels is as accurate as on the "
+            "benchmark",
             self._guards,
             alone.interval,
         )
@@ -155,14 +156,14 @@ class LabelledFit:
         fits = [self._without(batch > last) for last in numbers[:-1]]
         fits.append((self._scaling, self._accuracy))
         texts = [
-            f"batch {number} of labels, {total} in all: accuracy {accuracy:.1%}, "
-            f"T = {scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
+            f"after batch {number} ({total} labels): accuracy {accuracy:.1%}, T = "
+            f"{scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
             for number, (total, (scaling, accuracy)) in enumerate(
                 zip(np.cumsum(sizes), fits, strict=True), 1
             )
         ]
         if self.prior is not None:
-            texts[0] += f"; without labels {self.prior.accuracy:.1%}"
+            texts[0] += f"; estimate without labels {self.prior.accuracy:.1%}"
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
@@ -200,11 +201,11 @@ def agreement_with_labels(
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
     passed = low <= estimate <= high
     text = (
-        f"the estimate without labels is {estimate:.1%}, {'within' if passed else 'outside'} "
-        f"the interval of the labels, {low:.1%} to {high:.1%}"
+        f"the estimate without labels is {estimate:.1%}, and the interval of the labels is "
+        f"{low:.1%} to {high:.1%}"
     )
     if not passed:
-        text += ". So the estimate without labels gets less weight"
+        text += ". The estimate is outside this interval, so it gets less weight"
         text += ": label more rows" if unlabelled else ", because all rows have labels"
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
@@ -217,12 +218,15 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     count = effective_sample_size(draw.weights)
     picked = "were" if draw.is_for_decision else "were partly"
     text = (
-        f"the {len(draw)} labels {picked} picked for a decision and are worth about {count:.0f} "
-        "labels with equal weights"
+        f"the {len(draw)} labels {picked} picked for a decision, so they are worth only about "
+        f"{count:.0f} labels of random rows"
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:
-        text += ", too few for an estimate or a fit of all rows: leave them out with --labels none"
+        text += (
+            ". This is too few for an estimate or a fit of all rows: leave the labels out "
+            "with --labels none"
+        )
     return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 

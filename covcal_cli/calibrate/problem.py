@@ -190,7 +190,7 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
     )
     if weights is None:
         raise CovcalError(
-            f"{source.path}: the source discriminator did not converge: look for features with "
+            f"{source.path}: the domain classifier did not converge: look for features with "
             "extreme values"
         )
     return LogisticDiscriminator(mean, scale, weights[:-1], float(weights[-1]))
@@ -354,8 +354,8 @@ class Problem:
             return f"at least {_MIN_ROWS} target training or validation rows ({target.counts()})"
         if len(self.validation) < _MIN_ROWS:
             return (
-                f"at least {_MIN_ROWS} labelled source validation rows (there are "
-                f"{len(self.validation)})"
+                f"at least {_MIN_ROWS} labelled source validation rows, and there are only "
+                f"{len(self.validation)}"
             )
         if len(self.file.classes) < 2:
             return "a classifier with at least 2 classes"
@@ -544,7 +544,7 @@ def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> lis
     warnings = []
     if fit.ruled_out:
         warnings.append(
-            f"{fit.ruled_out} of {rows} source validation rows have a label whose logit is "
+            f"in {fit.ruled_out} of {rows} source validation rows, the class of the label is "
             "masked, so its probability is 0 at every T. Check the labels or the mask"
         )
     if fit.held_at_one:
@@ -560,8 +560,8 @@ def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> lis
 def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
     """Check whether a fitted temperature is inside its range."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
-    text = f"the temperature {temperature:.4g} lies {where}"
-    text += "" if at_limit is None else "; the rows do not determine it"
+    text = f"the temperature {temperature:.4g} is {where}"
+    text += "" if at_limit is None else ", so the rows do not determine T"
     return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 

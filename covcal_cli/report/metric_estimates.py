@@ -80,8 +80,8 @@ def metric_gate(
         reason = "this period has no metrics, because it was joined from several files"
         if estimate is not None:
             reason = (
-                f"{name} has no number, because about {estimate.rows:.1f} rows are too few: "
-                "leave out this gate, or give more rows"
+                f"{name} cannot be estimated from only about {estimate.rows:.1f} rows: leave out "
+                "this gate, or give more rows"
             )
         return GateResult(subject, text, f"gate {text} skipped{on}: {reason}", "skipped")
     judged_end = end or ("low" if option == LEAST else "high")

@@ -214,7 +214,7 @@ def _details(content: ReportContent) -> Iterable[str]:
 def _origin(content: ReportContent) -> str:
     classes = f"{len(content.calibration.classes)} classes"
     if content.labels:
-        classes = f"{len(content.labels)} labels, of which a row can have several"
+        classes = f"{len(content.labels)} labels (a row can have several)"
     model = content.attributes.get("model_name") or "a classifier without a recorded name"
     if not content.calibration.model["sha256"]:
         model = "A table of outputs"
@@ -298,8 +298,8 @@ def _estimated(content: ReportContent) -> Iterable[str]:
     if rows is not None:
         heading = "Estimates with and without labels"
         labels = (
-            f"Only the estimates combined and labels used target labels: the {rows.n} labels that "
-            "you gave."
+            'Only the estimates "combined" and "labels" used target labels, namely the '
+            f"{rows.n} labels that you gave."
         )
     yield section(
         heading,

@@ -177,10 +177,9 @@ def page(trend: Timeline) -> str:
     verdicts = Counter(period.verdict for period in trend.periods)
     told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
     changed = sum(period.alarm.raised for period in trend.periods)
-    counts = (
-        f"{_counted(len({period.measured.period for period in trend.periods}), 'period')}, "
-        f"{_counted(len(trend.calibrations), 'calibration')}: {told}; {changed} with changed rows."
-    )
+    n_periods = _counted(len({period.measured.period for period in trend.periods}), "period")
+    n_calibrations = _counted(len(trend.calibrations), "calibration")
+    counts = f"{n_periods}, {n_calibrations}: {told}; {changed} with changed rows."
     reason = last.answer.removeprefix(f"{last.verdict}: ")
     reason = reason[:1].upper() + reason[1:]
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
@@ -387,8 +386,9 @@ _ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
-    "How many times more likely the rows are if something has changed. The alarm is raised above "
-    "the dashed line, which depends on how many false alarms a year are allowed."
+    "The evidence says how many times more likely the rows are if something has changed. The "
+    "alarm is raised above the dashed line. The line depends on the allowed number of false "
+    "alarms per year."
 )
 _LEAST_P = 0.0001
 _DRIFT_NOTE = (

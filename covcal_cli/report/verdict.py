@@ -81,9 +81,10 @@ class ReportContent:
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
+        warning = f" Warning: {doubt}." if doubt else ""
         return (
             f"The classifier gets {self.source_accuracy} right. Compare this with the accuracy "
-            f"that you measured in training.{f' Warning: {doubt}.' if doubt else ''}"
+            f"that you measured in training.{warning}"
         )
 
     @property
@@ -235,9 +236,9 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
         names = [label for label, content in labels.items() if content.evaluation is None]
         which = "any label" if not measured else listed(names)
         split = labels[worst].settings.split
+        follows = f"{which} is not measured" if measured else "nothing is measured"
         sentences.append(
-            f"No {split} row of the target has a value for {which}, so there is no measurement for "
-            f"{which}. {_LABELS_HELP}"
+            f"No target {split} row has a value for {which}, so {follows}. {_LABELS_HELP}"
         )
     if measured:
         before, after = (
@@ -317,9 +318,10 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
             "good",
             f"Use this confidence: it is off by at most {points(widest)} points on average",
         )
+    rows = "1 row" if evaluation.n == 1 else f"{evaluation.n} rows"
     return "mixed", (
         f"Label more rows: the confidence may be off by up to {points(widest)} points, and "
-        f"{evaluation.n} row{'' if evaluation.n == 1 else 's'} cannot decide"
+        f"{rows} cannot decide"
     )
 
 
@@ -341,7 +343,7 @@ def where_off(classes: ClassGaps) -> str:
 def _left_out(evaluation: Evaluation) -> str:
     counts = {
         "without a label": evaluation.unlabelled,
-        "whose labels a calibration was fitted to": evaluation.left_out,
+        "with labels that a calibration was fitted to": evaluation.left_out,
     }
     parts = [f"{count} {reason}" for reason, count in counts.items() if count]
     return f" Left out: {' and '.join(parts)}." if parts else ""

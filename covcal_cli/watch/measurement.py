@@ -333,8 +333,8 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
     segments = segments_by(column, tolerance, level, calibration, standard.reference)
     if not segments.sketches:
         notes += (
-            "segments are judged by labels only, and their drift is not shown. Drift needs "
-            f"{calibration.inputs[0].path}, the file of the calibration, with the column {column}",
+            f"the drift of segments is not shown, because it needs {calibration.inputs[0].path} "
+            f"with the column {column}. Segments are judged only by labels",
         )
     return replace(standard, notes=notes, segments=segments)
 

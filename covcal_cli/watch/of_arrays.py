@@ -402,8 +402,8 @@ def _standard_of_arrays(
     with ArrayFile(domains, calibration.classes) as file:
         if file.sha256() != calibration.inputs[0].sha256:
             raise ArgumentError(
-                "source_logits, source_labels and target_logits are not the arrays that the "
-                "Calibrator was fitted on"
+                "source_logits, source_labels and target_logits differ from the arrays of the "
+                "fit: pass the arrays that you passed to fit"
             )
         scaled = ScaledLogits(calibration.scaling)
         reference = reference_of(file, scaled, calibration.seed, sha256)

@@ -123,11 +123,12 @@ class ColumnDrift:
         if self._is_missing:
             digits = 0 if f"{self.missing:.0%}" != f"{self.missing_before:.0%}" else 1
             shares = [f"{100 * part:.{digits}f} %" for part in (self.missing, self.missing_before)]
-            parts.append(f"{shares[0]} missing instead of {shares[1]}")
+            parts.append(f"{shares[0]} of the values are missing instead of {shares[1]}")
         if self._has_new:
             listed = ", ".join(map(shown, self.new_categories))
-            parts.append(f"{100 * self.new:.0f} % have a new value ({listed})")
-        return f"column {self.name}: {'; '.join(parts) or f'PSI {self.psi:.2f}'}"
+            parts.append(f"{100 * self.new:.0f} % of the rows have a new value ({listed})")
+        changes = "; ".join(parts) or f"PSI {self.psi:.2f}"
+        return f"column {self.name}: {changes}"
 
     @property
     def _is_missing(self) -> bool:
@@ -273,8 +274,8 @@ class Period(Document):
         if self.segment is None:
             return UNCHANGED
         return (
-            f"no change was found since {self.segment.since}, whose rows are the reference now "
-            f"({self.segment.reason})"
+            f"no change was found since {self.segment.since}. The rows since then are the "
+            f"reference now ({self.segment.reason})"
         )
 
     @property
@@ -290,7 +291,10 @@ class Period(Document):
             100 * part
             for part in (accepted.expected.error, accepted.expected.low, accepted.expected.high)
         )
-        return f"{share}; {error:.0f} % expected to be wrong ({low:.0f} to {high:.0f} %, estimated)"
+        return (
+            f"{share}; {error:.0f} % of these rows are expected to be wrong ({low:.0f} to "
+            f"{high:.0f} %, estimated)"
+        )
 
     @property
     def promise_answer(self) -> str:
@@ -310,8 +314,8 @@ class Period(Document):
         text = f"{promise.verdict}: {text}; the limit is {100 * accepted.error:g} %"
         if promise.verdict == "not known":
             number = "over 10,000" if promise.needed is None else f"about {promise.needed:,}"
-            where = ", from several periods," if (promise.needed or 10_000) > accepted.rows else ""
-            text += f". Label {number} more accepted rows{where} to decide"
+            where = "from several periods" if (promise.needed or 10_000) > accepted.rows else ""
+            text += f". To decide, label {number} more accepted rows{where}"
         return text
 
     @property

@@ -157,7 +157,11 @@ def verdict_on(
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
-    source = "(middle half of the estimated range)" if pool is None else f"by {best.of}"
+    source = (
+        "(the middle half of the range that the estimate gives)"
+        if pool is None
+        else f"by {best.of}"
+    )
     numbers = (
         f"confidence {entry.confidence:.0%}, accuracy {best.low:.0%} to {best.high:.0%} {source}"
     )
@@ -165,7 +169,9 @@ def verdict_on(
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
     if verdict == "not known":
-        numbers += f": too wide for a tolerance of {in_points(f'{100 * tolerance:g}')}"
+        numbers += (
+            f". This range is too wide for a tolerance of {in_points(f'{100 * tolerance:g}')}"
+        )
     return verdict, gap, numbers
 
 

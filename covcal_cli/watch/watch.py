@@ -188,7 +188,8 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise"
+        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise: label "
+        "rows of other files"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels
@@ -251,7 +252,7 @@ def extended(
     (now,) = histories
     reported, is_new = _shown(measured, lines, periods_in_time(now, used.sha256))
     if measured and not is_new:
-        notes.append("no new period: the history has all given periods already")
+        notes.append("no new period, because the history already has all given periods")
     return reported, notes, now
 
 
@@ -413,7 +414,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     which = (
         f"on {names[0]}"
         if len(unknown) == 1
-        else f"on {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
+        else f"in {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
     return [f"it is not known whether the confidence is right {which}: {remedy}"]
 

@@ -62,7 +62,7 @@ def test_a_shift_that_does_harm_takes_consensus(tmp_path: Path) -> None:
     assert found.forecaster_temperature == asked.forecaster_temperature
     assert found.forecaster_temperature > 1.1 * plain.forecaster_temperature
     assert found.reason.startswith("The estimated accuracy is ")
-    assert found.reason.endswith("so T is raised until the mean confidence equals it.")
+    assert found.reason.endswith("so T is raised until both are equal.")
     assert not guards_of(found)["estimators disagree"]
     assert any("label some target rows" in text for text in found.warnings)
 
@@ -315,7 +315,7 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: the estimate does not show that its confidence is wrong":
+        if candidate.why == "chosen: the estimate does not contradict its confidence":
             assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched

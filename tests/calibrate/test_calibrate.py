@@ -272,7 +272,7 @@ def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:
         calibrate(path, CalibrateSettings(method="fl+temp")),
     )
     assert found.forecaster_temperature == pytest.approx(plain.forecaster_temperature, rel=1e-3)
-    assert any("the discriminator finds no shift" in text for text in found.notes)
+    assert any("the domain classifier finds no shift" in text for text in found.notes)
     assert found.warnings == ()
 
 

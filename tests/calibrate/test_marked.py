@@ -92,7 +92,7 @@ def test_report_says_how_it_was_made(path: Path) -> None:
     covcal("report", path, "-c", save(path), "-o", page, "-f").require_success()
     text = page.read_text(encoding="utf-8")
     assert "--labels marked" in text
-    assert "combined and labels used target labels: the 70 labels that you gave." in text
+    assert '"combined" and "labels" used target labels, namely the 70 labels that you gave.' in text
 
 
 @pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])

@@ -199,7 +199,7 @@ def test_what_is_wrong_is_named(
 def test_both_tables_have_one_unit(tmp_path: Path) -> None:
     ours = table(tmp_path / "a.csv", "prediction,confidence,correct", [("a", 90, 1), ("b", 80, 0)])
     theirs = table(tmp_path / "b.csv", "prediction,confidence", [("a", 0.9), ("b", 0.8)])
-    with pytest.raises(CovcalError, match=r"b\.csv.*no value above 1.*percentages"):
+    with pytest.raises(CovcalError, match=r"b\.csv.*only values up to 1.*percentages"):
         opened(ours, theirs)
     assert not opened(ours, table(tmp_path / "b.csv", "prediction,confidence", []))["target"].ids
 

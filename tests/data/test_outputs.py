@@ -216,7 +216,7 @@ class TestLayoutsOfTools:
         tables = open_outputs(source, target, "probabilities")
         np.testing.assert_allclose(softmax(read(tables["target"])), self.P, atol=1e-6)
         assert tables["target"].class_names == (None if names[0] == "0" else names)
-        with pytest.raises(CovcalError, match=r"holds no probabilities .only age, .*Name the out"):
+        with pytest.raises(CovcalError, match=r"holds no probabilities, only age, .*Name the out"):
             opened(target, "probabilities")
 
     @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ class TestProbabilitiesGivenAsLogits:
         values = np.tile(1 / (1 + np.exp(-LOGITS[:, :width])), (50, 1))
         values[-1, 0] = last
         notes = opened(self.save(tmp_path, values), "logits").notes
-        said = "they are read as logits: pass --probabilities"
+        said = "covcal reads them as logits: pass --probabilities"
         assert sum(said in note for note in notes) == (last < 1)
 
 
@@ -624,10 +624,10 @@ def test_a_table_of_one_domain_is_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"scores": LOGITS}, r"no logits, only scores. .* or give an array logits \[n, K\]"),
+        ({"scores": LOGITS}, r"no logits, only scores\..* or give an array logits \[n, K\]"),
         ({"logits": LOGITS, "y": LABELS[:5]}, r"y has shape \[5\] but there are 40 rows"),
         ({"logits": LOGITS, "features": FEATURES[:5]}, r"features has shape \[5, 2\]"),
-        ({"label": LABELS}, "holds no logits .only label.. Name the outputs logit_NAME, one col"),
+        ({"label": LABELS}, "holds no logits, only label. Name the outputs logit_NAME, one col"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(

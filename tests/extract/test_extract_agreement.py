@@ -238,7 +238,7 @@ def test_later_classes_go_by_name_or_are_refused(
             later(path, ANIMALS, multilabel=multilabel)
         line = str(caught.value).replace(f"{tmp_path}/", "").replace(f"t.{kind}", "t")
         assert f"t and cal.json have different class names ({facts}): rename " in line
-        assert line.endswith("of t to cat,  dog, eel")
+        assert line.endswith("of t to cat, dog, eel")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npz"])

@@ -198,7 +198,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
         (),
         NO_LABELS + "save an array y of class numbers",
     ),
-    "stateful": (save("a state"), (), "state does not have one row per example"),
+    "stateful": (save("a state"), (), "do not have one row per example: state"),
     "rank 3": (save("rank 3"), (), "rank 3"),
     "bad images": (
         bad_images,

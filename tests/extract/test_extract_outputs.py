@@ -172,7 +172,7 @@ def test_what_does_not_go_together(domains: dict[str, Arrays], tmp_path: Path) -
     ):
         covcal("extract", *arguments, cwd=tmp_path).usage_error()
     line = covcal("extract", "--logits", "s.npz", "t.npz", cwd=tmp_path).error_line()
-    assert line.startswith("s.npz and t.npz differ in their features (none and ")
+    assert line.startswith("s.npz and t.npz have different features (none and ")
     line = covcal("extract", "--logits", "t.npz", "--size", 8, cwd=tmp_path).error_line()
     assert "leave out --size" in line
     line = covcal("extract", "--probabilities", "t.npz", cwd=tmp_path).error_line()
@@ -329,7 +329,7 @@ def test_names_tell_what_a_table_holds(domains: dict[str, Arrays], tmp_path: Pat
     assert "no column looks like an output of a classifier; the file has id, size" in line
     np.savez(tmp_path / "ensemble.npz", logits=np.zeros((3, 9, 4)), y=np.zeros(9))
     line = covcal("extract", "ensemble.npz", "t.npz", "-f", cwd=tmp_path).error_line()
-    assert "(only logits [3, 9, 4], y)" in line
+    assert "the file has logits [3, 9, 4], y." in line
     assert "array logits [n, K] works too" in line
     (tmp_path / "both.csv").write_text("prob_a,prob_b,logit_a,logit_b\n0.5,0.5,0,0\n")
     line = covcal("extract", "both.csv", "both.csv", "-f", cwd=tmp_path).error_line()

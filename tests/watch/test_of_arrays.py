@@ -150,7 +150,7 @@ class TestACalibrator:
         source, labels, target = arrays
         calibrator = covcal.Calibrator("temp").fit(source, labels, target)
         for others in ((source, labels, target[1:]), (source[1:], labels[1:], target)):
-            with pytest.raises(covcal.CovcalError, match="not the arrays that the Calibrator"):
+            with pytest.raises(covcal.CovcalError, match="differ from the arrays of the fit"):
                 covcal.Watch(calibrator, *others)
         with pytest.raises(covcal.CovcalError, match="give the source_logits, source_labels"):
             covcal.Watch(calibrator)

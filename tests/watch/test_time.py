@@ -83,7 +83,9 @@ class TestGrowing:
         before = lines(folder)
         found = watched(folder, "all.h5", *gate, code=3)
         assert names(found) == ["2026-W03"]
-        assert found["notes"] == ["no new period: the history has all given periods already"]
+        assert found["notes"] == [
+            "no new period, because the history already has all given periods"
+        ]
         assert lines(folder) == before
 
     def test_a_week_that_was_not_over_grows(self, folder: Path) -> None:
@@ -319,7 +321,8 @@ class TestSegments:
         week(folder / "week.h5", 30, moved=1.0)
         done = covcal("watch", "2026-W14=week.h5", "--history", "h.jsonl", cwd=folder)
         assert (
-            "since 2026-W12, whose rows are the reference now (accepted: a new camera)" in done.out
+            "since 2026-W12. The rows since then are the reference now (accepted: a new camera)"
+            in done.out
         )
         again = covcal(*arguments, cwd=folder).error_line()
         assert "there is no alarm to acknowledge" in again

@@ -166,7 +166,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("sr", INT64, [])),
         ),
-        r"sr \(a single number\)\), but sr does not have one row",
+        r"do not have one row per example: sr \(all .*sr \(a single number\)",
     ),
     "an input of another width than its weights": Refused(
         Graph(

@@ -272,7 +272,7 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
 def test_a_head_that_is_not_affine_still_gives_logits() -> None:
     """SqueezeNet's kind: refused with the reason, usable with --phi."""
     with pytest.raises(
-        CovcalError, match=r"not the logits of conv2d head.*relu_, mean follow.*--phi none"
+        CovcalError, match=r"neither the logits of conv2d head.*relu_, mean follow.*--phi none"
     ):
         open_torch(f"{ZOO}:convolved_relu_pooled")
     x = rows(PIXELS)
