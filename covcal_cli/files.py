@@ -258,7 +258,9 @@ def _clear(path: Path, partial: Path, how: int) -> None:
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
-            raise CovcalError(f"{partial} is in the way and is not a plain file: remove it")
+            raise CovcalError(
+                f"{partial} is not a plain file, but covcal needs this name: remove it"
+            )
         descriptor = os.open(partial, how | careful)
     except FileNotFoundError:  # another process has just renamed the sibling
         return

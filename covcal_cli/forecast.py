@@ -157,8 +157,8 @@ def fitted_networks(
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{path} has other aligned networks than {document}: pass --networks and the "
-            "path of the adapted file of that calibration, or calibrate again"
+            f"{path} and {document} have different aligned networks: pass --networks and the path "
+            "of the adapted file of that calibration, or calibrate again"
         )
     return networks_read
 
@@ -336,7 +336,7 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
     """
     if accuracy is None:
         raise CovcalError(
-            f"{path} has no labelled source rows in its validation and test splits, so its "
+            f"{path} has no labelled source rows in the validation and test splits, so the source "
             "accuracy is not known: pass other --fractions, or leave out --expect-accuracy"
         )
     if accuracy.is_below(expected):
@@ -413,15 +413,15 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
     if not lacking and not extra:
         place = next(i for i, (a, b) in enumerate(zip(columns, expected, strict=False)) if a != b)
         raise CovcalError(
-            f"{file.path} has its feature columns in another order than the calibration (column "
-            f"{place} is {columns[place]}, not {expected[place]}). The model needs the "
-            "calibration's order: reorder the table's columns, or extract it together with the "
-            "source"
+            f"{file.path} and the calibration have their feature columns in different orders "
+            f"(column {place} is {columns[place]}, not {expected[place]}). The model needs the "
+            "order of the calibration: reorder the table's columns, or extract the table together "
+            "with the source"
         )
     has = [f"lacks {lacking[0]}"] if lacking else []
     has += [f"has {extra[0]}"] if extra else []
     raise CovcalError(
-        f"{file.path} has other feature columns than the calibration (the file "
+        f"{file.path} and the calibration have different feature columns (the file "
         f"{' and '.join(has)}): give the columns of the calibration"
     )
 
@@ -457,8 +457,8 @@ def _require_same_preprocessing(
         return
     differs = setting_that_differs(actual[name], expected[name])
     raise CovcalError(
-        f"{file.path} has other preprocessing than {document} ({differs}): extract it again with "
-        f"the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
+        f"{file.path} and {document} have different preprocessing ({differs}): extract the file "
+        f"again with the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
     )
 
 

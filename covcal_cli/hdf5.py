@@ -400,8 +400,8 @@ def _require_own(dataset: Dataset, identifier: Any, descriptor: int | None) -> N
         _require_checksums(dataset, identifier, settings, sides, stored_chunks, descriptor)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{where} would take {bytes_needed / 1e9:.1f} GB, but the file has only "
-            f"{stored} bytes for it: copy the file again or make it again"
+            f"{where} needs {bytes_needed / 1000000000.0:.1f} GB, but the file has only {stored} "
+            "bytes for this: copy the file again or make it again"
         )
 
 

@@ -117,9 +117,9 @@ def _table_lines(path: Path) -> Lines:
         columns = "columns label_NAME" if sheet.several else "column label"
         fill = "" if labelled == len(sheet) else f"fill in the {columns}, then "
         return [
-            ("sheet", f"{len(sheet)} rows to label, by covcal pick; {labelled} have a label"),
+            ("sheet", f"{len(sheet)} rows that covcal pick drew; {labelled} have a label"),
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
-            ("to do", f"{fill}covcal label; leave the other columns alone"),
+            ("to do", f"{fill}run covcal label; do not change the other columns"),
             ("inclusion", "the probability with which the row was drawn"),
             ("draw", "proves that the line is unchanged; covcal label needs this column"),
         ]
@@ -197,7 +197,8 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
             accuracy = source_accuracy(file)
             counts = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
             doubt = "" if accuracy is None else accuracy.doubt or str(accuracy)
-            lines.append((label, f"labels: {', '.join(counts)}{doubt and f'; accuracy {doubt}'}"))
+            accuracy_in_words = f"; accuracy {doubt}" if doubt else ""
+            lines.append((label, f"labels: {', '.join(counts)}{accuracy_in_words}"))
             attributes = file.attributes
     return _described(SCHEMA, labels, lines, attributes)
 
@@ -255,8 +256,8 @@ def _domain(domain: Domain) -> tuple[str, str]:
     width = "none" if domain.n_features is None else str(domain.n_features)
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"
-    labelled = f"{domain.n_labelled if domain.n_labelled < domain.n else 'all'} labelled"
-    return domain.name, f"{domain.n} rows ({splits}), {labelled}; {widths}"
+    labelled = str(domain.n_labelled) if domain.n_labelled < domain.n else "all"
+    return domain.name, f"{domain.n} rows ({splits}), {labelled} labelled; {widths}"
 
 
 # Models that export wrote. Only the metadata of a model are read; the model is not run.
@@ -324,7 +325,9 @@ def _of_schema(path: Path, schema: Any) -> Lines:
 def _model(calibration: Calibration) -> str:
     """Return the name and the shortened hash of the model."""
     name, digest = calibration.model["name"], calibration.model["sha256"]
-    return f"{name} {digest[:12]}" if digest else f"not named, because a table held its {name}"
+    return (
+        f"{name} {digest[:12]}" if digest else (f"not known, because its {name} came from a table")
+    )
 
 
 def _calibration_lines(path: Path) -> Lines:
@@ -345,9 +348,9 @@ def _calibration_lines(path: Path) -> Lines:
     if read.source_accuracy is not None:
         lines.append(("source", f"accuracy {read.source_accuracy}"))
     if read.labelled_rows is not None:
-        by_pick = "by covcal pick, which draws uncertain rows more often"
+        by_pick = "by covcal pick (uncertain rows more often)"
         drawn = "at random" if read.labelled_rows.design == "random" else by_pick
-        lines.append(("labels", f"of {read.labelled_rows.n} target rows were used, drawn {drawn}"))
+        lines.append(("labels", f"of {read.labelled_rows.n} target rows, drawn {drawn}"))
     return lines + [("note", text) for text in read.notes]
 
 
@@ -362,14 +365,16 @@ def _asked_for(calibration: Calibration) -> str:
 def _confidence_offset(calibration: Calibration) -> Lines:
     if not calibration.confidence_offset:
         return []
-    return [("offset", f"{calibration.confidence_offset:+.4g} on the log odds of the confidence")]
+    return [
+        ("offset", f"{calibration.confidence_offset:+.4g}, added to the log odds of the confidence")
+    ]
 
 
 def _offsets(calibration: Calibration) -> Lines:
     if not calibration.class_offsets:
         return []
     low, high = min(calibration.class_offsets), max(calibration.class_offsets)
-    return [("prior", f"log odds moved by {low:.3g} to {high:.3g}")]
+    return [("prior", f"{low:.3g} to {high:.3g}, added to the log odds of the classes")]
 
 
 def _metrics_lines(path: Path) -> Lines:
@@ -388,7 +393,10 @@ def _metrics_lines(path: Path) -> Lines:
 
 def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
     if isinstance(gate, Change):
-        gate_text = f"{gate.metric} may be worse by {gate.limit:g}: it is {gate.worse_by:.4g} worse"
+        gate_text = (
+            f"{gate.metric} may be worse by up to {gate.limit:g}, and is worse by "
+            f"{gate.worse_by:.4g}"
+        )
     else:
         least = METRICS[gate.metric].better == "higher"
         groups = f" where {gate.by} is {gate.group}" if gate.by else ""
@@ -444,17 +452,21 @@ def _decision_lines(path: Path) -> Lines:
         if read.threshold is not None:
             accepted = f"{read.share:.1%} of the rows: {read.score} above {read.threshold:.4%}"
         kind = f"promised with {read.certainty:.0%} certainty" if read.is_promise else "an estimate"
-        wrong = f"at most {read.error:.1%} of them, {kind}"
+        wrong = f"at most {read.error:.1%} of the accepted rows, {kind}"
         if read.expected is not None and not read.is_promise:
             low, high = read.expected.low, read.expected.high
             wrong = (
-                f"{read.expected.error:.1%} of them ({low:.1%} to {high:.1%}), {kind}; at most "
-                f"{read.error:.1%} were allowed"
+                f"{read.expected.error:.1%} of the accepted rows ({low:.1%} to {high:.1%}), "
+                f"{kind}; at most {read.error:.1%} were allowed"
             )
         lines += [("accept", accepted), ("wrong", wrong)]
     if read.sets is not None:
         lines.append(
-            ("sets", f"{read.sets.mean_size:.2f} classes on average for {read.sets.coverage:.1%}")
+            (
+                "sets",
+                f"{read.sets.mean_size:.2f} classes on average; {read.sets.coverage:.1%} "
+                "contain the right class",
+            )
         )
     lines.append(("rows", f"{read.rows} of the target ({' and '.join(read.splits)})"))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
@@ -468,7 +480,11 @@ def _reference_lines(path: Path) -> Lines:
     return [
         ("purpose", f"covcal watch compares new rows with these{carried}"),
         ("calibration", f"sha256 {read.calibration_sha256[:12]}"),
-        ("rows", f"summaries of {rows} {read.baseline} rows, {read.n_classes} classes; no row"),
+        (
+            "rows",
+            f"summaries of {rows} {read.baseline} rows and {read.n_classes} classes, without "
+            "the rows themselves",
+        ),
         ("signals", ", ".join(signal.name for signal in read.signals[:_SHOWN_CLASSES])),
         *(columns if read.columns else []),
     ]
@@ -510,8 +526,8 @@ _DESCRIBERS: Mapping[str, Callable[[Path], Lines]] = {
 
 
 def _classes(names: Sequence[str]) -> str:
-    first = ", ".join(names[:_SHOWN_CLASSES])
-    return f"{len(names)}: {first}{', ...' if len(names) > _SHOWN_CLASSES else ''}"
+    more = ", ..." if len(names) > _SHOWN_CLASSES else ""
+    return f"{len(names)}: {', '.join(names[:_SHOWN_CLASSES])}{more}"
 
 
 def _inputs(inputs: Sequence[Input]) -> Lines:

@@ -83,7 +83,7 @@ class Above:
     def require(self, what: str, value: float) -> None:
         """Raise ValueError if `value` is not above the limit. `what` is the name of the value."""
         if not value > self.limit:
-            raise ValueError(f"{what} is {value:.7g}, not above {self.limit:g}")
+            raise ValueError(f"{what} is {value:.7g}, but must be above {self.limit:g}")
 
 
 Share = Annotated[float, Within(0, 1)]  # An accuracy, a probability or an ECE.
@@ -99,7 +99,7 @@ def require_ascending(**values: float | None) -> None:
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
-            raise ValueError(f"{name} is {value:.7g}, above {following}, {larger:.7g}")
+            raise ValueError(f"{name} is {value:.7g}, which is more than {following}, {larger:.7g}")
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:

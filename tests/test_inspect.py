@@ -157,8 +157,8 @@ def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
     sheet = features.with_name("to-label.csv")
     covcal("pick", features, "-n", "5", "-o", sheet).require_success()
     found = shown(sheet)
-    assert found["sheet"] == "5 rows to label, by covcal pick; 0 have a label"
-    assert "leave the other columns alone" in found["to do"]
+    assert found["sheet"] == "5 rows that covcal pick drew; 0 have a label"
+    assert "do not change the other columns" in found["to do"]
     assert "covcal label needs this column" in found["draw"]
 
 

@@ -627,7 +627,7 @@ def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path)
             lambda lines: [{k: x[k] for k in x if k != "label_dog"} for x in lines],
             "no column label",
         ),
-        (lambda lines: [x | {"label_cow": "1"} for x in lines], "which is no label of the file"),
+        (lambda lines: [x | {"label_cow": "1"} for x in lines], "but the file has no such label"),
         (lambda lines: lines[1:], "the picked rows are missing|which describes the draw, is missi"),
         (
             lambda lines: [
@@ -641,14 +641,14 @@ def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path)
                 x | {n: y[n] for n in y if not n.startswith("label_")}
                 for x, y in zip(lines, sorted(lines, key=lambda y: y["id"]), strict=True)
             ],
-            "the labels may not have moved with them",
+            "the labels may belong to other lines",
         ),
         (lambda lines: [x | dict.fromkeys(TRUTH, "") for x in lines], "has no labels yet"),
         (
             lambda lines: [
                 x | {n: "" for n in TRUTH if x[n] in ("0", "no", "False")} for x in lines
             ],
-            "has no 0, and an empty cell means",
+            "has no 0. An empty cell means",
         ),
     ],
     ids=["maybe", "blank", "chance", "lack", "cow", "line", "sorted", "moved", "none", "ticked"],
@@ -783,7 +783,7 @@ def test_a_softmax_and_a_source_without_a_label_are_refused(tmp_path: Path) -> N
         api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
     rows["y"][:, 1] = 0
     np.savez(tmp_path / "t.npz", x=rows["x"], y=rows["y"])
-    with pytest.raises(CovcalError, match="labelled rows are alike for 1, so"):
+    with pytest.raises(CovcalError, match="have the same value for 1, so"):
         api.extract(model, tmp_path / "t.npz", None, tmp_path / "f.h5", settings)
     assert not (tmp_path / "f.h5").exists()
 

@@ -256,7 +256,7 @@ RANGES: dict[str, dict[str, Any]] = {
     "value is 1.00001, outside 0 to 1": {"value": 1.00001},
     "high is 100, outside 0 to 1": {"high": 100},
     "change is -2, outside -1 to 1": {"change": -2},
-    "scale is 0, not above 0": {"scale": 0},
+    "scale is 0, but must be above 0": {"scale": 0},
     "rows is 0, below 1": {"rows": 0},
     "counts[1] is -1, below 0": {"counts": [0, -1]},
     "by_name.b is 3.5e+38, outside 0 to 1": {"by_name": {"b": 3.5e38}},

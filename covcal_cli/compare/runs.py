@@ -224,7 +224,7 @@ def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
                 record.require_complete(settings.fitted)
                 return record
         except (CovcalError, ValueError) as error:
-            note = f"the run is repeated, because its record is not valid: {error}"
+            note = f"the run is repeated, because its stored record is not valid: {error}"
     place.parent.mkdir(parents=True, exist_ok=True)
     watch = Stopwatch()
     measured = _adapted(run, sha256, adapted, settings, watch)

@@ -88,9 +88,9 @@ def caption(comparison: Comparison) -> str:
         return text
     unit = " points" if percent(comparison) else ""
     return (
-        f"{text} Rank: mean over shifts, 1 is best. {', '.join(harm_heads(comparison))}: number of "
-        f"shifts where a method is worse than the better of {' and '.join(BASELINES)} by more than "
-        f"that many{unit}."
+        f"{text} Rank is the mean rank over shifts; 1 is best. The columns "
+        f"{', '.join(harm_heads(comparison))} count shifts where a method is worse than the "
+        f"better of {' and '.join(BASELINES)} by more than this number{unit}."
     )
 
 

@@ -179,8 +179,8 @@ def decide(
                 )
         if settings.costs is not None and draw.labelled.any():
             notes = [
-                "--cost does not use labelled rows: the cost rests on the estimated accuracy. "
-                "covcal evaluate --decide measures the accepted rows"
+                "--cost does not use labelled rows, because the cost follows from the estimated "
+                "accuracy. To measure the accepted rows, run covcal evaluate --decide"
             ]
         sets = None
         if settings.coverage is not None:
@@ -402,7 +402,7 @@ class _Labelled:
             sure = np.abs(self.scores[rows] - region) > _NEAR
             if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
                 raise CovcalError(
-                    f"{self.target.path}: its rows were picked for another calibration: give that "
+                    f"{self.target.path}: the rows were picked for another calibration: give this "
                     "calibration to decide, or pick again with covcal pick --for"
                 )
 

@@ -39,8 +39,8 @@ LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity
 ASSUMPTION = (
-    "with each domain's logits standardised, the rows of a class stay together, nearest to the "
-    "source rows of that class"
+    "if the logits of each domain are standardised, the rows of a class are nearest to the source "
+    "rows of this class"
 )
 _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those of the source"
 

@@ -19,11 +19,12 @@ from covcal_cli.maths.odds import top_log_odds
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
 CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
 AGREEMENT_ASSUMPTION = (
-    "where the shift makes the classifier wrong, the aligned forecasters stop agreeing with it"
+    "the aligned forecasters disagree with the classifier where the shift makes it wrong"
 )
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = (
-    "the classes are as frequent as on the source, so every change of predicted classes is an error"
+    "the class frequencies are those of the source, so every change of predicted classes is an "
+    "error"
 )
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 

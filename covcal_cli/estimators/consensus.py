@@ -244,8 +244,7 @@ def consensus(
         accuracy,
         min(ends),
         max(ends),
-        f"the change of the accuracy from source to target is {FACTOR} times the change by {median}"
-        f"{because}",
+        f"the accuracy changes {FACTOR} times as much as {median} says{because}",
         (distance, enough_rows(sampling)),
         REACH if inputs.has_all_classes else REACH_OF_ONE_CONFIDENCE,
     )
@@ -304,7 +303,7 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
     """Check whether the mean target confidence is far below the estimated accuracy."""
     below = accuracy - confidence
     passed = below < MAX_BELOW
-    text = f"the mean target confidence is {confidence:.1%}, "
+    text = f"the mean target confidence of {confidence:.1%} is "
     text += (
         f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
         if passed
@@ -341,12 +340,12 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
-    text = f"the estimated accuracy is {100 * distance:.1f} points from the mean confidence of "
-    text += f"{confidence:.1%} after temperature scaling"
+    text = f"the estimated accuracy differs by {100 * distance:.1f} points from "
+    text += f"the mean confidence of {confidence:.1%} after temperature scaling"
     text += (
         ""
         if passed
-        else ". With two classes, all estimators use the same number, so nothing else "
+        else ". With two classes, all estimators use the same confidence, so no other evidence "
         "confirms the difference: label some target rows with covcal pick"
     )
     return Guard("independent evidence", distance, SAME, passed, text)

@@ -64,7 +64,7 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
         return Guard(FALL_IN_CONFIDENCE, -fall, MAX_PLAUSIBLE_RISE, True, text)
     sigmas = _sigmas(fall, standard_error)
     passed = sigmas > MIN_SIGMA
-    noise = f"{MIN_SIGMA:.0f} standard errors of {100 * standard_error:.2f}"
+    noise = f"{MIN_SIGMA:.0f} standard errors (each {100 * standard_error:.2f})"
     if passed:
         verdict = f"falls by {100 * fall:.2f} points, more than {noise}"
     elif fall > 0:
@@ -112,7 +112,7 @@ def enough_rows(sampling: float) -> Guard:
     """Check that the sampling error of the combined estimate is at most 12 points."""
     passed = sampling <= MAX_SAMPLING
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
-    text = f"sampling moves the estimate by {points} points either way"
+    text = f"random sampling changes the estimate by up to {points} points"
     text += f" (at most {100 * MAX_SAMPLING:.0f})"
     text += "" if passed else ": give more target rows, or more labelled source rows"
     return Guard("rows", sampling, MAX_SAMPLING, passed, text)
@@ -123,7 +123,7 @@ def precise(half_width: float) -> Guard:
     passed = half_width <= MAX_HALF_WIDTH
     most = 100 * MAX_HALF_WIDTH
     points = _told_apart(100 * half_width, most, 1)
-    text = f"sampling moves the estimate by {points} points either way (at most {most:.1f})"
+    text = f"random sampling changes the estimate by up to {points} points (at most {most:.1f})"
     text += "" if passed else "; give more source validation and target rows"
     return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
 
@@ -152,8 +152,8 @@ def prior_rows(noise: float) -> Guard:
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
-        f"sampling moves the source's class frequencies by {_percent(noise, MAX_PRIOR_NOISE)} on "
-        f"average (at most {MAX_PRIOR_NOISE:.0%})"
+        "random sampling changes the class frequencies of the source by "
+        f"{_percent(noise, MAX_PRIOR_NOISE)} on average (at most {MAX_PRIOR_NOISE:.0%})"
     )
     text += "" if passed else "; give more labelled source validation rows of every class"
     return Guard("prior rows", noise, MAX_PRIOR_NOISE, passed, text)
@@ -194,9 +194,10 @@ def condition(number: float) -> Guard:
     """Check whether the confusion matrix can be inverted (condition number up to 1000)."""
     value = float(min(number, np.finfo(float).max))
     passed = value <= MAX_CONDITION
+    verdict = "determine" if passed else "do not determine"
     text = (
-        f"the confusion matrix has condition number {value:.3g} (at most {MAX_CONDITION:.0f}): "
-        f"the predictions {'determine' if passed else 'do not determine'} the class frequencies"
+        f"the predictions {verdict} the class frequencies: the confusion matrix has condition "
+        f"number {value:.3g} (at most {MAX_CONDITION:.0f})"
     )
     return Guard("confusion condition", value, MAX_CONDITION, passed, text)
 
@@ -230,10 +231,10 @@ def ess_count(weights: Float64s) -> Guard:
     if count == 0:
         return Guard("effective sample size", 0.0, MIN_ESS, False, _NO_WEIGHT)
     text = (
-        f"a weighted mean uses only {_told_apart(count, MIN_ESS, 1)} effective rows of "
-        f"{len(weights)} (at least {MIN_ESS:.0f})"
+        f"the effective sample size is {_told_apart(count, MIN_ESS, 1)} of {len(weights)} rows "
+        f"(at least {MIN_ESS:.0f})"
     )
-    text += "" if count >= MIN_ESS else "; it is mostly noise"
+    text += "" if count >= MIN_ESS else "; a weighted mean is mostly noise"
     return Guard("effective sample size", count, MIN_ESS, count >= MIN_ESS, text)
 
 
@@ -246,9 +247,9 @@ def domain_overlap(error: float) -> Guard:
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
     text = (
-        f"the source discriminator {verdict}: its squared error is "
-        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)}, chance gives {CHANCE_ERROR} (at "
-        f"least {MIN_DISCRIMINATOR_ERROR} needed)"
+        f"the domain classifier {verdict}: its squared error is "
+        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} (chance gives {CHANCE_ERROR}, at least "
+        f"{MIN_DISCRIMINATOR_ERROR} needed)"
     )
     text += "" if passed else "; the importance weights depend on few rows"
     return Guard("discriminator error", error, MIN_DISCRIMINATOR_ERROR, passed, text)

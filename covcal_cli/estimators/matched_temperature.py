@@ -56,7 +56,7 @@ def match_accuracy(
     why = (
         f"{n} rows cannot distinguish a higher accuracy from 100 %"
         if accuracy > wanted
-        else "even uniform probabilities have about that confidence"
+        else "even uniform probabilities have about this confidence"
     )
     out = masked(logits)
     scale = spread(logits, out)

@@ -65,8 +65,8 @@ METRIC_RANGE = (
     "metrics on 80 test shifts."
 )
 COST_RANGE = (
-    "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts of the "
-    "benchmark's half 'choose'."
+    "The range of the cost is a rule of thumb. It contained the cost on 94 % of the shifts on "
+    "which the rule was chosen."
 )
 Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
 

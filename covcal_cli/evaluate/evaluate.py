@@ -199,12 +199,12 @@ def evaluate(
         )
         count = sum(map(len, rows))
         if unlabelled == count:
-            elsewhere = " pass --split all to use labels of other splits, or"
-            has_labels = any(map(_has_labels, targets))
+            elsewhere = ""
+            if any(map(_has_labels, targets)):
+                elsewhere = " pass --split all to use labels of other splits, or"
             split = "" if settings.split == ALL else f"{settings.split} "
             raise UnlabelledError(
-                f"{path}: none of its {count} target {split}rows has a label:"
-                f"{elsewhere if has_labels else ''} {hint}"
+                f"{path}: none of its {count} target {split}rows has a label:{elsewhere} {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
@@ -518,8 +518,8 @@ def _without_fitted(
     ]
     if not any(inside.any() for inside in unused):
         raise CovcalError(
-            f"{targets[0].path}: a calibration was fitted to every row of this split, so no row "
-            "is left: use fewer --labels, or another --split"
+            f"{targets[0].path}: every row of this split was used to fit a calibration, so no row "
+            "is left to measure: use fewer --labels, or another --split"
         )
     pairs = list(zip(rows, unused, strict=True))
     return [part[inside] for part, inside in pairs], [part[~inside] for part, inside in pairs]
@@ -529,8 +529,8 @@ def _notes_on_split(split: str) -> list[str]:
     if split == "test":
         return []
     return [
-        "adapt, estimate and calibrate have read the target's training and validation rows "
-        "(without labels): on later rows, the metrics may be a little worse"
+        "covcal has already used the target's training and validation rows, without their labels. "
+        "On later rows, the metrics may be a little worse"
     ]
 
 
@@ -552,8 +552,9 @@ def _notes_on_fitted(
         ):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"{targets[0].path} has none of the ids of the {len(ids)} rows to which {document} "
-                "was fitted. Rows with other ids are measured, even if they are the same rows"
+                f"{document} was fitted to {len(ids)} labelled rows, but {targets[0].path} has "
+                "none of their ids. All rows are measured, even if some of them are the same rows "
+                "under other ids"
             )
     return notes
 

@@ -226,10 +226,10 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)
         if 0 < detected < GATED[verdict.metric].highest:
+            label, beyond = _label(verdict.metric), "lower" if least else "higher"
             numbers += (
-                f". With {n} rows, this gate fails in 4 of 5 cases if the true "
-                f"{_label(verdict.metric)} is {_shown(verdict.metric, detected)} or "
-                f"{'lower' if least else 'higher'}"
+                f". With {n} rows, this gate fails in 4 of 5 cases if the true {label} is "
+                f"{_shown(verdict.metric, detected)} or {beyond}"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
 
@@ -242,18 +242,19 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
     limit = f"limit {_shown(first.metric, first.limit)}"
     if failed:
         worst = max(failed, key=_excess)
+        group, counted = printable(worst.group or ""), _counted(len(failed), len(verdicts))
         numbers = (
-            f"{printable(worst.group or '')}: {_numbers(worst, level)} on {worst.n} rows, {limit}; "
-            f"{_counted(len(failed), len(verdicts))} proved to be beyond the limit"
+            f"{group}: {_numbers(worst, level)} on {worst.n} rows, {limit}; {counted} proved to be "
+            "beyond the limit"
         )
         if still_open:
             numbers += f", {len(still_open)} not decided"
         return _result(gate, "failed", first.calibration, numbers)
     if still_open:
         fewest = min(verdict.n or 0 for verdict in still_open)
+        counted = _counted(len(still_open), len(verdicts))
         numbers = (
-            f"{limit}; the rows cannot decide for {_counted(len(still_open), len(verdicts))} "
-            f"(the smallest group has {fewest} rows)"
+            f"{limit}; the rows cannot decide for {counted} (the smallest group has {fewest} rows)"
         )
         return _result(gate, "not proved", first.calibration, numbers)
     numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} within the limit"
@@ -279,7 +280,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
             f"{as_text(detected)}"
         )
     if change.baseline != change.calibration:
-        numbers += f"; called {printable(change.baseline)} in the baseline"
+        numbers += f"; its name in the baseline is {printable(change.baseline)}"
     return _result(gate, outcome, change.calibration, numbers)
 
 
@@ -294,7 +295,7 @@ def _result(gate: str, outcome: Outcome, calibration: str, numbers: str) -> Gate
     name = printable(calibration)
     what = f"{_WORDS[outcome]} {name}"
     if outcome == "not proved":
-        what += " (which is no failure)"
+        what += " (this is not a failure)"
     return GateResult(name, gate, f"gate {gate} {what}: {numbers}", outcome)
 
 
@@ -332,7 +333,7 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
             f"{n} rows are too few, and even {_MOST} times as many may not decide, because the "
             "value is near the limit"
         )
-    return f"{n} rows are too few; about {rows:,} would do"
+    return f"{n} rows are too few; about {rows:,} would be enough"
 
 
 def _counted(part: int, whole: int) -> str:

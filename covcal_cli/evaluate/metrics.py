@@ -186,7 +186,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
 
     hits = present.get("accuracy", 0.0) * n
     whole = abs(hits - round(hits)) <= _LEAST_HIT
-    require(whole, "accuracy", f"which is not k / {n:g} for a whole number k of right rows")
+    require(whole, "accuracy", f"which is not a number of right rows divided by {n:g}")
     if {"ece", "over_ece", "under_ece"} <= present.keys():
         total = present["over_ece"] + present["under_ece"]
         require(_near(present["ece"], total), "ece", f"but its parts sum to {total:.7g}")

@@ -84,8 +84,8 @@ def prove(
         added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the merged model does not accept exactly the rows with a confidence "
-            f"above its threshold, so nothing was written: {remedy}"
+            f"{answers.where}: the merged model accepts other rows than the decision, so nothing "
+            f"was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(

@@ -385,10 +385,11 @@ def prove(
         return runner, results
     moved, largest = difference(runner.run(inputs)[1], results[1])
     if moved > _NOISE * largest:
+        relative = moved / (largest or 1)
         raise CovcalError(
             f"{classifier.name} gives different outputs for the same rows (relative difference "
-            f"{moved / (largest or 1):.1g}), because it draws random numbers: export it without "
-            "random operators, dropout or noise layers"
+            f"{relative:.1g}), because it draws random numbers: export it without random "
+            "operators, dropout or noise layers"
         )
     return BatchRunner(classifier, size, alone=True), None
 

@@ -247,7 +247,7 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
 
 def _require_same(output: Path, earlier: Mapping[str, Any], config: Config) -> None:
     differing = [
-        f"{name} was {_short(earlier.get(name))} and is {_short(value)}"
+        f"{name} was {_short(earlier.get(name))} and is now {_short(value)}"
         for name, value in config.items()
         if earlier.get(name) != value
     ]

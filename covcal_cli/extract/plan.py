@@ -72,7 +72,7 @@ NO_SHIFT = "there is no shift between them. Unless this is only a test, give dif
 # Descriptions of how the output is read. The keys are the functions that turn logits into the
 # output (`Classifier.tail`).
 _READINGS = {
-    None: "no row was run, so it is not known whether it gives logits or probabilities",
+    None: "no row was run, so covcal does not know whether the model gives logits or probabilities",
     "none": "its output is read as logits",
     "softmax": "its output is the softmax of the logits",
     "log_softmax": "its output is the log-softmax of the logits",
@@ -220,7 +220,8 @@ def class_list(classes: Sequence[str]) -> str:
         return "right or wrong, by one confidence per row"
     listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
-    return f"{len(classes)}: {listed}{f', and {more} more' if more > 0 else ''}"
+    rest = f", and {more} more" if more > 0 else ""
+    return f"{len(classes)}: {listed}{rest}"
 
 
 def prepare(
@@ -398,9 +399,9 @@ def _require_labelled(
         ]
         if lacking:
             raise CovcalError(
-                f"{data.path} needs rows with and rows without each label, but all its labelled "
-                f"rows are alike for {listed(lacking)}, so the confidence of these labels cannot "
-                "be calibrated: leave out their outputs, or give more rows"
+                f"all labelled rows of {data.path} have the same value for {listed(lacking)}, so "
+                "the confidence of these labels cannot be calibrated: leave out their outputs, or "
+                "give more rows"
             )
     elif len(present) == 1:
         raise CovcalError(
@@ -463,8 +464,8 @@ def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> Non
     if lacking:
         paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
         raise CovcalError(
-            f"{paths} {'has' if len(domains) == 1 else 'have'} no column {shown(lacking[0])} to "
-            "keep: name another column with one value per row (ids, labels and split are not kept)"
+            f"there is no column {shown(lacking[0])} to keep in {paths}: name another column with "
+            "one value per row (ids, labels and split are not kept)"
         )
 
 

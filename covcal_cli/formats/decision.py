@@ -136,7 +136,7 @@ class Decision(Document):
             raise ValueError("curve is empty")
         for point, following in pairwise(self.curve):
             if not point.share < following.share:
-                raise ValueError("the shares of curve do not rise")
+                raise ValueError("the shares in curve are not in ascending order")
         if self.is_promise and self.labels is None:
             raise ValueError("a promise without labels")
         if not any(entry.role == "calibration" for entry in self.inputs):
@@ -195,15 +195,15 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
     if decision.score != "confidence":
         raise CovcalError(
-            f"{path} ranks rows by {decision.score}, but this version does not know that score: "
-            "decide again"
+            f"{path} ranks rows by {decision.score}, but this version does not know this score: "
+            "run covcal decide again"
         )
     digests = [sha256_of(Path(calibration)) for calibration in calibrations]
     if decision.calibration.sha256 not in digests:
         raise CovcalError(
             f"{path} was made with another calibration than "
-            f"{' or '.join(map(str, calibrations))}: decide again, or pass its calibration with "
-            "-c"
+            f"{' or '.join(map(str, calibrations))}: run covcal decide again, or pass its "
+            "calibration with -c"
         )
     return decision
 

@@ -437,7 +437,7 @@ class FeatureFile:
                 f"{ADAPTED_SCHEMA}: make it with covcal extract"
             )
         if self._file.attrs.get("complete") != 1:
-            raise CovcalError(f"{self.path} is not complete: run again the step that made it")
+            raise CovcalError(f"{self.path} is not complete: run the command that made it again")
         return str(schema)
 
     def _require_usual_datasets(self) -> None:

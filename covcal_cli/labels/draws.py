@@ -146,8 +146,8 @@ class Draw:
         if not missing:
             return ()
         return (
-            f"{missing} of the rows that covcal pick drew have no label yet. The labelled rows "
-            "are assumed to be a random part of their batch, but nothing checks this",
+            f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes that "
+            "the labelled rows are a random part of their batch, but cannot check this",
         )
 
     def right(self, logits: Floats) -> Float64s:
@@ -318,7 +318,7 @@ def _fault(draw: Draw, target: Domain) -> str | None:
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "name a row that the target does not have, or a row twice"
     if not ((draw.inclusion > 0) & (draw.inclusion <= 1)).all():
-        return "have an inclusion probability that is not above 0 and at most 1"
+        return "have an inclusion probability that is not between 0 and 1"
     if not ((draw.batch >= 0) & (draw.batch < len(draw.batches))).all():
         return "name a batch that does not exist"
     for number, batch in enumerate(draw.batches):

@@ -277,15 +277,16 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
         raise CovcalError(
-            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, but covcal pick "
-            f"wrote {expected:.4g} for this row. The column was changed or sorted alone: {_AGAIN}"
+            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, but covcal pick wrote "
+            f"{expected:.4g} for this row. The column was changed, or sorted without the others: "
+            f"{_AGAIN}"
         )
 
 
 def _moved(path: Path, place: str, name: str) -> CovcalError:
     return CovcalError(
         f"{path}: the cell {name} in {place} belongs to another row, because some columns were "
-        f"sorted alone: {_AGAIN}"
+        f"sorted without the others: {_AGAIN}"
     )
 
 
@@ -322,8 +323,8 @@ def require_labels_beside_rows(
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(
-                    f"{sheet.path}: the column {column} was sorted alone: undo the sorting, or "
-                    "fill in the labels again"
+                    f"{sheet.path}: the column {column} was sorted without the other columns: "
+                    "undo the sorting, or fill in the labels again"
                 )
             for step in (-1, 1):
                 if _is_shifted(labels, predicted, step, _RAREST / len(columns)):
@@ -343,8 +344,8 @@ def require_labels_beside_rows(
         return
     if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
-            f"{sheet.path}: its lines are in another order than covcal pick wrote, and the "
-            "labels may not have moved with them: sort whole lines by the column draw"
+            f"{sheet.path}: the lines are in another order than covcal pick wrote, and the labels "
+            "may belong to other lines: sort whole lines by the column draw"
         )
 
 
@@ -473,8 +474,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         or (there and before.batches[0].splits != batch.splits)
     ):
         raise CovcalError(
-            f"{sheet.path} was picked before other batches were labelled ({batch.population} "
-            f"rows were left then, {left} are left in {file.path} now): pick again"
+            f"{sheet.path} is older than other labelled batches. It was picked from "
+            f"{batch.population} rows, but {file.path} has only {left} rows left: pick again"
         )
     order = np.argsort(np.concatenate([before.rows, rows]))
 

@@ -170,13 +170,16 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
         if name in names:
             fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
         else:
-            fault = f"has the column {LABEL_PREFIX}{name}, which is no label of the file: remove it"
+            fault = (
+                f"has the column {LABEL_PREFIX}{name}, but the file has no such label: remove "
+                "the column"
+            )
         raise CovcalError(f"{sheet.path} {fault}")
     by_label = {name: sheet.of_label(name) for name in names} if names else {"": sheet}
     values = {cell for of_label in by_label.values() for cell in of_label.labels}
     if names and values == {"", CLASSES[1]}:
         raise CovcalError(
-            f"{sheet.path} has no 0, and an empty cell means that the answer is not known: write 0 "
+            f"{sheet.path} has no 0. An empty cell means that the answer is not known: write 0 "
             "where a row does not have the label"
         )
     return by_label
@@ -264,8 +267,8 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
     absent = ", with 0 where the row does not have the label" if empty else ""
     return (
         f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, but "
-        f"estimates need the labels of whole batches: fill them in{absent}. To use the filled-in "
-        "labels as a random part of their batch, pass --partial"
+        f"estimates need the labels of whole batches: fill in the rest{absent}. To use the "
+        "filled-in labels as a random part of their batch, pass --partial"
     )
 
 
@@ -424,10 +427,11 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
         else f" of {agreement.rows} ({agreement.kappa_name} {agreement.kappa:.2f})"
     )
     force = ", or --force to replace the labels in the file" if with_file else ""
+    rows = "1 row" if len(differing) == 1 else f"{len(differing)} rows"
+    choices = f"{', '.join(RESOLVE[:-1])} or {RESOLVE[-1]}"
     return (
-        f"labellers disagree on {len(differing)} row{'s' if len(differing) > 1 else ''}{beside}: "
-        f"{some_of(differing)}: correct them, or pass --resolve {', '.join(RESOLVE[:-1])} or "
-        f"{RESOLVE[-1]}{force}"
+        f"labellers disagree on {rows}{beside}: {some_of(differing)}. Correct the labels, or pass "
+        f"--resolve {choices}{force}"
     )
 
 

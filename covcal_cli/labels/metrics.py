@@ -63,7 +63,7 @@ from covcal_cli.maths.softmax import Scaling, with_offsets
 from covcal_cli.maths.weights import newton
 
 LEVEL = 0.95
-ASSUMPTION = "the labels are right: the rows were drawn with known probabilities"
+ASSUMPTION = "the labels are right (the rows were drawn with known probabilities)"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # Forecasts are at least this far from 0 and 1.
 _HALVINGS = 60  # Number of bisection steps.
@@ -75,7 +75,7 @@ _MOST_GAIN = 4
 _SAMPLED = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 _COUNTED = (
     "All rows have labels, so the metrics of these rows have no range. The range of the accuracy "
-    "is about later rows."
+    "is for later rows."
 )
 
 
@@ -109,7 +109,9 @@ def difference_estimate(
     low, high = accuracy, accuracy
     if math.isfinite(size):
         low, high = _interval(accuracy, size, right, level)
-    interval = f"{short_percent(level)} by labels, for all rows that pick could draw"
+    interval = (
+        f"{short_percent(level)} interval from labels, for all rows that covcal pick could draw"
+    )
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 
 

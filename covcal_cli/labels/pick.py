@@ -405,8 +405,8 @@ class _Frame:
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: some rows were picked before, without --set or with "
-                    "--error too. Labels of such rows cannot prove a promise about sets: extract "
+                    f"{self._file.path}: some rows were already picked for another purpose than "
+                    "--set alone. Labels of such rows cannot prove a promise about sets: extract "
                     "the data to another file, and pick there"
                 )
             self._is_random = True

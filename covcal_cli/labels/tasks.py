@@ -119,7 +119,7 @@ def read_tables(path: Path) -> list[LabelTable]:
         records = []
         items = _parsed(path, text)
         if not isinstance(items, list):
-            raise CovcalError(f"{path} holds no list of tasks: {_REMEDY}")
+            raise CovcalError(f"{path} does not hold a list of tasks: {_REMEDY}")
         for item in items:
             records += _of_label_studio(path, item) if _is_task(item) else [_of_line(path, item)]
     if not records:

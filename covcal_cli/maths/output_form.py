@@ -373,14 +373,17 @@ class OutputEvidence:
         if self.reversal == "complements":
             size = _short(self._complement_of or 1.0)
             return (
-                f"every row sums to about {_short(self.sums[0])}, as {size} - p does for the "
+                f"every row sums to about {_short(self.sums[0])}, like {size} - p for the "
                 f"probabilities p of {self.width} classes"
             )
         if self.reversal == "logarithms":
-            return "in every row, the sum of exp(-value) is 1, as for -log p of probabilities p"
+            return (
+                "in every row, the sum of exp(-value) is 1, so the values seem to be -log p of "
+                "probabilities p"
+            )
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"
-            return f"every row holds the ranks {ends}, which say nothing about confidence"
+            return f"every row holds the ranks {ends}, which do not tell the confidence"
         return (
             f"no value is above 0 and every row sums to about {_short(self.sums[0])}, as "
             "negated probabilities do"
@@ -457,7 +460,7 @@ class OutputEvidence:
     def _doubt_on_values(self) -> str | None:
         if self.width == 1 and self.rows >= _FEW_ROWS and not self._below_half:
             return (
-                f"the only output is at least 0.5 in all {self.rows} rows: if it is the "
+                f"the only output is at least 0.5 in all {self.rows} rows. If it is the "
                 "confidence of the predicted class, give the probability of one class instead"
             )
         middle = sum(self.sums) / 2
@@ -489,9 +492,8 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.3f}, close to the highest value of a "
-            f"softmax of probabilities for {self.width} classes: check that softmax was not "
-            "applied twice"
+            f"no probability is above {self.high:.3f}. If softmax is applied twice, {self.width} "
+            "classes give such low probabilities: check the model's last layers"
         )
 
     def _are_clipped(self) -> bool:

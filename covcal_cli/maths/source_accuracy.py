@@ -106,9 +106,9 @@ class SourceAccuracy:
         if self.permuted is None:
             return None
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right, but would get "
-            f"{100 * self.permuted:.0f} % with the classes in another order: {self.exchanged}. "
-            "Name the classes in the model's order with --classes, and extract again"
+            f"the classifier gets {100 * self.share:.1f} % of the source right. With the classes "
+            f"in another order, it would get {100 * self.permuted:.0f} %: {self.exchanged}. Name "
+            "the classes in the model's order with --classes, and extract again"
         )
 
     @property
@@ -128,7 +128,7 @@ class SourceAccuracy:
         if self.auroc is not None:
             ranking = f"; its AUROC is {self.auroc:.2f} (0.5 by chance)"
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right, {worth} "
+            f"the classifier gets {100 * self.share:.1f} % of the source right, which is {worth} "
             f"{baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
         )
 

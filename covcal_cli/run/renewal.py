@@ -233,7 +233,7 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
             raise CovcalError(
-                f"{folder} would run {name}, which is code: if you trust it, pass --trust-model"
+                f"{folder} uses {name}, which can run any code: if you trust it, pass --trust-model"
             )
 
 

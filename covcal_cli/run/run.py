@@ -248,8 +248,8 @@ class Steps:
             if not earlier:
                 raise
             raise LimitExceededError(
-                f"{error}. Do not use {', '.join(earlier)} in {self.folder}: an earlier run made "
-                "these files from the same features"
+                f"{error}. Do not use {', '.join(earlier)} in {self.folder}, because an earlier "
+                "run made these files from the same features"
             ) from error
 
     def _model_name(self, model: str) -> str:

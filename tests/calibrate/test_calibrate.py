@@ -534,7 +534,7 @@ def test_a_damaged_cal_json_is_refused(small_files: Path, tmp_path: Path, damage
     assert "\n" not in str(caught.value)
     assert not any(word in str(caught.value) for word in PYTHON_WORDS), caught.value
     if damage == "temperature is zero":
-        assert "(temperatures.forecaster is 0, not above 0)" in str(caught.value)
+        assert "(temperatures.forecaster is 0, but must be above 0)" in str(caught.value)
 
 
 PYTHON_WORDS = ("Error", "NoneType", "object is not", "subscriptable", "argument", "'str'")

@@ -187,7 +187,7 @@ def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Pa
     target["ids"] = np.array([b"new/" + name for name in target["ids"]])
     write_features(tmp_path / "other.h5", target=target)
     done = covcal("evaluate", "other.h5", "-c", "l.json", cwd=tmp_path).require_success()
-    note = "note: other.h5 has none of the ids of the 60 rows to which l.json was fitted. "
+    note = "note: l.json was fitted to 60 labelled rows, but other.h5 has none of their ids. "
     assert note in done.err
 
 

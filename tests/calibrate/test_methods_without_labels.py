@@ -166,7 +166,7 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
         ),
         (
             {"temperatures": {"forecaster": 2.0, "aligned": 0.0, "discriminator": []}},
-            "temperatures.aligned is 0, not above 0",
+            "temperatures.aligned is 0, but must be above 0",
         ),
     ):
         document = tmp_path / "cal.json"

@@ -221,7 +221,7 @@ def test_a_record_that_cannot_be_true_is_not_believed(
     write_document(content, path, force=True)
     settings = CompareSettings(methods=("temp", "cot"), seeds=1)
     again = record_of(Run("near", recorded / "near.h5", 0), recorded / "covcal-compare", settings)
-    assert again.note.startswith("the run is repeated, because its record is not valid: ")
+    assert again.note.startswith("the run is repeated, because its stored record is not valid: ")
     assert json.loads(path.read_text("utf-8"))["metrics"] == whole["metrics"]
 
 
@@ -231,7 +231,9 @@ def test_a_repeated_run_is_told_once(recorded: Path) -> None:
     EDITS["no none"](content)
     write_document(content, path, force=True)
     again = covcal(*ASKED, cwd=recorded).require_success()
-    assert "near, seed 0: the run is repeated, because its record is not valid: " in again.err
+    assert (
+        "near, seed 0: the run is repeated, because its stored record is not valid: " in again.err
+    )
     assert "repeated" not in covcal(*ASKED, cwd=recorded).require_success().err
 
 

@@ -102,7 +102,7 @@ DAMAGED: dict[str, tuple[str, Any]] = {
     "certainty is 1.0, not between 0 and 1": ("certainty", 1.0),
     "splits are not among train, validation, test": ("splits", ["x"]),
     "curve is empty": ("curve", []),
-    "the shares of curve do not rise": ("curve", None),  # in reverse
+    "the shares in curve are not in ascending order": ("curve", None),  # in reverse
 }
 
 
@@ -379,7 +379,7 @@ def test_a_decision_by_another_score_is_refused(folder: Path) -> None:
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     write_document(replace(decision, score="margin"), folder / "decide.json", force=True)
     done = covcal("apply", "--decide", "decide.json", "-o", "p.csv", "-q", cwd=folder)
-    assert "ranks rows by margin, but this version does not know that score" in done.error_line()
+    assert "ranks rows by margin, but this version does not know this score" in done.error_line()
 
 
 def test_labels_of_ties_decide_on_all_rows_or_none(tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.ess_count(np.ones(50)),
         lambda: guards.ess_count(np.ones(49)),
-        "49.0 effective rows",
+        "size is 49.0 of",
     ),
     (
         lambda: guards.domain_overlap(0.25),
         lambda: guards.domain_overlap(0.05),
-        "0.050, chance gives 0.25",
+        "0.050 (chance gives 0.25",
     ),
     (
         lambda: guards.condition(999.0),
@@ -48,7 +48,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: not_at_limit(1.0, None),
         lambda: not_at_limit(1e-4, "lower"),
-        "0.0001 lies at its lower limit",
+        "0.0001 is at its lower limit",
     ),
     (
         lambda: guards.not_clamped(0.9, 0.9, ""),
@@ -70,7 +70,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
         lambda: guards.fall_in_confidence(0.0, 0.01, 0.4),
         "perhaps only the class frequencies changed",
     ),
-    (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "6.0 points either way"),
+    (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "by up to 6.0 points"),
     (
         lambda: guards.shift_within_classes(0.3),
         lambda: guards.shift_within_classes(0.2),
@@ -84,7 +84,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.enough_rows(0.12),
         lambda: guards.enough_rows(0.15),
-        "15.0 points either way (at most 12): give more target rows",
+        "by up to 15.0 points (at most 12): give more target rows",
     ),
     (
         lambda: enough_errors(20, 100),
@@ -114,12 +114,12 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
 ]
 # As near to its threshold as anyone can tell, and on the wrong side of it.
 CLOSE: list[tuple[Callable[[], Guard], str]] = [
-    (lambda: guards.precise(0.05503), "5.503 points either way (at most 5.5)"),
+    (lambda: guards.precise(0.05503), "by up to 5.503 points (at most 5.5)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
     (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing would give 20.0%"),
-    (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "49.99 effective"),
-    (lambda: guards.domain_overlap(0.09999), "0.09999, chance"),
+    (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "size is 49.99 of"),
+    (lambda: guards.domain_overlap(0.09999), "0.09999 (chance"),
     (lambda: guards.prior_rows(0.3334), "33.34%"),
 ]
 
@@ -129,9 +129,9 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     [
         (
             0.0132,
-            "the mean confidence falls by 1.32 points, within 2 standard errors of 0.66: perhaps",
+            "falls by 1.32 points, within 2 standard errors (each 0.66): perhaps",
         ),
-        (0.03, "the mean confidence falls by 3.00 points, more than 2 standard errors of 0.66"),
+        (0.03, "confidence falls by 3.00 points, more than 2 standard errors (each 0.66)"),
         (0.0, "the mean confidence rises by 0.00 points (standard error 0.66): perhaps"),
         (-0.02, "the mean confidence rises by 2.00 points (standard error 0.66): perhaps"),
     ],
@@ -299,7 +299,7 @@ def test_given_class_frequencies_leave_cot_alone_in_the_rule(
     used = estimates["cot" if trusted else "doc"]
     right = float(inputs.source_correct.mean())
     assert estimates.combined.accuracy == pytest.approx(right - 1.2 * (right - used.accuracy))
-    assert f"times the change by {used.name}" in estimates.combined.assumption
+    assert f"times as much as {used.name} says" in estimates.combined.assumption
 
 
 def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:

@@ -100,8 +100,8 @@ def test_the_command_line_says_it(turned: int, tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=(y + 1) % 4)
     done = covcal("extract", model, "s.npz", "t.npz", cwd=tmp_path).require_success()
     expected = (
-        "warning: the classifier gets 0.0 % of the source right, but would get 100 % with the "
-        "classes in another order: rows of class "
+        "warning: the classifier gets 0.0 % of the source right. With the classes in "
+        "another order, it would get 100 %: rows of class "
     )
     assert (expected in done.err) == bool(turned)
     assert done.err.count("another order") == turned  # never of the target, whose labels are unread

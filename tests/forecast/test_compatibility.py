@@ -84,7 +84,7 @@ class TestPreprocessing:
     def test_another_is_refused_or_allowed(self, folder: Path, command: str) -> None:
         for name, (_, words) in OTHERS.items():
             line = use(command, folder, file=name).error_line()
-            assert line.startswith(f"{name} has other preprocessing than cal.json")
+            assert line.startswith(f"{name} and cal.json have different preprocessing")
             assert words in line
             assert ALLOW in line
         use(command, folder, ALLOW, file="scale.h5").require_success()

@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     ),
     "unfinished": (
         attribute("complete", 0),
-        " is not complete: run again the step that made it",
+        " is not complete: run the command that made it again",
     ),
 }
 

@@ -77,8 +77,8 @@ def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) ->
     [
         ("rows", 3, 5, "or a row twice"),
         ("rows", 3, 1000, "the target does not have"),
-        ("inclusion", 0, 0.0, "an inclusion probability that is not above 0"),
-        ("inclusion", 0, np.nan, "an inclusion probability that is not above 0"),
+        ("inclusion", 0, 0.0, "an inclusion probability that is not between 0 and 1"),
+        ("inclusion", 0, np.nan, "an inclusion probability that is not between 0 and 1"),
         ("batch", 0, 2, "a batch that does not exist"),
         ("batch", 0, 1, "lack rows of a batch"),
         ("stratum", 0, 1, "lack rows of a batch"),

@@ -278,7 +278,7 @@ def test_a_sheet_of_another_population(picked: Path, tmp_path: Path) -> None:
     other = replace(sheet, batch=replace(sheet.batch, population=sheet.batch.population + 1))
     (tmp_path / "x.csv").write_text(sheet_text(other), encoding="utf-8")
     with pytest.raises(
-        CovcalError, match=r"was picked before other batches were labelled \(261 rows"
+        CovcalError, match=r"older than other labelled batches\. It was picked from 261 rows"
     ):
         put_in(picked, tmp_path / "x.csv")
 

@@ -263,7 +263,10 @@ REFUSALS: dict[str, tuple[Callable[[Path], Path], str]] = {
         "e.json is not JSON",
     ),
     "no tasks": (lambda folder: write_json(folder / "e.json", []), "e.json holds no tasks"),
-    "an object": (lambda folder: write_json(folder / "e.json", {}), "holds no list of tasks"),
+    "an object": (
+        lambda folder: write_json(folder / "e.json", {}),
+        "does not hold a list of tasks",
+    ),
     "numbers": (lambda folder: write_json(folder / "e.json", [1, 2]), "which is not a task"),
     "other tasks": (
         lambda folder: write_json(folder / "e.json", [{"data": {"text": "a"}}]),

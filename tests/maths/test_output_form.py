@@ -173,10 +173,13 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
             "negated percentages",
             "above 0 and every row sums to about -100, as negated probabilities do",
         ),
-        ("complements", "to about 2, as 1 - p does for the probabilities p of 3 classes"),
-        ("complements of votes", "about 40, as 20 - p does for the probabilities p of 3 classes"),
-        ("rounded -log p", "the sum of exp(-value) is 1, as for -log p of probabilities p"),
-        ("ranks from 0", "every row holds the ranks 0 to 2, which say nothing about confidence"),
+        ("complements", "to about 2, like 1 - p for the probabilities p of 3 classes"),
+        ("complements of votes", "about 40, like 20 - p for the probabilities p of 3 classes"),
+        (
+            "rounded -log p",
+            "the sum of exp(-value) is 1, so the values seem to be -log p of probabilities p",
+        ),
+        ("ranks from 0", "every row holds the ranks 0 to 2, which do not tell the confidence"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
         ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
     ],
@@ -231,7 +234,7 @@ class TestDoubts:
     def test_the_softmax_of_probabilities_is_noticed(self, k: int) -> None:
         once = softmax(4 * logits(k), axis=1)
         (doubt,) = seen(softmax(once, axis=1), 64).doubts()
-        assert doubt.endswith("check that softmax was not applied twice")
+        assert doubt.endswith("check the model's last layers")
         assert not seen(once, 64).doubts()
         assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
 

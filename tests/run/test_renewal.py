@@ -492,7 +492,7 @@ def named_code(folder: Path) -> str:
     content = json.loads((folder / "out" / "run.json").read_text())
     content["given"]["model"]["name"] = "os:getcwd"
     write_document(content, folder / "out" / "run.json", force=True)
-    return "out would run os:getcwd, which is code: if you trust it, pass --trust-model"
+    return "out uses os:getcwd, which can run any code: if you trust it, pass --trust-model"
 
 
 def other_classes(folder: Path) -> str:
