@@ -178,8 +178,8 @@ class Join:
         for row, found in zip(rows, run["id"], strict=True):
             if domain.data.ids[row] != found:
                 raise CovcalError(
-                    f"{domain.data.path}: row {row} is {domain.data.ids[row]} here and {found} for "
-                    "a worker: give every node the same data"
+                    f"{domain.data.path}: row {row} is {domain.data.ids[row]} on this machine, "
+                    f"but {found} on a worker: give every node the same data"
                 )
         read = run["reason"] == ""
         arrays = {array: run[array][read] for array in spool.widths}

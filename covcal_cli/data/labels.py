@@ -189,7 +189,7 @@ class RowLabels:
         if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
                 f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number or "
-                "name per row (not a one-hot vector)"
+                "name per row (for one-hot rows, the argmax)"
             )
         if several := next((text for text in labels if text.startswith('["')), None):
             raise self._error(

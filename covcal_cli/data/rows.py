@@ -349,7 +349,7 @@ class RowFacts:
         if shape not in ((self._n,), (self._n, 1)):
             remedy = f"give one {name} per row"
             if len(shape) > 1 and name.lower() in LABEL_NAMES:
-                remedy = "give one class number per row (not a one-hot vector)"
+                remedy = "give one class number per row (for one-hot rows, the argmax)"
                 if shape[0] == self._n and not self._is_one_hot(name):
                     remedy = "if rows have several labels, pass --multilabel to covcal extract"
             raise self._store.error(
@@ -520,7 +520,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
     repeated = {row_id: count for row_id, count in counts.items() if count > 1}
     if repeated:
         row_id, count = next(iter(repeated.items()))
-        more = f"({len(repeated) - 1} more ids occur several times)" if len(repeated) > 1 else ""
+        more = f" ({len(repeated) - 1} more ids occur several times)" if len(repeated) > 1 else ""
         notes.append(
             f"{path}: {count} rows have the id {row_id!r}{more}. Joining results by id would "
             "repeat such rows"

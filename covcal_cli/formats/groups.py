@@ -49,7 +49,7 @@ def column_groups(
         values = np.union1d(values, target.column(column, block))
         if len(values) > MAX_GROUPS:
             raise CovcalError(
-                f"{target.path}: column {column} has more than {MAX_GROUPS} different values: "
+                f"{target.path}: column {column!r} has more than {MAX_GROUPS} different values: "
                 "group by another column"
             )
     return ColumnGroups(target, column, values)
@@ -77,7 +77,7 @@ def joined_groups(
         values = np.union1d(values, entry.values)
     if len(values) > MAX_GROUPS:
         raise CovcalError(
-            f"column {column} has more than {MAX_GROUPS} different values in all files together: "
+            f"column {column!r} has more than {MAX_GROUPS} different values in all files together: "
             "group by another column"
         )
     return [replace(entry, values=values) for entry in groups]

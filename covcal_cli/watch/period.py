@@ -314,7 +314,7 @@ class Period(Document):
         text = f"{promise.verdict}: {text}; the limit is {100 * accepted.error:g} %"
         if promise.verdict == "not known":
             number = "over 10,000" if promise.needed is None else f"about {promise.needed:,}"
-            where = "from several periods" if (promise.needed or 10_000) > accepted.rows else ""
+            where = " from several periods" if (promise.needed or 10_000) > accepted.rows else ""
             text += f". To decide, label {number} more accepted rows{where}"
         return text
 

@@ -65,7 +65,7 @@ def prometheus(period: Json) -> Iterator[str]:
         "rows": ("Rows of the period.", [({}, measured["rows"])]),
         "confidence_ratio": ("Mean calibrated confidence.", [({}, measured["confidence"])]),
         "accuracy_ratio": (
-            "Accuracy by labels, or estimated, with its interval.",
+            "Accuracy, measured or estimated, with its interval.",
             [({"bound": name}, accuracy[key]) for name, key in bounds.items() if accuracy],
         ),
         "gap_ratio": (
@@ -84,7 +84,7 @@ def prometheus(period: Json) -> Iterator[str]:
             [({}, threshold)],
         ),
         "metric_ratio": (
-            "A metric of a class by labels, or estimated, with its interval.",
+            "A metric of a class, measured or estimated, with its interval.",
             [
                 ({"metric": metric["metric"], "class": metric["class"] or "", "bound": name}, value)
                 for metric in measured["metrics"]

@@ -166,8 +166,8 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     command = ("-m", "covcal_cli")
     text, bare, peak = measured(__file__, "--bare", features, TEMPERATURE)
     print(f"{rows} x {classes} float32 logits, {features.stat().st_size / 2**20:.0f} MiB")
-    print("ratio: time / time of a bare pass with one softmax")
-    print("like: time / time of a bare pass with as many softmaxes")
+    print("ratio: time divided by the time of reading the file with one softmax")
+    print("like: time divided by the time of reading the file with the same number of softmaxes")
     print(f"{'':24}{'CPU s':>9}{'peak MB':>10}{'ratio':>8}{'like':>8}")
 
     def show(name: str, seconds: float, peak: float, like: float) -> None:
@@ -188,7 +188,7 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
     _, seconds, peak = measured(*command, "evaluate", "-q", features, "-c", document, "-o", metrics)
     show("evaluate -c, 2 judged", seconds, peak, bare_twice)
     ece = json.loads(metrics.read_text())["metrics"]["temp"]["ece"]
-    print(f"ECE {ece:.6f} by evaluate, {float(json.loads(text)[0]):.6f} by the bare pass")
+    print(f"ECE: evaluate {ece:.6f}, bare pass {float(json.loads(text)[0]):.6f}")
 
 
 def compare_packages(folder: Path, rows: int, classes: int) -> None:

@@ -210,7 +210,7 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
     classifier = opened.prove({wanted.name: blocks[0]})
     seconds = [[processor_seconds(run) for run in (decode, infer, together)] for _ in range(rounds)]
     if not np.allclose(np.concatenate(found), np.concatenate(expected), atol=1e-4):
-        raise SystemExit(f"{case.name}: the pipeline and the bare stages have different logits")
+        raise SystemExit(f"{case.name}: the pipeline and its single stages give different logits")
     decoding, running, both = np.min(seconds, axis=0)
     ratio = float(both / (decoding + running))
     print(f"{case.name:8}{decoding:10.3f}{running:10.3f}{both:12.3f}{ratio:8.2f}")

@@ -419,7 +419,7 @@ def summary(scores: Iterable[Scores]) -> str:
         both = (means[shown] + means[5 + shown]) / 2
         fl, fl_iw = ([f"{value:6.2f}" for value in part] for part in (means[:5], means[5:]))
         overall.append((both, f"{both:5.2f} | {' '.join(fl)} | {' '.join(fl_iw)} | {recipe}"))
-    lines.append("\nmean over families: both methods | fl+temp, columns as above | fl+iw+temp")
+    lines.append("\nmean over families: both methods | fl+temp, same columns | fl+iw+temp")
     return "\n".join(lines + [line for _, line in sorted(overall)])
 
 

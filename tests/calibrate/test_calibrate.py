@@ -258,7 +258,7 @@ def test_clipped_weights_are_warned_about(tmp_path: Path, max_weight: float) -> 
     assert found.weights is not None
     assert found.max_weight == max_weight
     assert found.weights["clipped_share"] > 0.01
-    assert any("have the maximum U" in text for text in found.warnings)
+    assert any("were cut at the limit U" in text for text in found.warnings)
 
 
 def test_no_shift_is_a_note_and_not_a_warning(tmp_path: Path) -> None:

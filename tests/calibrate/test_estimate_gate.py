@@ -186,4 +186,4 @@ def test_two_classes_need_a_name_and_too_few_rows_have_no_number(tmp_path: Path)
     write_features(path, source=source, target=target, class_names=["ok", "fraud"])
     assert "too few rows" in covcal("estimate", path, "--metrics", "precision").out
     out = covcal("estimate", path, "--fail-below", "precision:fraud=0.5").error_line()
-    assert "precision:fraud has no number" in out
+    assert "precision:fraud cannot be estimated" in out

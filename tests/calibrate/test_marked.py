@@ -49,7 +49,7 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     """The summary says accuracy and ECE, a note what every batch changed, cal.json the design."""
     done = covcal("calibrate", path, "-o", tmp_path / "cal.json").require_success()
     notes = [line for line in done.err.splitlines() if "batch" in line]
-    assert ["30 in all" in notes[0], "70 in all" in notes[1]] == [True, True]
+    assert ["(30 labels)" in notes[0], "(70 labels)" in notes[1]] == [True, True]
     assert "without labels" in notes[0]
     content: dict[str, Any] = json.loads((tmp_path / "cal.json").read_text())
     assert (content["method"], content["method_used"]) == ("auto", "labelled")

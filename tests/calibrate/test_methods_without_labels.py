@@ -156,7 +156,7 @@ def test_a_blend_never_sharpens(tmp_path: Path) -> None:
     assert found.forecaster_temperature == alone.forecaster_temperature > 1
     assert found.aligned_temperature == 1
     (note,) = (note for note in found.notes if "so T is 1" in note)
-    assert note.startswith("on the logits of adapt: a mean confidence of ")
+    assert note.startswith("on the logits of adapt: the estimated accuracy of ")
     for damage, words in (
         ({"class_offsets": [0.0] * 5}, "class_offsets of a blend"),
         ({"forecaster": "aligned"}, "temperatures.aligned is 1.0 but forecaster is aligned"),

@@ -44,7 +44,7 @@ def test_an_npz_whose_arrays_are_nearly_all_air(
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("id.npy", header.getvalue() + bytes(1000))
     with pytest.raises(
-        CovcalError, match=r"bomb.npz: id would take [\d.]+ GB, but the file has only \d+ bytes"
+        CovcalError, match=r"bomb.npz: id needs [\d.]+ GB, but the file has only \d+ bytes"
     ):
         NpzStore(tmp_path / "bomb.npz")
 

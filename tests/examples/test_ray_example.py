@@ -170,7 +170,9 @@ def test_a_worker_with_other_data_is_an_error(data: Path, tmp_path: Path) -> Non
             ids = np.array([f"{known}x" for known in block["id"]], dtype=object)
             yield {**block, "id": ids}
 
-    with pytest.raises(CovcalError, match=r"png here and .*pngx for a worker: give every node"):
+    with pytest.raises(
+        CovcalError, match=r"png on this machine, but .*pngx on a worker: give every node"
+    ):
         run(data, tmp_path / "ray.h5", elsewhere)
     assert not (tmp_path / "ray.h5").exists()
 

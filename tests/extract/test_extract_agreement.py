@@ -258,7 +258,9 @@ def test_a_later_single_column_is_of_its_class(
 ) -> None:
     save("csv", tmp_path, "t", {f"logit_{name}": LOGITS[:, 0]})
     if place is None:
-        with pytest.raises(CovcalError, match=r"has Ham, which .*cal\.json\): rename"):
+        with pytest.raises(
+            CovcalError, match=r"has Ham, which .*cal\.json does not name\): rename"
+        ):
             later(tmp_path / "t.csv", ("ham", "spam"))
     else:
         found = logits(later(tmp_path / "t.csv", ("ham", "spam")))
@@ -277,5 +279,5 @@ def test_sets_of_other_labels_are_refused(tmp_path: Path) -> None:
     rows = [dict(zip(("cat", "dog", "fox"), (1, 0, 1), strict=True))] * N
     write_json_lines(tmp_path / "t.jsonl", {"labels": rows})
     sets = LabelSets(open_store(tmp_path / "t.jsonl"), N)
-    with pytest.raises(CovcalError, match="labels for cat, dog, fox, but the outputs are cat, dog"):
+    with pytest.raises(CovcalError, match="the true labels are cat, dog, fox, but the outputs"):
         sets.indices(named_classes(ANIMALS))

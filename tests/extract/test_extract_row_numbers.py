@@ -43,7 +43,7 @@ def test_a_row_number_too_many_is_named(kind: str, values: list[int], tmp_path: 
 def test_beside_an_id_it_becomes_a_group(tmp_path: Path) -> None:
     names = [f"r{row}" for row in range(N)]
     line = extract(tmp_path, both("csv", tmp_path, id=names, customer_no=COUNT)).error_line()
-    assert line.endswith(": rename it to group_customer_no")
+    assert line.endswith(", so rename it to group_customer_no")
     done = extract(tmp_path, both("csv", tmp_path, id=names, group_customer_no=COUNT))
     done.require_success()
     np.testing.assert_allclose(dataset(tmp_path, "source/logits"), X["source"], rtol=1e-6)

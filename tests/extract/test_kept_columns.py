@@ -41,7 +41,7 @@ def test_texts_of_a_table_of_outputs_are_kept(suffix: str, tmp_path: Path) -> No
     reviews = [*REVIEWS[1:], "é" * 50_000]
     path = table(tmp_path / f"rows{suffix}", reviews)
     run = covcal("extract", "--logits", path, path, cwd=tmp_path).require_success()
-    assert f"{path}: 1 of {N} texts in review are cut to 4096 bytes" in run.err
+    assert f"{path}: the texts of review are cut to 4096 bytes in 1 of {N} rows" in run.err
     with FeatureFile(tmp_path / "features.h5") as file:
         target = file.require_target()
         texts = [text.decode() for text in target.column("review", target.rows("all")).tolist()]

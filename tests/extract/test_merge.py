@@ -186,7 +186,7 @@ def drop_row_count(file: h5py.File) -> None:
         (change("features_tensor", "other"), r"differ in their features_tensor \(phi and other\)"),
         (change("tail", "softmax"), r"differ in their tail \(none and softmax\)"),
         (change("target_rows", "sample 9"), r"differ in their choice of target rows"),
-        (rename_class, r"have different classes \(0, 1, 2 and 0, 1, 9\)"),
+        (rename_class, r"differ in their classes \(0, 1, 2 and 0, 1, 9\)"),
         (nudge_weight, r"differ in the weight of the last layer"),
         (drop_row_count, r"differ in their number of source rows \(103 and 999\)"),
     ],

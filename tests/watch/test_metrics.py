@@ -169,7 +169,7 @@ class TestGates:
             folder / "few.h5", source=clusters_domain("source", sizes=SIZES), target=only
         )
         few = command("watch", "few.h5", "--fail-below", "recall:class 1=0.2", cwd=folder)
-        assert "skipped on few: recall:class 1 has no number" in few.require_success().out
+        assert "skipped on few: recall:class 1 cannot be estimated" in few.require_success().out
 
     def test_other_costs_replace_the_cost_of_a_known_period(self, folder: Path) -> None:
         history = folder / "h.jsonl"

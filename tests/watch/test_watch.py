@@ -219,7 +219,7 @@ class TestVerdicts:
             alone(folder / f"few{number}.h5", rows)
         (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
         assert warning == (
-            "it is not known whether the confidence is right on 3 of 3 periods (few0 to few2): "
+            "it is not known whether the confidence is right in 3 of 3 periods (few0 to few2): "
             "label some rows: covcal pick few2.h5 -n 50"
         )
 

@@ -84,7 +84,7 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
             f"{text}, where it gives {shapes or 'no tensor'} instead of one result per row"
         )
     if failures:
-        more = f"(and not on {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
+        more = f" (and not on {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on inputs of {failures[0]}{more}: {remedy}")
     what = "the shape of the input cannot be seen from the first layer"
     if needed > 1:

@@ -304,8 +304,8 @@ def _require_finite(
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):
         raise CovcalError(
-            f"--scale, --mean and --std give pixels up to {largest:g}, which the model's {dtype} "
-            "cannot hold: give the values of training"
+            f"--scale, --mean and --std give pixels up to {largest:.2g}, which the model's "
+            f"{dtype} cannot hold: give the values of training"
         )
     if 255 * scale < float(limits.tiny):
         raise CovcalError(f"--scale {scale:.2g} makes all pixels 0: give the scale of training")

@@ -379,7 +379,7 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"there are more than {_MOST_COLUMNS} columns up to {self._here}: use the same "
+                f"there are more than {_MOST_COLUMNS:,} columns up to {self._here}: use the same "
                 "names in every line, and put many values into one list"
             )
 

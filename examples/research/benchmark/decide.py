@@ -201,8 +201,9 @@ def print_peers(table: Float64s) -> Float64s:
         if place < len(COLUMNS) - N_SETS:
             accepting = second[first > 0].mean() if (first > 0).any() else 0.0
             print(
-                f"{name} accepts {first.mean():.3f}; broken promises {second.mean():.3f}, and "
-                f"{accepting:.3f} where it accepts rows"
+                f"{name}: {first.mean():.3f} of the rows are accepted. Promises are broken in "
+                f"{second.mean():.3f} of the draws, or in {accepting:.3f} of the draws that "
+                "accept rows"
             )
         else:
             print_sets(f"{name} ({len(first)} files)", first, second)
@@ -212,9 +213,10 @@ def print_peers(table: Float64s) -> Float64s:
 def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
     """Print the coverage of sets, and their size as a share of K."""
     print(
-        f"sets, {name}: coverage {covered.mean():.3f}, mean gap "
-        f"{np.abs(covered - COVERAGE).mean():.3f}, below 85 % {(covered < 0.85).mean():.3f}, "
-        f"share of classes {sizes.mean():.3f}"
+        f"sets, {name}: coverage {covered.mean():.3f}, mean distance from the goal "
+        f"{np.abs(covered - COVERAGE).mean():.3f}, coverage below 85 % on "
+        f"{(covered < 0.85).mean():.3f} of the files, mean size as a share of the classes "
+        f"{sizes.mean():.3f}"
     )
 
 
@@ -226,7 +228,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
     parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
-    parser.add_argument("--these-rows", action="store_true", help="promises about these rows")
+    parser.add_argument(
+        "--these-rows", action="store_true", help="make promises only about the rows of the file"
+    )
     parser.add_argument("--peers", action="store_true", help="needs mapie and torchcp")
     options = parser.parse_args()
     paths = sorted(path for folder in options.folders for path in folder.glob("*.h5"))
@@ -251,16 +255,19 @@ def main() -> None:
         print(f"error {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
         for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
             print(
-                f"  {name} accepts {share:.3f} ({share / mean[0]:.2f} of these rows); error above "
-                f"the limit {broken:.3f}, above twice the limit {double:.3f}"
+                f"  {name}: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} of the "
+                f"possible rows). The error is above the limit on {broken:.3f} of the files, and "
+                f"above twice the limit on {double:.3f}"
             )
         families = np.array([path.stem.partition("-")[0] for path in paths])
         for place, labels in enumerate(options.labels):
             accepted, broken = of_error[:, 7 + 2 * place], of_error[:, 8 + 2 * place]
+            worst_family = max(broken[families == name].mean() for name in families)
             print(
-                f"  {labels} labels accept {accepted.mean():.3f} ({accepted.mean() / mean[0]:.2f});"
-                f" broken promises {broken.mean():.4f}, worst shift {broken.max():.2f}, worst "
-                f"family {max(broken[families == name].mean() for name in families):.3f}"
+                f"  {labels} labels: {accepted.mean():.3f} of the rows are accepted "
+                f"({accepted.mean() / mean[0]:.2f} of the possible rows). Broken promises: "
+                f"{broken.mean():.4f} on average, {broken.max():.2f} on the worst shift, "
+                f"{worst_family:.3f} in the worst family"
             )
         offers = of_error[:, -3:]
         for name, chances in (("probably", (LIKELY, 1.1)), ("perhaps", (0.01, LIKELY))):
@@ -269,8 +276,9 @@ def main() -> None:
             ].T
             if len(labels):
                 print(
-                    f"  suggested as {name} enough on {len(labels)} of {len(table)} files: median "
-                    f"{np.median(labels):.0f} labels, enough in {promised.mean():.3f} of draws"
+                    f'  "{name} needs N labels" is said for {len(labels)} of {len(table)} '
+                    f"files: median {np.median(labels):.0f} labels. They are enough in "
+                    f"{promised.mean():.3f} of the draws"
                 )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):
         print_sets(name, table[:, place], table[:, place + 1])

@@ -129,7 +129,9 @@ def cases(
             continue
         for file in family.files:
             if not (data / file).is_file():
-                raise MissingDataError(f"{data / file} is missing: see the README of the benchmark")
+                raise MissingDataError(
+                    f"{data / file} is missing: the README of the benchmark says where to get it"
+                )
         for needed in family.packages:
             require_package(needed, name)
         for shift in family.extracted:

@@ -14,11 +14,11 @@ from covcal_cli.report.tables import Table
 # auto should warn if its ECE minus the ECE of the better baseline is above this number.
 TOLERANCE = 0.03
 CAPTION = (
-    "Mean ECE in percent. *ratio*: the mean of auto divided by the better mean of none and temp. "
-    "Then come the mean error of the estimate, the share of ranges that contain the true accuracy, "
-    "and the mean width of the ranges in points. The last two columns are the share of shifts with "
-    "a warning: among shifts where auto is within 3 points of the better of none and temp, and "
-    "among all other shifts."
+    "Mean ECE in percent. *ratio* is the mean of auto divided by the better mean of none and "
+    "temp. The next columns are the mean error of the estimate, the share of ranges that contain "
+    "the true accuracy, and the mean width of the ranges in points. The last two columns are the "
+    "share of shifts with a warning. The first of them counts shifts where auto is within 3 "
+    "points of the better of none and temp. The second counts all other shifts."
 )
 
 

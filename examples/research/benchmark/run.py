@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="run only this half: settings are chosen on choose, and judged by one run of test; "
-        "seen-once judged the second rule; seen has U-M, M-U, M-M, M-S and S-M",
+        help="run only this half. On choose, settings are chosen; on test, they are tested once. "
+        "seen-once tested the second rule; seen has U-M, M-U, M-M, M-S and S-M",
     )
     add("--without-adapt", action="store_true", help="measure files without covcal adapt")
     add(
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=ALL,
         default=list(ALL),
         metavar="METHOD",
-        help="methods beside none and temp; default: all. The tables need auto",
+        help="methods besides none and temp; default: all. The tables need auto",
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:

@@ -180,13 +180,15 @@ def measure(case: Case, data: Path, folder: Path, *, own: bool) -> tuple[int, Er
             kind, sides = second_sides(FAMILIES[case.family].makers(data)[case.shift])
             for domain, side in ((problem.validation.source, sides[0]), (target, sides[1])):
                 if not np.array_equal(read_labels(domain, domain.rows("all")), side.labels):
-                    raise ValueError(f"{file.path} has other rows than the maker of {case.shift}")
+                    raise ValueError(
+                        f"{file.path} and the data of {case.shift} have different rows"
+                    )
             logits = sides[0].logits[problem.validation.rows], sides[1].logits[rows]
             accuracies = estimates_of(problem.inputs, *logits)
         truth = float((target.logits(rows).argmax(axis=1) == read_labels(target, rows)).mean())
         errors = {name: 100 * abs(value - truth) for name, value in accuracies.items()}
         text = ", ".join(f"{name} {value:.1f}" for name, value in errors.items())
-        print(f"{case.shift} beside {kind}: {text}", file=sys.stderr, flush=True)
+        print(f"{case.shift} with the second model {kind}: {text}", file=sys.stderr, flush=True)
         return target.n_classes, errors
 
 
@@ -202,7 +204,7 @@ def gain(errors: dict[str, list[Errors]], method: str) -> str:
     mean = sum(map(sum, gains.values())) / n
     spread = sum((sum(values) - len(values) * mean) ** 2 for values in gains.values())
     error = math.sqrt(families / max(1, families - 1) * spread) / n
-    return f"{method}: gain {mean:.2f} points, standard error {error:.2f} over {families} families"
+    return f"{method}: gain {mean:.2f} points (standard error {error:.2f}, {families} families)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,10 +20,10 @@ _CAPTION_OF_ECE = (
     "ECE (15 bins) on the target's test rows, in percent. A shift's number is the mean over its "
     "seeds, and every shift has the same weight. **Bold**: the lowest mean of a single method. "
     "Rank: 1 is best. Regret: how many points the ECE is above the ECE of the best single method "
-    "of each shift. Nobody knows this method without labels. "
-    f"{', '.join(f'> {100 * by:.0f}' for by in HARMS)}: number of shifts where a method is worse "
-    "than the better of none and temp by more than that many points. The two rows in italics use "
-    "target labels: no method without labels can be expected to do better."
+    "of each shift. Without labels, nobody knows this method. The columns "
+    f"{', '.join(f'> {100 * by:.0f}' for by in HARMS)} count shifts where a method is worse "
+    "than the better of none and temp by more than this number of points. The two rows in italics "
+    "use target labels, so methods without labels can hardly be better."
 )
 
 
@@ -61,10 +61,10 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield _CAPTION_OF_ECE
         yield markdown(_methods(half))
         yield f"### Every metric: {half.title}"
-        yield "Means over the shifts where the metric has a value; not in percent."
+        yield "Means over the shifts where the metric has a value. The values are not in percent."
         yield markdown(_metrics(half.comparison))
         yield f"### Families: {half.title}"
-        yield f"Mean ECE in percent. Regret and harmed shifts are those of {AUTO}."
+        yield f"Mean ECE in percent. Regret and the number of harmed shifts are those of {AUTO}."
         yield markdown(_families([*own, half]))
         yield f"### Harm of {AUTO}: {half.title}"
         yield _harm(half)
@@ -72,8 +72,8 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
         yield (
             "Mean error in points, share of shifts whose range contains the true accuracy, and "
             "mean width of the range. The estimate reads the target's training and validation "
-            "rows, without labels. The accuracy measured on test rows has noise of its own, which "
-            "the range does not include."
+            "rows, without labels. The accuracy on test rows is noisy too, and the range does not "
+            "include this noise."
         )
         yield markdown(_intervals([*own, half]))
         yield f"### Shift by shift: {half.title}"

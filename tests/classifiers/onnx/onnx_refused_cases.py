@@ -152,9 +152,8 @@ REFUSED: dict[str, Refused] = {
             constants={"w6": W6},
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("state", FLOAT, [2, "batch", D_IN])),
         ),
-        r"has 2 inputs \(x \[\?, 6\], state \[2, \?, 6\]\), but state does not have one "
-        r"row per example: "
-        r"export the model without it, or .* --logits",
+        r"has inputs that do not have one row per example: state \(all inputs: x \[\?, 6\], state "
+        r"\[2, \?, 6\]\)\. Export the model without such inputs, or .* --logits",
     ),
     "a parameter": Refused(
         Graph(
@@ -216,7 +215,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        "gives one number per row, from -.* to .*, covcal cannot know what this number means",
+        r"gives one number per row, from -.* to .*\. covcal cannot know what this number means",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(

@@ -140,7 +140,7 @@ def test_what_is_given_wins() -> None:
             {"resize": Resize("letterbox", fill=(1, 2))},
             COLOR,
             F4,
-            "a border of 2 numbers but RGB has 3 channels",
+            "has 2 numbers for the border, but RGB has 3 channels",
         ),
         ({"color": "RGB"}, GREY, F4, "--color RGB does not fit"),
         ({"layout": "NHW"}, GREY, F4, "--layout NHW does not fit .* has 4 axes"),

@@ -70,7 +70,7 @@ def test_apply_beside_a_bare_pass(
         assert 20 < peak < 400
         assert ratio == took / 2
         assert like == took / (4 if "2" in name else 2)
-    ece = re.fullmatch(r"ECE (\S+) by evaluate, (\S+) by the bare pass", last)
+    ece = re.fullmatch(r"ECE: evaluate (\S+), bare pass (\S+)", last)
     assert ece is not None
     assert abs(float(ece[1]) - float(ece[2])) <= 2e-6
 

@@ -73,7 +73,7 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
             outputs = [place / f"{one.path.stem}-seed{seed}.h5" for seed in range(request.seeds)]
             seconds = adapt_in_one_batch(one.path, outputs, settings.adapt)
             if seconds is not None:
-                tell(f"{name}: all seeds adapted in one batch ({seconds:.0f} s)")
+                tell(f"{name}: adapted all seeds in one batch ({seconds:.0f} s)")
     runs = [
         Run(name, one.path, seed)
         for name, one in prepared.items()

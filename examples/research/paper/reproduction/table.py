@@ -27,9 +27,9 @@ def markdown(
     parts = [
         f"### Calibration error ({run})",
         "ECE / over-confident ECE on the target's test rows in percent, 15 bins; mean ± sample "
-        "standard deviation over seeds (none and temp involve no chance). **Bold** is the lowest "
-        "ECE of a row, and <u>underlined</u> the second lowest. The row below each shift has the "
-        "paper's numbers, as far as our sources have them.",
+        "standard deviation over seeds (none and temp do not depend on the seed). **Bold** is the "
+        "lowest ECE of a row, and <u>underlined</u> the second lowest. The row below each shift "
+        "has the paper's numbers, as far as our sources have them.",
         drawn(_errors(found, prepared)),
         "\n".join(_notes(found, prepared)),
     ]
