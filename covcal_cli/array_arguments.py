@@ -99,20 +99,22 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
-        scaled = "" if form in ("probabilities", "clipped") else "divide each row by its sum, and "
-        lowest = evidence.lowest
-        added = f"subtract {lowest:g} from each, " if lowest > 0 else ""
-        added = f"add {-lowest:g} to each, " if lowest < 0 else added
-        raise ArgumentError(f"{name}: {fact}: {added}{scaled}give np.log of them")
+        steps = [f"add {-evidence.lowest:g} to each value"] if evidence.lowest else []
+        if form not in ("probabilities", "clipped"):
+            steps.append("divide each row by its sum")
+        remedy = ", ".join([*steps, "give np.log of the values"])
+        raise ArgumentError(f"{name} must be logits, but {fact}: {remedy}")
     if form == "reversed":
         is_scaled = evidence.reversal in ("negated", "complements")
-        then = ", divide each row by its sum, and give np.log of them" if is_scaled else ""
-        raise ArgumentError(f"{name}: {fact}: {evidence.remedy}{then}")
+        remedy = evidence.remedy
+        if is_scaled:
+            remedy += ", divide each row by its sum, give np.log of the values"
+        raise ArgumentError(f"{name} must be logits, but {fact}: {remedy}")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct this row. If "
-            "the values are probabilities, give np.log of them"
+            f"{name}: {fact}, but row {row} sums to {total:.6g}: correct this row. If the values "
+            "are probabilities, give np.log of the values"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(

@@ -434,7 +434,7 @@ class TestCalibrator:
             ValueError, match="logits have 4 classes, but the Calibrator was fitted to 3"
         ):
             fitted.predict_proba(np.zeros((2, 4)))
-        with pytest.raises(ValueError, match=r"as probabilities do: give np\.log of them"):
+        with pytest.raises(ValueError, match=r"as probabilities do: give np\.log of the values"):
             fitted.predict_proba(softmax(np.eye(1, 3), axis=1))
         assert fitted.predict_proba([[0, 0, 2]]).argmax() == 2
         binary = covcal.Calibrator("temp").fit(*arrays(k=2))
@@ -512,7 +512,7 @@ class TestOutputForms:
     @pytest.mark.parametrize(
         ("kind", "remedy"),
         [
-            ("negated", "multiply every value by -1, divide each row by its sum, and give np.log"),
+            ("negated", "multiply every value by -1, divide each row by its sum, give np.log"),
             ("complements", "subtract every value from 1, divide each row by its sum, and give"),
             ("-log p", "-log p of probabilities p: multiply every value by -1"),
             ("ranks", "ranks 1 to 5, which .*: give the scores from which the ranks were made"),

@@ -152,7 +152,8 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
         failed = [guard.name for guard in problem.cot.guards if not guard.passed]
         if name == trusting:
             checks = f"failed: {', '.join(failed)}" if failed else "passed"
-            return f"{'chosen' if chosen else _NOT_CHOSEN}: COT's checks {checks}"
+            choice = "chosen" if chosen else _NOT_CHOSEN
+            return f"{choice}: COT's checks {checks}"
         if name == cautious:
             return "chosen: COT is not trusted here" if chosen else _NOT_CHOSEN
     if fit.weights is not None:

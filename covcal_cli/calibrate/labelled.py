@@ -206,7 +206,7 @@ def agreement_with_labels(
     )
     if not passed:
         text += ". The estimate is outside this interval, so it gets less weight"
-        text += ": label more rows" if unlabelled else ", because all rows have labels"
+        text += ": label more rows" if unlabelled else ""
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
 

@@ -32,7 +32,7 @@ _LOGARITHMS = (
 )
 _NO_HEAD = (
     "every row of the last linear layer sums to 1, so the layer gives probabilities, not logits. "
-    "covcal keeps the layer's inputs as features, but not its weights"
+    "covcal keeps the inputs of this layer as features, but leaves out the weights"
 )
 
 

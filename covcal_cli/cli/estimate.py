@@ -261,8 +261,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
             means = [entry for entry in of_all if entry.metric not in (ACCURACY, COST)]
             if means:
                 legend.append(
-                    f'The rows "{ALL_CLASSES}" hold the mean of the classes, except for accuracy '
-                    "and cost."
+                    f'The rows "{ALL_CLASSES}" show the mean of all classes, but the accuracy and '
+                    "the cost of all rows."
                 )
             grouped = any(entry.group is not None for entry in of_all)
             if means and grouped and all(entry.group is None for entry in means):
@@ -270,7 +270,9 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                     "Without labels, a group has no such mean: its range would be too narrow."
                 )
             if is_short and len(estimation.classes) > MOST_CLASSES:
-                legend.append(f"The {MOST_CLASSES} lowest classes are shown; -v shows all.")
+                legend.append(
+                    f"Only the {MOST_CLASSES} lowest classes are shown; -v shows all classes."
+                )
             lines = [" ".join(legend), estimation.metrics[0].interval]
             parts.insert(2, "\n".join(line for line in lines if line))
         if verbose:

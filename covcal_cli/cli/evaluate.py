@@ -351,7 +351,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         subject = "Confidence" if name == NONE else f"After {printable(name)}"
         answer[subject] = _promise(evaluation, name)
         if single is None and name != NONE and classes.off:
-            answer[subject] += f"; do not trust it {printable(where_off(classes))}"
+            answer[subject] += f". Do not trust it {printable(where_off(classes))}"
     if len(names) > 1 + _MOST_ANSWERED:
         answer["Others"] = (
             f"{len(names) - 1 - _MOST_ANSWERED} more calibrations, shown only in the table"
@@ -387,7 +387,8 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
                 f"to {_one_decimal(high)})"
             )
             if metrics.decision.error is not None:
-                answer["Accepted"] += f", at most {100 * metrics.decision.error:.3g} % {decided}"
+                limit = f"{100 * metrics.decision.error:.3g} %"
+                answer["Accepted"] += f". The decision {decided} at most {limit}"
     if metrics.coverage is not None:
         low, high = metrics.interval("coverage", evaluation.level)
         answer["Sets"] = (
@@ -426,7 +427,7 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
         changes = (evaluation.difference(name, NONE, metric) for metric in labels)
         proved = [labels[c.metric] for c in changes if c is not None and c.direction == direction]
         if proved:
-            text += f"; proved {word} by {', '.join(proved)}"
+            text += f". Proved {word} by {', '.join(proved)}"
     return text
 
 

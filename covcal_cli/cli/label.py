@@ -95,13 +95,15 @@ def label(
     )
     console.screen(_summary(labelling))
     if labelling.empty:
-        what = "labels have no value" if labelling.of_label else "rows have no label"
+        missing = f"{labelling.empty} rows have no label"
+        if labelling.of_label:
+            missing = f"{labelling.empty} labels have no value"
         if labelling.empty == 1:
-            what = "label has no value" if labelling.of_label else "row has no label"
+            missing = "1 label has no value" if labelling.of_label else "1 row has no label"
         console.warn(
             [
-                f"{labelling.empty} {what} yet. covcal assumes that the labelled rows are a random "
-                "part of their batch, but cannot check this"
+                f"{missing} yet. covcal assumes that the labelled rows are a random part of their "
+                "batch, but cannot check this"
             ]
         )
     written = output or path
@@ -125,10 +127,10 @@ def _summary(labelling: "Labelling") -> str:
     rows = labelling.labelled + labelling.empty
     replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
-    which = f"the {rows} rows picked{batches} now have a label"
+    which = f"the {rows} picked rows{batches} now have a label"
     if labelling.of_label:
         counts = [f"{name} {entry.labelled}" for name, entry in labelling.of_label.items()]
-        which = f"the {rows} labels of the rows picked{batches} now have a value: {listed(counts)}"
+        which = f"the {rows} labels of the picked rows{batches} now have a value: {listed(counts)}"
     lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {which}"]
     agreements = {
         f"least for {name}: " if name else "": entry.agreement

@@ -147,10 +147,13 @@ def pick(
     names = [name.value for name in split or []]
     people = labellers or (2 if overlap else 1)
     if people > 1 and str(output) == "-":
-        raise typer.BadParameter("several CSV files cannot be printed", param_hint="--labellers")
+        raise typer.BadParameter(
+            "several CSV files cannot be printed: give a file name with -o",
+            param_hint="--labellers",
+        )
     if overlap and people == 1:
         raise typer.BadParameter(
-            "rows can be given twice only if several people label: give at least --labellers 2",
+            "needs several labellers: give at least --labellers 2",
             param_hint="--overlap",
         )
     with usage():
@@ -248,6 +251,7 @@ def _summary(picked: "PickReport", where: str) -> str:
         f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
     )
     wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
+    what = "of a label known" if picked.sheet.several else "known"
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
     least = 100 * picked.mean_error
     first = (
@@ -269,8 +273,7 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  {'of a label ' if several else ''}known to about +/- {in_points(half)} "
-            f"with these labels{before}{wrong}",
+            f"Accuracy  {what} to about +/- {in_points(half)} with these labels{before}{wrong}",
             f"ECE       expect {in_points(f'{least:.0f}')} or more after a calibration with so few "
             "labels"
             if least >= 1

@@ -349,15 +349,15 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
         if renewal.is_in_use:
             return f"{first}, as you asked: without labels, only an estimate supports the new one"
         return f"{first}: the new rows have no labels, and only an estimate supports the new one"
-    sides = f"ECE {100 * labels.new:.1f} instead of {100 * labels.old:.1f} %"
-    measured = f"measured on {labels.labels} labels, the new calibration"
+    new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
+    details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better:
-        return f"{first}: {measured} is better ({sides})"
+        return f"{first}: the new calibration is better ({details})"
     asked = ", as you asked" if renewal.is_in_use else ""
     if labels.is_worse:
-        return f"{first}{asked}: {measured} is worse ({sides})"
-    span = f"difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
-    return f"{first}{asked}: {measured} is not proved better ({sides}, {span})"
+        return f"{first}{asked}: the new calibration is worse ({details})"
+    details += f", difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
+    return f"{first}{asked}: the new calibration is not proved better ({details})"
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:

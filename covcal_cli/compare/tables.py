@@ -77,13 +77,12 @@ def caption(comparison: Comparison) -> str:
     display = comparison.metric.report or comparison.metric.screen
     name = comparison.metric.name if display is None else display.label
     unit = " in percent" if percent(comparison) else ""
-    over = (
-        f", mean and standard deviation over {comparison.seeds} seeds"
-        if comparison.seeds > 1
-        else ", one seed"
-    )
+    over = f"mean and standard deviation over {comparison.seeds} seeds"
+    if comparison.seeds == 1:
+        over = "one seed"
     better = "higher" if comparison.metric.better == "higher" else "lower"
-    text = f"{name}{unit} on target test rows{over}; {better} is better.{_prefixes(comparison)}"
+    prefixes = _prefixes(comparison)
+    text = f"{name}{unit} on target test rows, {over}; {better} is better.{prefixes}"
     if len(comparison.shifts) == 1:
         return text
     unit = " points" if percent(comparison) else ""

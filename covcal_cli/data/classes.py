@@ -184,7 +184,9 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
                     + (f"give {path / ordered[0]}" if len(ordered) == 1 else f"move them to {path}")
                 )
             if len(ordered) > count:
-                remedy = "start the name of a folder that is no class with a dot. Name the others"
+                remedy = (
+                    "put a dot before the names of folders that are not classes. Name the others"
+                )
         raise CovcalError(
             f"{path} has {len(ordered)} {noun} ({listed(ordered)}) but the model has {count} "
             f"classes: {remedy} by class number, 0 to {count - 1}, or pass --classes FILE with "

@@ -156,7 +156,9 @@ def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
                 key=lambda entry: entry.name,
             )
     except PermissionError as error:
-        raise CovcalError(f"no permission to read {error.filename}: change its mode") from error
+        raise CovcalError(
+            f"no permission to read {error.filename}: change its permissions"
+        ) from error
     folders = [entry for entry in entries if entry.is_dir()]
     return folders, [entry for entry in entries if not entry.is_dir()]
 

@@ -179,19 +179,13 @@ def _require_same_columns(
     if not lacking and not extra:
         return
     parts = []
-    if lacking:
-        texts = " as numbers" if lacking[0] in target.store.entries else ""
-        parts.append(f"{target.path} has no column {lacking[0]}{texts}, but {source.path} has it")
-    if extra:
-        texts = " as numbers" if extra[0] in source.store.entries else ""
-        parts.append(
-            f"has a column {extra[0]} that the source does not have{texts}"
-            if lacking
-            else f"{target.path} has a column {extra[0]}, but {source.path} does not have it{texts}"
-        )
+    for table, names in ((target, lacking), (source, extra)):
+        if names:
+            texts = " as numbers" if names[0] in table.store.entries else ""
+            parts.append(f"{table.path} lacks the column {names[0]}{texts}")
     more = len(lacking) + len(extra) - len(parts)
     beyond = f" ({more} more columns differ)" if more else ""
     raise CovcalError(
-        f"{' and '.join(parts)}{beyond}: give both files the same feature columns. Rename every "
+        f"{', and '.join(parts)}{beyond}: give both files the same feature columns. Rename every "
         f"other column to {GROUP_PREFIX}NAME"
     )

@@ -305,7 +305,7 @@ class OutputTable:
                 f"{1 + seen.tolerance:g}, so each row is divided by its sum"
             )
         if seen.low < seen.lowest:
-            yield "some probabilities are slightly below 0 by rounding: they count as 0"
+            yield "some probabilities are slightly below 0 because of rounding, and count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
                 "some probabilities are below 1e-38 and count as 1e-38. Trees can give exact "
@@ -316,7 +316,7 @@ class OutputTable:
         """Refuse probabilities outside [0, 1], and yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
-                f"{seen.fact}, but they are read as logits: pass --probabilities if they are "
+                f"{seen.fact}, but covcal reads them as logits: pass --probabilities if they are "
                 "probabilities"
             )
         if self.kind == "probabilities" and seen.first_outside is not None:
@@ -597,9 +597,10 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
+    place = "a column y" if store.is_table else "an array y"
     return (
         f"{listed(answer)} were written by covcal apply and are not true labels: give true labels "
-        f"as {'a column' if store.is_table else 'an array'} y",
+        f"as {place}",
     )
 
 

@@ -281,9 +281,10 @@ class RowFacts:
                 row = int(np.flatnonzero(values == value)[0])
                 text = repr(str(value)) if values.dtype.kind == "U" else value
                 kind = "" if values.dtype.kind in "iuU" else f" ({values.dtype})"
+                noun = "column" if self._store.is_table else "array"
                 raise self._store.error(
-                    f"{'column' if self._store.is_table else 'array'} split holds {text}{kind} in "
-                    f"{self._store.place(row)}: write train, validation or test, or 0, 1 or 2"
+                    f"the {noun} split holds {text}{kind} in {self._store.place(row)}: write "
+                    "train, validation or test, or 0, 1 or 2"
                 )
             codes[values == value] = code
         return codes

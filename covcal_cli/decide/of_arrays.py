@@ -68,9 +68,10 @@ class Decision:
         threshold = getattr(self, "threshold_", None)
         if threshold is None:
             return f"Decision({settings})"
-        accepts = "no row" if threshold >= 1 else f"confidence above {threshold:.4%}"
+        if threshold >= 1:
+            return f"Decision({settings}): accepts no row"
         kind = "a promise" if self.is_promise_ else "an estimate"
-        return f"Decision({settings}): accepts {accepts}{'' if threshold >= 1 else f', {kind}'}"
+        return f"Decision({settings}): accepts confidence above {threshold:.4%}, {kind}"
 
     @checked
     def fit(
@@ -201,7 +202,7 @@ def _labelled(
             "labelled row, and its label"
         )
     if len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows has a number twice: no row may occur twice")
+        raise CovcalError("rows has a number twice: give each row once")
     for values, most, what in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")

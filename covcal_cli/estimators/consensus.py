@@ -303,14 +303,15 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
     """Check whether the mean target confidence is far below the estimated accuracy."""
     below = accuracy - confidence
     passed = below < MAX_BELOW
-    text = f"the mean target confidence of {confidence:.1%} is "
-    text += (
-        f"at most {100 * MAX_BELOW:.0f} points below the estimated accuracy"
-        if passed
-        else f"{100 * below:.1f} points below the estimated accuracy: the model looks "
-        f"under-confident. {ESTIMATE_ALONE}: label "
-        "some target rows with covcal pick"
+    points = f"at most {100 * MAX_BELOW:.0f} points" if passed else f"{100 * below:.1f} points"
+    text = (
+        f"the mean target confidence of {confidence:.1%} is {points} below the estimated accuracy"
     )
+    if not passed:
+        text += (
+            f", so the model looks under-confident. {ESTIMATE_ALONE}: label some target rows with "
+            "covcal pick"
+        )
     return Guard("under-confidence", below, MAX_BELOW, passed, text)
 
 
@@ -340,14 +341,15 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME
-    text = f"the estimated accuracy differs by {100 * distance:.1f} points from "
-    text += f"the mean confidence of {confidence:.1%} after temperature scaling"
-    text += (
-        ""
-        if passed
-        else ". With two classes, all estimators use the same confidence, so no other evidence "
-        "confirms the difference: label some target rows with covcal pick"
+    text = (
+        f"the estimated accuracy differs by {100 * distance:.1f} points from the mean confidence "
+        f"of {confidence:.1%} after temperature scaling"
     )
+    if not passed:
+        text += (
+            ". With two classes, all estimators use the same confidence, so no other evidence "
+            "confirms the difference: label some target rows with covcal pick"
+        )
     return Guard("independent evidence", distance, SAME, passed, text)
 
 

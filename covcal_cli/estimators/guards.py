@@ -70,9 +70,9 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     elif fall > 0:
         verdict = f"falls by {100 * fall:.2f} points, within {noise}"
     else:
-        verdict = f"rises by {abs(100 * fall):.2f} points (standard error "
-        verdict += f"{100 * standard_error:.2f})"
-    doubt = "" if passed else ": perhaps only the class frequencies changed"
+        error = f"{100 * standard_error:.2f}"
+        verdict = f"rises by {abs(100 * fall):.2f} points (standard error {error})"
+    doubt = "" if passed else ". Perhaps only the class frequencies changed"
     text = f"the mean confidence {verdict}{doubt}"
     return Guard(FALL_IN_CONFIDENCE, sigmas, MIN_SIGMA, passed, text)
 
@@ -93,7 +93,7 @@ def shift_within_classes(move: float) -> Guard:
         f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} standard "
         f"deviations (at least {MIN_MOVE} for a shift within classes)"
     )
-    text += "" if passed else ": perhaps only the class frequencies changed"
+    text += "" if passed else ". Perhaps only the class frequencies changed"
     return Guard(SHIFT_WITHIN_CLASSES, move, MIN_MOVE, passed, text)
 
 
@@ -104,7 +104,7 @@ def clusters_know_classes(strays: float) -> Guard:
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
         f"class (at most {MAX_STRAYS:.0%})"
     )
-    text += "" if passed else ": the classes form no clusters, so do not use this estimate"
+    text += "" if passed else ". The classes form no clusters, so do not use this estimate"
     return Guard("source clusters", strays, MAX_STRAYS, passed, text)
 
 
@@ -114,7 +114,7 @@ def enough_rows(sampling: float) -> Guard:
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
     text = f"random sampling changes the estimate by up to {points} points"
     text += f" (at most {100 * MAX_SAMPLING:.0f})"
-    text += "" if passed else ": give more target rows, or more labelled source rows"
+    text += "" if passed else ". Give more target rows, or more labelled source rows"
     return Guard("rows", sampling, MAX_SAMPLING, passed, text)
 
 
@@ -183,10 +183,10 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
     """Check whether an estimated accuracy is better than guessing, 1/K."""
     guessing = 1 / n_classes
     text = (
-        f"the estimated accuracy is {_percent(accuracy, guessing)}; guessing would give "
+        f"the estimated accuracy is {_percent(accuracy, guessing)}, and guessing gives "
         f"{guessing:.1%}"
     )
-    text += "" if accuracy >= guessing else ", so do not use this estimate"
+    text += "" if accuracy >= guessing else "; do not use this estimate"
     return Guard("above chance", accuracy, guessing, accuracy >= guessing, text)
 
 

@@ -228,14 +228,14 @@ def read_draw(file: FeatureFile) -> Draw:
     if MARKED not in file.handle:
         return NO_DRAW
     if not isinstance(file.handle[MARKED], Group):
-        raise _damaged(file, "are no group")
+        raise _damaged(file, "they are not a group")
     values = {name: _values(file, name, kinds) for name, kinds in _OF_ROWS.items()}
     of_batches = {
         name: _values(file, f"batches/{name}", kinds) for name, kinds in _OF_BATCHES.items()
     }
     for columns in (values, of_batches):
         if len({len(column) for column in columns.values()}) > 1:
-            raise _damaged(file, "do not have one entry per row and batch")
+            raise _damaged(file, "an array does not have one entry per row or batch")
     batches = tuple(
         Batch(drawn, population, seed, tuple(_text(splits).split("+")), _text(score))
         for drawn, population, seed, splits, score in zip(
@@ -304,7 +304,7 @@ def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
 def _values(file: FeatureFile, name: str, kinds: str) -> AnyArray:
     dataset = file.handle[MARKED].get(name)
     if not isinstance(dataset, Dataset) or dataset.dtype.kind not in kinds or dataset.ndim != 1:
-        raise _damaged(file, f"lack {name}")
+        raise _damaged(file, f"{name} is missing")
     return dataset[:]
 
 
@@ -316,24 +316,26 @@ def _fault(draw: Draw, target: Domain) -> str | None:
     """Return what is wrong with a stored draw, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
-        return "name a row that the target does not have, or a row twice"
+        return "a row does not exist in the target, or occurs twice"
     if not ((draw.inclusion > 0) & (draw.inclusion <= 1)).all():
-        return "have an inclusion probability that is not between 0 and 1"
+        return "an inclusion probability is not between 0 and 1"
     if not ((draw.batch >= 0) & (draw.batch < len(draw.batches))).all():
-        return "name a batch that does not exist"
+        return "a row belongs to a batch that does not exist"
     for number, batch in enumerate(draw.batches):
         if not set(batch.splits) <= set(SPLITS) or batch.splits != draw.batches[0].splits:
-            return "name a split that does not exist"
+            return "a batch names a split that does not exist"
         if batch.population != target.count(*batch.splits) - int((draw.batch < number).sum()):
-            return "were drawn from a number of rows that the target does not have"
+            return "a batch was drawn from another number of rows than the target has"
         strata = np.sort(draw.stratum[draw.batch == number])
         if batch.drawn != len(strata) or (strata != np.arange(len(strata))).any():
-            return "lack rows of a batch"
+            return "rows of a batch are missing"
     return None
 
 
 def _damaged(file: FeatureFile, what: str) -> CovcalError:
-    return CovcalError(f"{file.path}: the picked rows in /{MARKED} {what}: {_AGAIN}")
+    return CovcalError(
+        f"{file.path}: the picked rows in /{MARKED} are damaged, because {what}: {_AGAIN}"
+    )
 
 
 FLOOR = 0.2  # Share of the draw with equal probabilities.

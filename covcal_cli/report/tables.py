@@ -331,13 +331,11 @@ def sentence(decision: Decision) -> str:
         f"{percent(decision.share)} of the rows."
     )
     if decision.is_promise:
-        return (
-            f"{rows} At most {limit} of them are wrong, with {short_percent(decision.certainty)} "
-            "certainty."
-        )
+        certainty = short_percent(decision.certainty)
+        return f"{rows} At most {limit} of these rows are wrong, with {certainty} certainty."
     if limit is None:
         return f"{rows} According to an estimate, this share costs least."
-    return f"{rows} According to an estimate, at most {limit} of them are wrong."
+    return f"{rows} According to an estimate, at most {limit} of these rows are wrong."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:

@@ -131,7 +131,7 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     """One row for the mean and one for each class, in each format."""
     asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
     out = covcal(*asked, cwd=small_files).require_success().out
-    assert 'The rows "all classes" hold the mean of the classes' in out
+    assert 'The rows "all classes" show the mean of all classes' in out
     assert "ranges of metrics are rules of thumb" in out
     out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
     assert "| class | recall | auroc |" in out
@@ -148,7 +148,7 @@ def test_many_classes_are_shown_with_v(tmp_path: Path) -> None:
     path = write_features(tmp_path / "f.h5", source=source, target=target, class_names=names)
     asked = ("estimate", path)
     short = covcal(*asked, "--metrics", "recall").require_success().out
-    assert "The 20 lowest classes are shown; -v shows all." in short
+    assert "Only the 20 lowest classes are shown; -v shows all classes." in short
     long = covcal(*asked, "--metrics", "recall", "-v").require_success().out
     shown = [sum(line[:2] in names for line in text.splitlines()) for text in (short, long)]
     assert shown == [20, 30]

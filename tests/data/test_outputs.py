@@ -503,7 +503,7 @@ def test_probabilities_below_0_by_rounding_count_as_0(below: float, tmp_path: Pa
             opened(tmp_path / "t.npz", "probabilities")
         return
     table = opened(tmp_path / "t.npz", "probabilities")
-    assert "are slightly below 0 by rounding: they count as 0" in table.notes[0]
+    assert "are slightly below 0 because of rounding, and count as 0" in table.notes[0]
     np.testing.assert_allclose(softmax(read(table)), np.clip(values, 0, 1), atol=1e-6)
 
 

@@ -54,7 +54,7 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=1.0)
     with pytest.raises(covcal.CovcalError, match=r"not 5; did you mean 0\.05\?"):
         covcal.Decision(error=5)
-    with pytest.raises(covcal.CovcalError, match="no row may occur twice"):
+    with pytest.raises(covcal.CovcalError, match="give each row once"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
     with pytest.raises(covcal.CovcalError, match="1 rows and 0 labels"):
         covcal.Decision(error=0.1).fit(logits, [1])
@@ -74,7 +74,7 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(coverage=0.9).fit(logits).sets(logits[:, :2])
     with pytest.raises(covcal.CovcalError, match="logits must have shape"):
         covcal.Decision(error=0.1).fit(logits[None])
-    with pytest.raises(covcal.CovcalError, match=r"probabilities do: give np\.log of them"):
+    with pytest.raises(covcal.CovcalError, match=r"probabilities do: give np\.log of the values"):
         covcal.Decision(error=0.1).fit(softmax(logits, axis=1))
     with pytest.raises(covcal.CovcalError, match="rows must be a list of whole numbers"):
         covcal.Decision(error=0.1).fit(logits, [0.5], [1])

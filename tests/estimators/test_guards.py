@@ -63,12 +63,12 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.fall_in_confidence(0.03, 0.01, 0.2),
         lambda: guards.fall_in_confidence(-0.01, 0.0, 0.2),
-        "perhaps only the class frequencies changed",
+        "Perhaps only the class frequencies changed",
     ),
     (
         lambda: guards.fall_in_confidence(0.0, 0.01, 0.7),
         lambda: guards.fall_in_confidence(0.0, 0.01, 0.4),
-        "perhaps only the class frequencies changed",
+        "Perhaps only the class frequencies changed",
     ),
     (lambda: guards.precise(0.05), lambda: guards.precise(0.06), "by up to 6.0 points"),
     (
@@ -84,7 +84,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.enough_rows(0.12),
         lambda: guards.enough_rows(0.15),
-        "by up to 15.0 points (at most 12): give more target rows",
+        "by up to 15.0 points (at most 12). Give more target rows",
     ),
     (
         lambda: enough_errors(20, 100),
@@ -117,7 +117,7 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.precise(0.05503), "by up to 5.503 points (at most 5.5)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
-    (lambda: guards.above_chance(0.19998, 5), "19.998%; guessing would give 20.0%"),
+    (lambda: guards.above_chance(0.19998, 5), "19.998%, and guessing gives 20.0%"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "size is 49.99 of"),
     (lambda: guards.domain_overlap(0.09999), "0.09999 (chance"),
     (lambda: guards.prior_rows(0.3334), "33.34%"),
@@ -129,11 +129,11 @@ CLOSE: list[tuple[Callable[[], Guard], str]] = [
     [
         (
             0.0132,
-            "falls by 1.32 points, within 2 standard errors (each 0.66): perhaps",
+            "falls by 1.32 points, within 2 standard errors (each 0.66). Perhaps",
         ),
         (0.03, "confidence falls by 3.00 points, more than 2 standard errors (each 0.66)"),
-        (0.0, "the mean confidence rises by 0.00 points (standard error 0.66): perhaps"),
-        (-0.02, "the mean confidence rises by 2.00 points (standard error 0.66): perhaps"),
+        (0.0, "the mean confidence rises by 0.00 points (standard error 0.66). Perhaps"),
+        (-0.02, "the mean confidence rises by 2.00 points (standard error 0.66). Perhaps"),
     ],
 )
 def test_the_fall_in_confidence_agrees_with_its_numbers(fall: float, words: str) -> None:

@@ -75,18 +75,18 @@ def test_rows_without_a_label_scale_the_others_of_their_batch(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "place", "value", "said"),
     [
-        ("rows", 3, 5, "or a row twice"),
-        ("rows", 3, 1000, "the target does not have"),
-        ("inclusion", 0, 0.0, "an inclusion probability that is not between 0 and 1"),
-        ("inclusion", 0, np.nan, "an inclusion probability that is not between 0 and 1"),
-        ("batch", 0, 2, "a batch that does not exist"),
-        ("batch", 0, 1, "lack rows of a batch"),
-        ("stratum", 0, 1, "lack rows of a batch"),
-        ("batches/population", 1, 800, "a number of rows that the target does not have"),
+        ("rows", 3, 5, "or occurs twice"),
+        ("rows", 3, 1000, "does not exist in the target"),
+        ("inclusion", 0, 0.0, "an inclusion probability is not between 0 and 1"),
+        ("inclusion", 0, np.nan, "an inclusion probability is not between 0 and 1"),
+        ("batch", 0, 2, "belongs to a batch that does not exist"),
+        ("batch", 0, 1, "rows of a batch are missing"),
+        ("stratum", 0, 1, "rows of a batch are missing"),
+        ("batches/population", 1, 800, "another number of rows than the target has"),
         ("batches/splits", 1, b"test", "a split that does not exist"),
         ("labels", 0, 3, "a stored label is not a class"),
-        ("stratum", None, None, "lack stratum"),
-        ("batches/seed", None, None, "lack batches/seed"),
+        ("stratum", None, None, "stratum is missing"),
+        ("batches/seed", None, None, "batches/seed is missing"),
     ],
 )
 def test_a_damaged_draw_is_one_line(

@@ -68,7 +68,7 @@ def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
     path = folder / "adapted.h5"
     before = without_marks(path)
     done = covcal("label", path, folder / "first.csv").require_success()
-    assert f"Labels     {N} new: {N} of the {N} rows picked" in done.out
+    assert f"Labels     {N} new: {N} of the {N} picked rows" in done.out
     assert without_marks(path) == before
     found, known = labelled(path), truth(path)
     with FeatureFile(path) as file:
@@ -450,4 +450,4 @@ def test_without_arguments_it_reads_what_pick_wrote(folder: Path) -> None:
     assert "reading adapted.h5" in done.err
     assert len(labelled(folder / "adapted.h5")) == N
     done = covcal("label", "second.csv", cwd=folder).require_success()
-    assert "Labels     10 new: 30 of the 30 rows picked in 2 batches" in done.out
+    assert "Labels     10 new: 30 of the 30 picked rows in 2 batches" in done.out

@@ -83,7 +83,7 @@ def test_two_labellers_with_five_disagreements(shared: Path) -> None:
         done.require_success().out
     )
     assert "Differ     '" in done.out
-    assert f"Labels     {N} new: {N} of the {N} rows picked now have a label" in done.out
+    assert f"Labels     {N} new: {N} of the {N} picked rows now have a label" in done.out
 
 
 def test_the_file_is_as_from_one_sheet(adapted: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_file_is_as_from_one_sheet(adapted: Path, tmp_path: Path) -> None:
     line = covcal("label", "adapted.h5", first, second, cwd=tmp_path).error_line()
     assert "give the sheets of all 3 labellers in the same command" in line
     run = ("label", "adapted.h5", third, second, first, "--partial")
-    assert "of the 30 rows picked" in covcal(*run, cwd=tmp_path).require_success().out
+    assert "of the 30 picked rows" in covcal(*run, cwd=tmp_path).require_success().out
     fill(sheets[2], adapted)
     covcal("label", "adapted.h5", third, cwd=tmp_path).require_success()
     assert sha256_of(adapted) == sha256_of(tmp_path / "whole.h5")

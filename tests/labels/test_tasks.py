@@ -184,7 +184,7 @@ def test_an_export_is_read_back_equal(kind: str, folder: Path) -> None:
     """The file has the same bytes as after the labels of a sheet."""
     export = EXPORTS[kind](folder)
     done = covcal("label", "x.h5", export.name, "-o", "y.h5", cwd=folder).require_success()
-    assert f"Labels     {N} new: {N} of the {N} rows picked now have a label" in done.out
+    assert f"Labels     {N} new: {N} of the {N} picked rows now have a label" in done.out
     assert "Agreement" not in done.out
     assert sha256_of(folder / "y.h5") == sha256_of(folder / "right.h5")
 
@@ -244,7 +244,7 @@ def test_an_export_may_leave_out_tasks(folder: Path) -> None:
     line = covcal("label", "x.h5", "tasks.json", "e.json", cwd=folder).error_line()
     assert f"8 of {N} labels are empty" in line
     run = ("label", "x.h5", "tasks.json", "e.json", "--partial")
-    assert f"12 of the {N} rows picked" in covcal(*run, cwd=folder).require_success().out
+    assert f"12 of the {N} picked rows" in covcal(*run, cwd=folder).require_success().out
     rest = studio(folder, lambda _, label: [annotation(label)])[12:]
     write_json(folder / "rest.json", rest)
     covcal("label", "x.h5", "rest.json", cwd=folder).require_success()

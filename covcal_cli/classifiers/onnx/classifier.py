@@ -256,8 +256,8 @@ class OpenedOnnx:
                 "fused or optimised operators"
             )
         note = (
-            f"the model runs without fused operators, so its output changes by up to {moved:.1g} "
-            "(relative) from rounding"
+            "the model runs without fused operators, so rounding changes its output by up to "
+            f"{moved:.1g} (relative)"
         )
         return _Comparison(original, runner, error, (note,))
 

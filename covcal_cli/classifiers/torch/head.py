@@ -191,9 +191,8 @@ def find_head(run: RandomRun) -> Head:
             heads[name] = head
     chosen = _one_head(run, heads)
     if chosen is None:
-        few = (
-            f" on {run.n} random {'row' if run.n == 1 else 'rows'}" if run.n < _ENOUGH_ROWS else ""
-        )
+        rows = "1 random row" if run.n == 1 else f"{run.n} random rows"
+        few = f" on {rows}" if run.n < _ENOUGH_ROWS else ""
         other = f"export it with a dynamic batch, or {_OTHER_WAYS}" if few else _OTHER_WAYS
         raise CovcalError(f"{run.where}: {reasons[0]}{few}: {other}")
     return chosen
@@ -313,7 +312,8 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
             "are not a linear function of one feature vector"
         )
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
-    listed = f" ({', '.join(after)} follow{'s' if len(after) == 1 else ''} it)" if after else ""
+    verb = "follows" if len(after) == 1 else "follow"
+    listed = f" ({', '.join(after)} {verb} it)" if after else ""
     return f"{name} is neither the logits of {described} nor their softmax{listed}"
 
 

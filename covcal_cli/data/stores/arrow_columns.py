@@ -119,10 +119,10 @@ class ArrowColumns:
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
+            found = "no list" if length != length else f"{int(length)} values"
             raise CovcalError(
-                f"{self.path}: column {name} has "
-                f"{'no list' if length != length else int(length)} in row {rows[wrong[0]]}, but "
-                f"{width} values in row 0: give every row the same number of values"
+                f"{self.path}: column {name} has {found} in row {rows[wrong[0]]}, but {width} "
+                "values in row 0: give every row the same number of values"
             )
 
     def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:

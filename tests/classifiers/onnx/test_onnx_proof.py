@@ -185,7 +185,7 @@ def test_a_model_whose_fused_operators_round_differently_is_read_without_them(
     assert measured == []
     assert read == [True, True, False, False]
     assert classifier.exposure_error == 0.0
-    assert any("changes by up to 0.1" in note for note in classifier.notes)
+    assert any("rounding changes its output by up to 0.1" in note for note in classifier.notes)
 
 
 def test_a_model_that_changes_when_it_is_read_is_refused(
