@@ -133,21 +133,21 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             (),
             False,
             True,
-            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 % on 500 labels)",
+            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 % on",
         ),
         (
             BETTER,
             (),
             True,
             True,
-            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 % on 500 labels)",
+            f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 % on",
         ),
         (
             WORSE,
             ("--replace",),
             True,
             False,
-            f"Kept the old calibration: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 % on 500 labels)",
+            f"Kept the old calibration: {BY_LABELS} is worse (ECE 15.0 instead of 10.0 % on",
         ),
         (WORSE, ("--force",), True, True, f"{AS_ASKED}{BY_LABELS} is worse"),
         (
@@ -155,7 +155,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             (),
             False,
             False,
-            "not proved better (ECE 6.1 instead of 10.0 % on 500 labels, difference between -8.0 and",
+            "not proved better (ECE 6.1 instead of 10.0 % on 500 labels, difference between",
         ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
