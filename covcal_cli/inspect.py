@@ -536,7 +536,7 @@ def _inputs(inputs: Sequence[Input]) -> Lines:
 
 def _state(entry: Input) -> str:
     if entry.is_outside:
-        return ", outside its folder, not opened"
+        return " (outside its folder, so covcal does not open it)"
     if not entry.path.is_file():
-        return ", which is not here"
-    return "" if is_unchanged(entry) else ", which has changed since"
+        return " (not found)"
+    return "" if is_unchanged(entry) else " (changed since then)"

@@ -446,15 +446,16 @@ class OutputEvidence:
         if self.rows < fewest or self._uneven < _MOST * self.rows:
             return None
         if self._falling == self.rows:
-            order = "fall from the first column to the last"
+            order = "fall"
         elif self._rising == self.rows:
-            order = "rise from the first column to the last"
+            order = "rise"
         else:
             return None
         return (
-            f"the outputs {order} in all {self.rows} rows, so the columns may be ranks (best "
-            "answer, second best, ...) instead of classes. If they are ranks, "
-            "results mean nothing: give one column per class, in the same order in every row"
+            f"the outputs {order} from the first column to the last in all {self.rows} rows, so "
+            "the columns may be ranks (best answer, second best, ...) instead of classes. If they "
+            "are ranks, results mean nothing: give one column per class, in the same order in "
+            "every row"
         )
 
     def _doubt_on_values(self) -> str | None:

@@ -74,7 +74,7 @@ def prometheus(period: Json) -> Iterator[str]:
         ),
         "tolerance_ratio": ("Gap that is tolerated.", [({}, period["tolerance"])]),
         "verdict": (
-            "1 for the verdict of the period.",
+            "The verdict of the period has the value 1.",
             [({"verdict": name}, int(name == period["verdict"])) for name in VERDICTS],
         ),
         "rows_changed": ("1 if the rows have changed.", [({}, int(alarm["raised"]))]),

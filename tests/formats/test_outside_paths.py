@@ -50,7 +50,7 @@ def test_a_path_in_a_document_from_elsewhere(path: str, here: Path) -> None:
     assert calibration.inputs[0].is_outside
     assert not is_unchanged(calibration.inputs[0])
     assert "is outside its folder" in covcal("evaluate", cwd=here).error_line()
-    assert "outside its folder, not opened" in covcal("inspect", "cal.json", cwd=here).out
+    assert "so covcal does not open it" in covcal("inspect", "cal.json", cwd=here).out
     (here / "there").mkdir()
     inside = here / "there" / "features.h5"
     shutil.copy(here.parent / "features.h5", inside)
