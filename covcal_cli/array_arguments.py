@@ -103,13 +103,13 @@ def _require_logits(rows: Float64s, name: str) -> None:
         if form not in ("probabilities", "clipped"):
             steps.append("divide each row by its sum")
         remedy = ", ".join([*steps, "give np.log of the values"])
-        raise ArgumentError(f"{name} must be logits, but {fact}: {remedy}")
+        raise ArgumentError(f"{name}: these are not logits, because {fact}: {remedy}")
     if form == "reversed":
         is_scaled = evidence.reversal in ("negated", "complements")
         remedy = evidence.remedy
         if is_scaled:
             remedy += ", divide each row by its sum, give np.log of the values"
-        raise ArgumentError(f"{name} must be logits, but {fact}: {remedy}")
+        raise ArgumentError(f"{name}: these are not logits, because {fact}: {remedy}")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(

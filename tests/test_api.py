@@ -390,7 +390,10 @@ class TestCalibrator:
                 {"target_logits": np.full((9, 3), np.nan)},
                 "target_logits: row 0 has NaN or infinity",
             ),
-            ({"target_logits": np.full((9, 3), 1 / 3)}, "target_logits: every row sums to 1"),
+            (
+                {"target_logits": np.full((9, 3), 1 / 3)},
+                "target_logits: these are not logits, because every row sums to 1",
+            ),
             ({"source_labels": np.zeros(7, dtype=int)}, r"source_labels must have shape \(600,\)"),
             (
                 {"source_labels": np.full(600, 3)},

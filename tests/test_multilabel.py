@@ -634,7 +634,7 @@ def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path)
                 x | {"label_bird": cell}
                 for x, cell in zip(lines, sorted(x["label_bird"] for x in lines), strict=True)
             ],
-            "the column label_bird was sorted alone",
+            "the column label_bird was sorted without the other columns",
         ),
         (
             lambda lines: [

@@ -561,7 +561,7 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
     """Check whether a fitted temperature is inside its range."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
     text = f"the temperature {temperature:.4g} is {where}"
-    text += "" if at_limit is None else ", so the rows do not determine T"
+    text += "" if at_limit is None else "; the rows do not determine T"
     return Guard("temperature limit", float(at_limit is not None), 0.0, at_limit is None, text)
 
 

@@ -316,7 +316,7 @@ def test_negated_probabilities_are_refused_with_the_remedy(
 @pytest.mark.parametrize(
     ("values", "remedy"),
     [
-        (1 - softmax(LOGITS), "1 - p does .*: subtract every value from 1 and pass --prob"),
+        (1 - softmax(LOGITS), "1 - p for .*: subtract every value from 1 and pass --prob"),
         (-np.log(softmax(LOGITS)), "-log p of .*: multiply every value by -1 and pass --logits"),
         (LOGITS.argsort().argsort() + 1, "ranks 1 to .*: give the scores from which"),
     ],

@@ -339,7 +339,7 @@ def test_a_parquet_column_of_lists_is_a_wide_array(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0, 4.0]], "age": [7, 8]})
     assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
     path = write_parquet(tmp_path / "rows.parquet", {"v": [[1.0, 2.0], [3.0]]})
-    with pytest.raises(CovcalError, match="column v has 1 in row 1, but 2 values in row 0"):
+    with pytest.raises(CovcalError, match="column v has 1 values in row 1, but 2 values in row 0"):
         fed(opened(path, TWO))
 
 

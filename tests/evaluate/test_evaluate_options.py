@@ -107,7 +107,10 @@ class TestGroups:
     def test_a_column_of_single_rows(self, grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A column such as an id makes no groups."""
         monkeypatch.setattr("covcal_cli.formats.groups.MAX_GROUPS", 20)
-        assert "more than 20 values" in covcal("evaluate", grouped, "--by", "row").error_line()
+        assert (
+            "more than 20 different values"
+            in covcal("evaluate", grouped, "--by", "row").error_line()
+        )
 
     def test_a_column_of_another_length(self, grouped: Path) -> None:
         """A damaged column is refused, not cut."""

@@ -144,7 +144,10 @@ def test_the_exchanged_classes_are_named(order: tuple[int, ...], sentence: str) 
     assert accuracy is not None
     assert accuracy.class_order is not None
     assert accuracy.doubt == accuracy.class_order
-    assert f"in another order: {sentence} Name the classes" in accuracy.class_order
+    assert (
+        f"it would get {100 * accuracy.permuted:.0f} %: {sentence} Name the classes"
+        in accuracy.class_order
+    )
 
 
 def test_many_exchanges_are_counted() -> None:

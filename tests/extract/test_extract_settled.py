@@ -174,7 +174,7 @@ def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
     """Divided by their sum, they would make the least probable class the most probable."""
     data = save(tmp_path, 1 - probabilities())
     line = covcal("extract", *same(tmp_path, "alone"), *data, cwd=tmp_path).error_line()
-    assert "as 1 - p does" in line
+    assert "like 1 - p" in line
     assert line.endswith("add a layer to the model for this: subtract every value from 1")
 
 

@@ -89,8 +89,8 @@ def test_shards_and_adapted_files_carry_kept_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keep", "complaint"),
     [
-        ("colour", "rows.csv has no column 'colour' to keep"),
-        ("id", "rows.csv has no column 'id' to keep"),
+        ("colour", "there is no column 'colour' to keep in rows.csv"),
+        ("id", "there is no column 'id' to keep in rows.csv"),
         ("label", "rows.csv: label holds the true labels"),
     ],
 )

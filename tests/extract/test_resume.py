@@ -253,13 +253,13 @@ def test_stopped_while_the_output_was_written(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": 4}, r"--seed was 0 and is 4"),
-        ({"batch": 16}, r"--batch was 8 and is 16"),
+        ({"seed": 4}, r"--seed was 0 and is now 4"),
+        ({"batch": 16}, r"--batch was 8 and is now 16"),
         (
             {"fractions": (0.5, 0.3, 0.2)},
-            r"--fractions was \[\[0\.6, 0\.4, 0\.0\], .* and is \[\[0\.5",
+            r"--fractions was \[\[0\.6, 0\.4, 0\.0\], .* and is now \[\[0\.5",
         ),
-        ({"threads": 2}, r"--threads was 1 and is 2"),
+        ({"threads": 2}, r"--threads was 1 and is now 2"),
     ],
 )
 def test_other_settings_are_refused(
@@ -287,12 +287,12 @@ def test_other_data_and_another_model_are_refused(data: Path, tmp_path: Path) ->
     stopped(copy, output)
     first = copy / "src" / "0" / "0000.png"
     first.rename(first.with_name("new.png"))
-    with pytest.raises(CovcalError, match=r"source was sha256 .* and is sha256"):
+    with pytest.raises(CovcalError, match=r"source was sha256 .* and is now sha256"):
         run(data=copy, output=output, resume=True)
     first.with_name("new.png").rename(first)
     model = bytearray((copy / "model.onnx").read_bytes())
     grey_classifier(copy, n_classes=4)
-    with pytest.raises(CovcalError, match=r"model was sha256 .* and is sha256"):
+    with pytest.raises(CovcalError, match=r"model was sha256 .* and is now sha256"):
         run(data=copy, output=output, resume=True)
     (copy / "model.onnx").write_bytes(model)
     run(data=copy, output=output, resume=True)

@@ -110,7 +110,7 @@ def test_labels_sorted_by_themselves_are_noticed(
     picked: Path, tmp_path: Path, lines: Lines
 ) -> None:
     write_lines(tmp_path / "x.csv", sorted_by(lines, ["label"], "label"))
-    with pytest.raises(CovcalError, match="the column label was sorted alone"):
+    with pytest.raises(CovcalError, match="the column label was sorted without the other columns"):
         put_in(picked, tmp_path / "x.csv")
 
 

@@ -255,7 +255,7 @@ def test_labels_are_measured_on_all_new_rows(folder: Path) -> None:
     metrics = json.loads(evaluated.out)["metrics"]
     sides = f"ECE {100 * metrics['new']['ece']:.1f} instead of {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
-    assert f"measured on {len(arrays['y'])} labels, the new calibration is better ({sides})" in text
+    assert f"the new calibration is better ({sides} on {len(arrays['y'])} labels)" in text
     verdict = next(line for line in done.out.splitlines() if line.startswith("Old one"))
     assert "off by about" in verdict
     assert "estimated range" not in text

@@ -336,7 +336,7 @@ class TestProbabilitiesInOneColumn:
         arrow = pytest.importorskip("pyarrow", reason="Parquet needs covcal[parquet]")
         column = self.column("sparse")
         for place, message in (
-            ({"size": 4}, "has 4 in row 11, but 3 values in row 0"),
+            ({"size": 4}, "has 4 values in row 11, but 3 values in row 0"),
             ({"indices": [0, 9]}, "sparse vectors with wrong indices"),
             ({"indices": [0]}, "sparse vectors with wrong indices"),
             ({"indices": [0, None]}, "sparse vectors with wrong indices"),
