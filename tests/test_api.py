@@ -516,7 +516,7 @@ class TestOutputForms:
         ("kind", "remedy"),
         [
             ("negated", "multiply every value by -1, divide each row by its sum, give np.log"),
-            ("complements", "subtract every value from 1, divide each row by its sum, and give"),
+            ("complements", "subtract every value from 1, divide each row by its sum, give"),
             ("-log p", "-log p of probabilities p: multiply every value by -1"),
             ("ranks", "ranks 1 to 5, which .*: give the scores from which the ranks were made"),
         ],
