@@ -99,7 +99,10 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
-        steps = [f"add {-evidence.lowest:g} to each value"] if evidence.lowest else []
+        lowest = evidence.lowest
+        steps = [f"subtract {lowest:g} from each value"] if lowest > 0 else []
+        if lowest < 0:
+            steps = [f"add {-lowest:g} to each value"]
         if form not in ("probabilities", "clipped"):
             steps.append("divide each row by its sum")
         remedy = ", ".join([*steps, "give np.log of the values"])
@@ -113,8 +116,8 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} sums to {total:.6g}: correct this row. If the values "
-            "are probabilities, give np.log of the values"
+            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct this row. If "
+            "the values are probabilities, give np.log of the values"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(

@@ -259,7 +259,7 @@ class OutputTable:
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
             scaled = seen.form in ("percentages", "shares")
-            added = f"adds {-seen.lowest:g}, then " if seen.lowest else ""
+            added = "shifts and " if seen.lowest else ""
             divided = f" (covcal {added}divides each row by its sum)" if scaled else ""
             raise self._store.error(
                 f"{seen.fact}: rename them to {names} and pass --probabilities{divided}"
