@@ -154,6 +154,9 @@ class TestFiles:
     ) -> None:
         with pytest.raises(covcal.CovcalError, match="a share for each of 3 classes"):
             covcal.estimate(features, covcal.EstimateSettings(prior_shares=shares))
+        assert covcal.CalibrateSettings(prior_shares=(0.5, 0.25, 0.25)).target_prior == "given"
+        with pytest.raises(covcal.CovcalError, match="temp does not use a target prior"):
+            covcal.CalibrateSettings(method="temp", prior_shares=(0.5, 0.25, 0.25))
         huge = covcal.EstimateSettings(max_weight=10**30)
         assert covcal.estimate(features, huge).estimates
 

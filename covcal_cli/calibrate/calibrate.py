@@ -177,7 +177,10 @@ def _calibration(
         replace(
             fit,
             warnings=tuple(warnings),
-            notes=(*validation.notes(problem.file.classes), *fit.notes),
+            notes=(
+                *validation.notes(problem.file.classes, problem.errors("original")),
+                *fit.notes,
+            ),
         ),
         asked=asked,
         name=name,

@@ -124,7 +124,7 @@ def estimate_file(
     if lacking is not None:
         raise TooFewRowsError(f"{file.path}: an estimate needs {lacking}")
     inputs = problem.inputs
-    notes = problem.validation.notes(file.classes)
+    notes = problem.validation.notes(file.classes, problem.errors("original"))
     guards = [prior_drift(*inputs.predicted_shares())]
     lacking = problem.missing_for_weights
     if lacking is None:

@@ -272,14 +272,18 @@ class Validation:
             for rows, labels in self._blocks()
         )
 
-    def notes(self, classes: list[str]) -> list[str]:
-        """Return notes on a confidence far below the accuracy, missing labels, missing classes."""
+    def notes(self, classes: list[str], errors: int) -> list[str]:
+        """Return notes on a confidence far below the accuracy, missing labels, missing classes.
+
+        `errors` is the number of wrong predictions.
+        """
         notes = []
-        accuracy = 1 - self.errors("original") / len(self)
-        confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
+        accuracy, confidence = 1 - errors / len(self), 1.0
+        if len(self) >= FEW_ROWS and errors > 0 and accuracy >= _FAR_BELOW:
+            confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
         # The rows may be training rows. A note is enough, because random forests always look like
         # this.
-        if len(self) >= FEW_ROWS and accuracy < 1 and accuracy - confidence >= _FAR_BELOW:
+        if accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
                 f"{accuracy:.1%}. If the classifier was trained on these rows, extract other "

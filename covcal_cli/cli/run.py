@@ -191,7 +191,9 @@ def run(
                     progress=progress,
                 )
     except KeyboardInterrupt:
-        resumes = f"the results in {folder} are kept: run the same command to continue"
+        has_results = folder.is_dir() and any(folder.iterdir())
+        kept = f"the results in {folder} are kept" if has_results else "nothing was written yet"
+        resumes = f"{kept}: run the same command to continue"
         raise StoppedError(resumes) from None
     except LimitExceededError:
         console.screen(aligned(progress_lines.facts))
@@ -207,9 +209,11 @@ def run(
         console.screen(summary(report, verbose=verbose))
         if renewal is not None:
             console.note(f"{folder} already holds the results of these rows")
-    for path in (*second_names, report.model, report.page):
-        if path is not None:
-            console.wrote(path)
+    written = [path for path in (report.model, report.page) if path in progress_lines.made]
+    for path in (*second_names, *written):
+        console.wrote(path)
+    if renewal is None and not progress_lines.made:
+        console.note(f"every result in {folder} is up to date")
 
 
 @dataclass
@@ -219,6 +223,7 @@ class _ProgressLines:
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     warnings: set[str] = field(default_factory=set)
+    made: set[Path] = field(default_factory=set)  # The results that were not up to date.
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
@@ -233,6 +238,8 @@ class _ProgressLines:
 
     def tell(self, step: "Step") -> None:
         self.print_begun()
+        if not step.reused:
+            self.made.add(step.output)
         self.facts.update(step.messages.facts)
         for note in step.messages.notes:
             self.console.note(note)

@@ -72,6 +72,12 @@ class OutputColumns:
         """Return the names of the classes, or their numbers as text."""
         return self.names or tuple(map(str, range(len(self.order))))
 
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the names of the features, if they have names other than numbers."""
+        matches = [re.fullmatch(_FEATURES, name, re.IGNORECASE) for name in self.features]
+        names = tuple(((match and match[1]) or "").lower() for match in matches)
+        return () if all(not name or is_plain_number(name) for name in names) else names
+
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
         """Return the columns in the order of `names`, if these are their classes."""
         if names is None:
@@ -269,7 +275,11 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
         if len(store.entries[name].shape) == 2:
             return (name,), store.entries[name].shape[1]
     columns = tuple(number_of)
-    order, _ = _numbered_first([number or name for name, number in number_of.items()])
+    names = [number or name for name, number in number_of.items()]
+    order, _ = _numbered_first(names)
+    if not all(map(is_plain_number, names)):
+        # The tables of the two domains may have their columns in different orders.
+        order = tuple(sorted(order, key=lambda place: names[place].lower()))
     return tuple(columns[place] for place in order), len(columns) or None
 
 

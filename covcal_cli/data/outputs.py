@@ -445,6 +445,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
         ("class names", first.names or ("no names",), last.names or ("no names",)),
         ("classes", len(first.order), len(last.order)),
         ("features", first.n_features, last.n_features),
+        ("names of features", first.feature_names(), last.feature_names()),
     ]
     # without class names, two single columns may be about different classes
     if first.names is last.names is None and first.positive and last.positive:

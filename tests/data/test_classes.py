@@ -181,3 +181,14 @@ def test_an_order_that_nothing_says_is_noted(
     assert found is None if note is None else note in str(found)
     for known in (named_classes(("nsfw", "sfw")), numbered_classes(2)):
         assert known.note is None
+
+
+@pytest.mark.parametrize("outer", [("images",), ("old", "new")])
+def test_class_folders_that_lie_one_level_deeper_are_named(
+    outer: tuple[str, ...], tmp_path: Path
+) -> None:
+    for number, name in enumerate(PETS):
+        (tmp_path / outer[number % len(outer)] / name).mkdir(parents=True)
+    remedy = f"give {tmp_path / 'images'}$" if len(outer) == 1 else f"move them to {tmp_path}$"
+    with pytest.raises(CovcalError, match=rf"inside 3 others \(cat, dog, eel\), .*: {remedy}"):
+        classes_from_folders(tmp_path, outer, 3)

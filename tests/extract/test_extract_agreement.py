@@ -124,6 +124,24 @@ def test_classes_in_another_order_go_by_name(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, labelled)
 
 
+def test_features_beside_outputs_go_by_name(tmp_path: Path) -> None:
+    """Also in a file of its own; other names are refused."""
+    features = {f"feature_{name}": X["source"][:, i].tolist() for i, name in enumerate("xyz")}
+    labels = {"label": [ANIMALS[i % 3] for i in range(N)]}
+    save("csv", tmp_path, "s", {**outputs(), **features, **labels})
+    save("csv", tmp_path, "t", {**outputs(), **dict(reversed(features.items()))})
+    renamed = {
+        f"feature_{name}": values for name, values in zip("xyw", features.values(), strict=False)
+    }
+    save("csv", tmp_path, "w", {**outputs(), **renamed})
+    covcal("extract", "s.csv", "t.csv", cwd=tmp_path).require_success()
+    covcal("extract", "--target", "t.csv", "-o", "t.h5", cwd=tmp_path).require_success()
+    for file in ("features.h5", "t.h5"):
+        np.testing.assert_allclose(dataset(tmp_path, "target/features", file), X["source"])
+    line = covcal("extract", "s.csv", "w.csv", "-f", cwd=tmp_path).error_line()
+    assert "differ in their names of features (x, y, z and w, x, y)" in line
+
+
 def test_classes_asked_for_in_another_order_go_by_name(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("eel\ncat\ndog\n")
     save("csv", tmp_path, "s", {**outputs(), "label": [ANIMALS[i % 3] for i in range(N)]})

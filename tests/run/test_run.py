@@ -107,6 +107,12 @@ def test_the_exported_model_is_as_honest_as_evaluate_says(whole: tuple[Path, Out
     assert ece == pytest.approx(found[method]["ece"], abs=1e-4)
 
 
+def test_a_second_run_says_that_nothing_was_made(folder: Path) -> None:
+    done = run(folder).require_success()
+    assert "wrote" not in done.err
+    assert done.err.endswith("note: every result in out is up to date\n")
+
+
 def test_the_steps_are_those_of_the_commands(folder: Path) -> None:
     """Each file is to the byte what its own command makes."""
     covcal("extract", "digits.onnx", "source.npz", "target.npz", cwd=folder).require_success()

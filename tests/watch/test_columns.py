@@ -347,6 +347,8 @@ class TestSegments:
         columns = {name: columns_of(400, 7)[name] for name in ("amount", "hour")}
         columns["amount"][:200] *= 4
         watch = covcal.Watch(shops / "cal.json", segment="shop")
+        with pytest.raises(covcal.CovcalError, match="columns has no column 'shop', which segm"):
+            watch.observe(week["logits"], period="2026-W10", columns=columns)
         shop = week["columns/shop"].astype(str)
         watch.observe(
             week["logits"],

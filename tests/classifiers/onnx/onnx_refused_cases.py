@@ -125,6 +125,15 @@ REFUSED: dict[str, Refused] = {
         ),
         r"gives y \(uint8 \[N, 3\], rank 2\), but y holds quantised scores .* DequantizeLinear",
     ),
+    "quantised scores of unknown shape": Refused(
+        Graph(
+            [*HIDDEN, GEMM, node("QuantizeLinear", "z step zero", "y")],
+            constants={"step": np.array(0.1, np.float32), "zero": np.array(128, np.uint8)},
+            types={"y": onnx.TensorProto.UINT8},
+            shapes={"y": None},
+        ),
+        r"gives y \(uint8 of unknown shape\), but y holds quantised scores .* DequantizeLinear",
+    ),
     "rank 3": Refused(
         Graph(
             [node("MatMul", "x w1", "h"), node("MatMul", "h wt", "y")],

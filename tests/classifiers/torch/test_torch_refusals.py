@@ -11,6 +11,7 @@ import torch
 
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.torch.classifier import open_program, open_torch
+from covcal_cli.classifiers.torch.program import cause
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
@@ -184,8 +185,19 @@ def test_a_run_that_fails_on_the_data() -> None:
         classifier.prove({"x": rows((3, 0, 4)).numpy()})
     text = str(error.value)
     assert text.startswith(f"{ZOO}:images cannot run on [7, 3, 0, 4] (")
+    assert "pass --size with the image size of training, or change the preprocessing" in text
     assert text.endswith("pass --batch 1")
     assert "\n" not in text
+
+
+def test_the_cause_of_a_torchscript_error_without_a_message() -> None:
+    """From the second run on, torch gives no message, but the line of code that failed."""
+    text = "The following operation failed in the TorchScript interpreter.\n  File x\n"
+    failed = "    return F.linear(x)\n           ~~~~~~~~ <--- HERE\n"
+    assert cause(RuntimeError(f"{text}{failed}RuntimeError: \n")) == (
+        "RuntimeError in return F.linear(x)"
+    )
+    assert cause(RuntimeError(f"{text}{failed}RuntimeError: bad\n")) == "RuntimeError: bad"
 
 
 def test_unknown_phi_lists_what_there_is() -> None:
