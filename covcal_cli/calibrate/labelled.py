@@ -241,8 +241,8 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration from labels, with its interval.
 
-    If the calibration was fitted to these labels, its stored cross-fitted ECE is returned (None in
-    old files).
+    If the calibration was fitted to these labels, the ECE that it stores is returned (None in old
+    files).
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

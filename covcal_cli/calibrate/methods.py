@@ -21,7 +21,8 @@ class Method:
     """A method that finds a temperature, and perhaps class offsets."""
 
     name: str
-    # The scaled logits. None means aligned logits if the file has them, else the classifier's.
+    # The scaled logits. None means aligned logits if the file has them, else the classifier's
+    # logits.
     forecaster: "Forecasters | None"
     fit: str
     help: str

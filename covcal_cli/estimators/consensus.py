@@ -11,8 +11,8 @@ one half of ``examples/research/benchmark``.
 | class frequencies given | COT; if a check of COT fails, agreement or else DoC |
 | a check of the first three rows fails | DoC, because perhaps only the class frequencies changed |
 
-The check `fall in confidence` must pass. If the confidence of more than two classes falls, the
-checks `shift within classes` and `source clusters` must pass too.
+The check `fall in confidence` must pass. With more than two classes, a fall of the confidence also
+needs the checks `shift within classes` and `source clusters`.
 
 The estimators underestimate the fall of the accuracy, so the fall is multiplied by 1.2. The
 estimate is A_v - 1.2 (A_v - m), where m is the median of the estimators.

@@ -98,7 +98,7 @@ def shift_within_classes(move: float) -> Guard:
 
 
 def clusters_know_classes(strays: float) -> Guard:
-    """Check whether clustering finds the predicted class of half of the source rows."""
+    """Check whether clustering finds the predicted class of at least half of the source rows."""
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
@@ -241,8 +241,8 @@ def ess_count(weights: Float64s) -> Guard:
 def domain_overlap(error: float) -> Guard:
     """Check whether source and target overlap enough for importance weights.
 
-    The discriminator's squared error is 0.25 if the domains are the same. Below 0.1, it separates
-    the domains, and the weights depend on few rows.
+    The discriminator's squared error is 0.25 if the domains are the same. Below 0.1, the
+    discriminator separates the domains, and the weights depend on few rows.
     """
     passed = error >= MIN_DISCRIMINATOR_ERROR
     verdict = "leaves the domains overlapping" if passed else "separates the domains"

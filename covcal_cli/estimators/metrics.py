@@ -191,7 +191,7 @@ class ExpectedSpread:
         return Interval(self.value, min(around) - self.below**0.5, max(around) + self.above**0.5)
 
     def mean(self, others: Sequence[Self]) -> "ExpectedSpread":
-        """Return the mean over classes with independent errors."""
+        """Return the mean over classes, whose errors are assumed to be independent."""
         parts = (self, *others)
         count = len(parts)
         return ExpectedSpread(

@@ -251,8 +251,8 @@ class OutputEvidence:
     def lowest(self) -> float:
         """The score that means probability 0.
 
-        For scores a p - a, the score is -a. For scores from -a/2 to a/2, it is -a/2. For p + a,
-        it is a.
+        Examples are -a for scores a p - a, and -a/2 for scores from -a/2 to a/2. For p + a, it is
+        a.
         """
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:  # signed 8-bit scores plus 128 have the sum 256
