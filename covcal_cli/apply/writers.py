@@ -40,9 +40,9 @@ class AppliedRows:
     label_index: Labels  # The classifier's label, which calibration never changes.
     confidence: Float32s  # The calibrated probability of this label.
     probabilities: Float32s | None  # (m, K); None if only the confidence is written.
-    # Which rows a decision accepts: (m,), or (m, K) for several labels.
+    # (m,), whether a decision accepts each row; (m, K) for several labels.
     accept: Booleans | None = None
-    # the classes in the set of each row: (m, K)
+    # (m, K), the classes in the set of each row
     members: Booleans | None = None
 
     def __len__(self) -> int:
@@ -463,8 +463,8 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Format some numbers one by one: near a tie, where rounding errors matter; if rounding reaches
-    # the next decade; outside [0, 1]; and below the smallest normal float32.
+    # Format difficult numbers one by one, such as numbers near a tie, above 1, or below the
+    # smallest normal float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -145,7 +145,7 @@ class Decision:
         return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold at which the labels prove the limit, or 1.
+        """Return the lowest threshold that passes the test, or 1.
 
         Labelled rows are a random sample, so the number of wrong rows is binomial.
         """

@@ -3,20 +3,21 @@
 A curve gives the expected error of the most confident rows, for every share of rows. With costs,
 the cheapest share is accepted.
 
-costs.json has two keys. `review` is the cost of a reviewed row; `estimate` does not need it.
-`wrong` is the cost of an accepted wrong row. The optional key `pairs` lists objects with `true`,
-`predicted` and `cost`, for costs of single pairs of classes.
+Keys of costs.json:
 
-A set should contain the right class with probability C (the coverage). It contains the most
-probable class, and all classes whose probability is at least the cut: LAC (Sadinle, Lei & Wasserman
-2019) without empty sets.
+- ``review``: the cost of a reviewed row; `estimate` does not need this key
+- ``wrong``: the cost of an accepted wrong row
+- ``pairs``, optional: objects with ``true``, ``predicted`` and ``cost``, for pairs of classes
 
-- Without labels, the probabilities in a set must sum to C on average. The temperature is first
-  raised until the mean confidence is a - .4 (a - low). Here a is the estimated accuracy, and low is
-  the low end of its range.
-- With the labels of n random rows, the cut may exclude the right class in (n + 1) (1 - C) - 1 rows,
-  rounded at random. This is split conformal prediction (Papadopoulos et al. 2002), with an average
-  coverage of C. With a confidence level (``--certainty``), an exact test gives the number of rows.
+A set should contain the right class with probability C (the coverage). The set contains the most
+probable class, and all classes whose probability is at least a cut. This method is LAC (Sadinle,
+Lei & Wasserman 2019), but without empty sets.
+
+- Without labels, the probabilities in a set must sum to C on average. For this sum, the temperature
+  is first raised to match an accuracy below the estimate.
+- With the labels of n random rows, the right class may be missing in (n + 1) (1 - C) - 1 rows. This
+  number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
+- With labels and a confidence level (``--certainty``), an exact test gives this number.
 """
 
 import json
@@ -37,8 +38,8 @@ from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Margins, chosen on the benchmark's development shifts. Sets assume the accuracy a - .4 (a - low),
-# and accepted rows the error e + .55 (high - e).
+# Margins, as shares of the distance from the estimate to the end of its range: for the accuracy in
+# sets, and for the error of accepted rows. Both were chosen on the benchmark's development shifts.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
 _POINTS = 100
 _SHARES = 200
@@ -113,7 +114,7 @@ class Sample:
         return tuple(groups)
 
     def cut(self, coverage: float) -> float:
-        """Choose the cut without labels."""
+        """Choose the cut from probabilities, without labels."""
         probabilities = mass = self.probabilities
         if self._accuracy is not None:
             low, accuracy, _ = self._accuracy
@@ -175,7 +176,7 @@ def right_excluded(rows: Rows, coverage: float) -> int:
 
 
 def cut_by_labels(scores: Float64s, excluded: int) -> float:
-    """Return the cut that excludes this number of right classes.
+    """Return the cut that excludes the right class in this number of rows.
 
     `scores`, (n,), are probabilities of the right classes.
     """

@@ -12,15 +12,18 @@ over all rows is estimated by
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
 This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
-1952). The estimates of several batches are averaged with weights in proportion to n_b. So a later
-draw may depend on earlier labels.
+1952). The estimates of several batches are averaged in proportion to n_b, so a later draw may
+depend on earlier labels.
 
 **The probabilities.** Let s_i be the score of row i: an estimate of the probability that the
-classifier is right. The number of right rows is estimated by the difference estimator sum_i s_i +
-sum_{drawn} (right_i - s_i) / pi_i (Cassel, Särndal & Wretman 1976). If the scores are right, its
-expected variance is smallest for pi_i in proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982;
-Särndal, Swensson & Wretman 1992, section 12.2). So a row is rarely drawn if it is nearly certain to
-be right or wrong. Such a draw is called active testing (Kossen et al. 2021).
+classifier is right. The number of right rows is estimated by the difference estimator
+
+    sum_i s_i + sum_{drawn} (right_i - s_i) / pi_i
+
+(Cassel, Särndal & Wretman 1976). If the scores are right, the best probabilities pi_i are in
+proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982; Särndal, Swensson & Wretman 1992, section
+12.2). So a row is rarely drawn if it is nearly certain to be right or wrong. Such a draw is called
+active testing (Kossen et al. 2021).
 
 The estimate is unbiased for any scores. A share `FLOOR` of the draw gives every row the same
 probability. So no weight 1 / pi_i is above N / (n FLOOR).
@@ -114,12 +117,12 @@ class Draw:
 
     @property
     def is_for_decision(self) -> bool:
-        """Whether all labelled rows were picked to prove that confident rows can be accepted."""
+        """Whether all labelled rows were picked for a decision with a limited error."""
         return self._are_for_decision() == {True}
 
     @property
     def has_rows_for_decision(self) -> bool:
-        """Whether some labelled rows were picked to prove that confident rows can be accepted."""
+        """Whether some labelled rows were picked for a decision with a limited error."""
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
@@ -181,7 +184,7 @@ class Draw:
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without some rows.
 
-        Probabilities are multiplied by the remaining share of the batch.
+        Inclusion probabilities are multiplied by the remaining share of the batch.
         """
         left = ~out
         before = np.bincount(self.batch)
@@ -260,8 +263,7 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     """Write a copy of a file to `partial`, with new draws.
 
     `parts` has the file with its draw, or a file and a draw for each label. The copy also stores
-    the sha256 of the file without a draw. So calibrations and adapted files of the original file
-    also fit the copy.
+    the hash of the file without a draw, so calibrations of the original file fit the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -414,7 +416,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     certain = inclusion == 1
     left, rest = N - int(certain.sum()), 1 / inclusion[~certain]
     spread = float(rest.std(ddof=1)) if len(rest) > 1 else float(rest.sum())
-    # No weight is above N / (n FLOOR), so a single row has a limited effect.
+    # Allow for one row with the largest weight, N / (n FLOOR).
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
 
@@ -441,7 +443,7 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the group of each row, (N,). `cuts` are the ranks of the first rows of groups."""
+    """Return the group of each row, (N,). `cuts` are the ranks at which groups begin."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
     # For each cut: the number of ties in the lower group.

@@ -65,8 +65,8 @@ def read_sheet(path: Path) -> Sheet:
 def read_sheets(path: Path) -> list[Sheet]:
     """Read a sheet or exported tasks.
 
-    Return one sheet per labeller. Raises `CovcalError` if the file is not a sheet, lacks a row,
-    contains a row twice, or has a cell of `pick` that was changed or moved.
+    Return one sheet per labeller. Raises `CovcalError` if the file is not a sheet, lacks or repeats
+    a row, or has a changed cell.
     """
     return [_sheet(table) for table in read_tables(path)]
 

@@ -1,15 +1,14 @@
 """``covcal label``: add the labels of picked rows to the file of these rows.
 
-Either a complete new file replaces the old file, or nothing changes. The new file stores the sha256
-of the file without labels. So calibrations and adapted files of the old file also belong to the new
-file. These labels are stored separately from the labels that ``evaluate`` reads
-(`covcal_cli.labels.draws`).
+The new file replaces the old file only when it is complete. It stores the hash of the file without
+labels, so calibrations of the old file fit the new file. These labels are stored separately from
+the labels that ``evaluate`` reads (`covcal_cli.labels.draws`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user says which label counts.
 
-If rows can have several labels, the same rows are drawn for all labels, and a sheet has a column
-for each label. Everything else is done separately for each label.
+If rows can have several labels, a sheet has a column for each label. All else is done separately
+for each label.
 """
 
 from collections import Counter
@@ -57,7 +56,7 @@ class Agreement:
 
     @property
     def kappa_name(self) -> str:
-        """The name of the statistic: Cohen's kappa for two labellers, Fleiss' kappa for more."""
+        """The name of the kappa statistic."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
@@ -106,7 +105,7 @@ def label(
         Accept rows without a label. The labelled rows are then assumed to be a random part of their
         batch.
     resolve : str, optional
-        The label to use if sheets disagree: ``first``, ``last``, ``majority``, or ``drop`` for no
+        Which label to use if sheets disagree, "first", "last" or "majority", or "drop" for no
         label. A label in the file comes before the labels of the sheets. By default, a disagreement
         is an error.
     force : bool
@@ -115,8 +114,8 @@ def label(
     Raises
     ------
     CovcalError
-        If a sheet belongs to another file, was changed or lacks labels, if a label is not a class,
-        or if labellers disagree. The file is then unchanged.
+        If a sheet belongs to another file, was changed or lacks labels, a label is not a class, or
+        labellers disagree. The file is then unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -316,9 +315,8 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
     """Return the agreement of labellers; None if no row has two labels.
 
-    Kappa is (a - c) / (1 - c), where a is the share of pairs of labels that agree, and c is the
-    share expected by chance. It is Cohen's kappa (1960) for two labellers, and Fleiss' kappa (1971)
-    for more. `labellers` has the labeller of each sheet.
+    Two labellers have Cohen's kappa (1960), more labellers have Fleiss' kappa (1971). `labellers`
+    has the labeller of each sheet.
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:

@@ -1,9 +1,8 @@
 """Estimate the target accuracy, and metrics of each class, from labels of drawn rows.
 
-The accuracy A is a difference estimate (Cassel, Särndal & Wretman 1976; prediction-powered
-inference, Angelopoulos et al. 2023). The N rows that could be drawn are called the frame. Let p be
-a forecast of the probability that the classifier is right, and w_i the weight of the drawn row i.
-Then A is the mean forecast, plus its weighted mean error on the drawn rows:
+The N rows that could be drawn are called the frame. Let p be a forecast of the probability that the
+classifier is right, and w_i the weight of the drawn row i. The accuracy A is a difference estimate
+(Cassel, Särndal & Wretman 1976; prediction-powered inference, Angelopoulos et al. 2023):
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
@@ -11,19 +10,18 @@ Here s is the score of `labels.score`: a confidence calibrated on the source. Th
 slope b are fitted to the weighted labels. The offset is shrunk towards 0, and the slope towards 1.
 
 The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. Here p is the mean
-forecast, and V is the variance of A if the forecast is right. A Poisson quantile replaces the upper
-end if there are one to three errors, and the lower end if there are one to three right rows (Brown,
-Cai & DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
+forecast, and V is the variance of A if the forecast is right. With one to three errors, the upper
+end is a Poisson quantile, and likewise the lower end with one to three right rows (Brown, Cai &
+DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.
 
 Precision, recall and other metrics are estimated in the same way. Let p be the probability of a
 class, with the temperature and the offset of `posterior`. Let y_i be 1 if row i has this class,
-else 0. Each cell of the confusion matrix is a difference estimate: the sum of p over the frame,
-plus the sum of w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums, with the
-derivative g_i by y_i. By the delta method, its variance is (Särndal, Swensson & Wretman 1992,
-section 5.5)
+else 0. Each cell of the confusion matrix is a sum of p over the frame, corrected by the sum of
+w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums, with the derivative g_i by
+y_i. By the delta method, its variance is (Särndal, Swensson & Wretman 1992, section 5.5)
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 

@@ -120,7 +120,7 @@ class PickReport:
     pages: tuple[Path, ...]  # The written pages, in the order of the sheets.
     classes: tuple[str, ...]  # The allowed labels, or the names of several labels.
     before: int  # Number of rows drawn by earlier batches.
-    # Half width with the labels of this batch, and of all batches, if the scores are right.
+    # Half width from the labels of this batch, if the scores are right; then from all batches.
     half_width: float
     half_width_of_all: float
     # Half width of all batches in the worst case: useless scores and an accuracy of 1/2.
@@ -186,8 +186,7 @@ def pick(
     Raises
     ------
     CovcalError
-        If too few rows are left, a sheet or the calibration belongs to another file, the images
-        belong to other rows, or an output cannot be written.
+        If too few rows are left, an input belongs to another file, or an output cannot be written.
     """
     path, output = Path(path), None if output is None else Path(output)
     suffix = "" if output is None else output.suffix.lower()

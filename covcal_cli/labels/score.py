@@ -3,9 +3,8 @@
 `covcal pick` draws rows by their scores, and the estimate of the accuracy from labels uses scores
 too. The score is the calibrated confidence in the predicted class. Without a calibration, the
 confidence comes from temperature scaling on the source. If the file has an aligned forecaster, the
-score is the mean of both confidences. On the benchmark's development shifts, the accuracy estimated
-from 50 labels is wrong by 3.5 points with this score, and by 4.4 points with the uncalibrated
-confidence.
+score is the mean of both confidences. With this score, the accuracy from 50 labels was wrong by 3.5
+points on the benchmark's development shifts; with the uncalibrated confidence, by 4.4 points.
 """
 
 import re
@@ -65,9 +64,8 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
     With several labels, the prediction is the number of predicted labels. The score s is chosen so
-    that s (1 - s) is the mean of s_l (1 - s_l) over labels l. If the scores s_l are right, a draw
-    by s minimises the variance of the accuracy, averaged over labels (by the Cauchy-Schwarz
-    inequality).
+    that s (1 - s) is the mean of s_l (1 - s_l) over labels l. A draw by s minimises the mean
+    variance of the accuracies, if the scores s_l are right.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:

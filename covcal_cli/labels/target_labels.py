@@ -1,8 +1,8 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-A test checks that no other code that trains or fits imports this module: ``adapt``, ``estimate``
-and ``calibrate`` see no target labels (MATHEMATICS, section 10). The only exceptions are labels by
-the user, and ``--labels N``.
+By design, ``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10).
+The only exceptions are labels by the user, and ``--labels N``. A test lists the modules that import
+this module.
 """
 
 from collections.abc import Iterator

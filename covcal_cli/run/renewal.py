@@ -125,8 +125,8 @@ def renew(
     - `force`: always use the new results, and accept a T at the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
-    Raises `CovcalError` if no run has made the folder, or if the classifier, its classes or the
-    preprocessing differ from the earlier run. The results in use are then unchanged.
+    Raises `CovcalError` if no run has made the folder, or if the classifier or its preprocessing
+    has changed. The results in use are then unchanged.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -205,7 +205,7 @@ def earlier_run(folder: Path) -> Earlier:
 
 
 def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | None:
-    """Return the classifier of a run: ``module:function``, or its path from the current folder."""
+    """Return the classifier of a run, as ``module:function`` or as a path."""
     recorded = journal.given.get("model")
     if recorded is None:
         return None

@@ -1,9 +1,8 @@
 """Divide files into periods, and name and sort these periods.
 
-A period is a whole file, a block of rows, or a day, week, month, quarter or year in a column of
-dates. Names of periods have the form 2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026, or "row 2501"
-(the rows from 2501 on). If all names have the same form, periods are sorted by time. Times with an
-offset are converted to UTC.
+A period is a whole file, a block of rows, or a unit of time in a column of dates. Examples of names
+are 2026-11-28, 2026-W48, 2026-11, 2026-Q4, 2026 and "row 2501" (the rows from 2501 on). If all
+names have the same form, periods are sorted by time. Times with an offset are converted to UTC.
 """
 
 import re

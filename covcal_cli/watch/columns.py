@@ -62,8 +62,8 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 def _identifies(name: str, values: AnyArray) -> bool:
     """Return whether a column of numbers identifies rows.
 
-    Many different whole numbers identify rows if the column has a name such as "id", or if the
-    numbers rise from row to row.
+    Whole numbers identify rows if they rise from row to row, or if the column has a name such as
+    "id".
     """
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())

@@ -7,9 +7,9 @@ ignored with a warning. A file without any period is refused.
 A period that arrives late changes the verdicts on later periods, which are judged again.
 
 At first, the alarm compares the rows with the calibration's rows. An alarm ends if somebody accepts
-the changed rows (``--acknowledge``), or if the rows do not change again for a number of periods.
-Then a new "segment" of the history begins, and the alarm compares rows with the first periods of
-this segment. The verdict always compares a period with the calibration.
+the changed rows (``--acknowledge``), or after some periods without another change. Then a new
+"segment" of the history begins, and the alarm compares rows with the first periods of this segment.
+The verdict always compares a period with the calibration.
 """
 
 import codecs

@@ -91,8 +91,8 @@ def standard_of(
 ) -> Standard:
     """Return a calibration with its reference data, which are made if they are missing.
 
-    For safety, the features file of the calibration is opened only if it is in the calibration's
-    folder, or if the user `named` it.
+    For safety, features files outside the calibration's folder are opened only if the user `named`
+    them.
 
     Raises
     ------

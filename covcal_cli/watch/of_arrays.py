@@ -185,7 +185,7 @@ class Watch:
             The classifier's logits. A data frame may have a column for each class, named after the
             class, and other columns.
         period : str
-            A name such as "2026-11-29", "2026-W48" or "2026-11". Periods with such names are sorted
+            A name such as "2026-11-29", "2026-W48" or "2026-11". Periods named by dates are sorted
             by time.
         features : array, shape (n, d), optional
             Features, if the calibration was fitted on a file with features.

@@ -116,10 +116,7 @@ def alarm(
 
 
 def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
-    """Return log E of p standardised differences D, from `squares` = |D|^2 and `noise` = v.
-
-    E is the mean over all tau of (v / (v + tau^2))^(p/2) exp(|D|^2 / 2 * tau^2 / (v (v + tau^2))).
-    """
+    """Return log E of p standardised differences D, from `squares` = |D|^2 and `noise` = v."""
     logs = [
         0.5 * p * np.log(noise / (noise + size**2))
         + squares / 2 * size**2 / (noise * (noise + size**2))
