@@ -30,7 +30,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Extensions of other formats than HDF5.
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
-# Largest plausible ratio of compression. Deflate reaches 1030 for zeros, and about 20 for data.
+# Largest plausible ratio of compression. Data reach a ratio of about 20, and zeros reach 1030.
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # Largest array that may have any ratio, in bytes.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)

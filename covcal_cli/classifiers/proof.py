@@ -32,8 +32,8 @@ TAIL_TEXT = {
 # has eleven bits, and sums of many products are less precise.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
 FAR = 1 << 12  # With this offset, logits keep only half of the digits of float32.
-# The largest product (rows, features and classes multiplied) that OpenBLAS computes in one thread.
-# After a larger product, its threads wait actively, which doubled the processor time of `extract`.
+# Largest matrix product that OpenBLAS computes in one thread: rows times features times classes.
+# More threads doubled the processor time of `extract`, because they wait actively.
 _PRODUCT = 1 << 18
 _FEWEST_ROWS = 8  # threads are faster if fewer rows fit
 ONE_NUMBER = (

@@ -68,7 +68,7 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # labels that are names; None if the labels are numbers
         self.names: tuple[str, ...] | None = None
-        # the rows with each text for an unknown label, such as "nan"
+        # For each text that means an unknown label, such as "nan": which rows have it.
         self._marked: dict[str, Booleans] = {}
         # whether the file declares that -1 means unknown
         self._is_documented = number_names is not None

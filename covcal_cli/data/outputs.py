@@ -254,7 +254,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse probabilities as logits, and yield notes."""
+        """Check the outputs as logits, and yield notes for the user."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -271,7 +271,7 @@ class OutputTable:
             )
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse outputs that are not probabilities, and yield notes."""
+        """Check the outputs as probabilities, and yield notes for the user."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -313,7 +313,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Refuse probabilities outside [0, 1], and yield notes."""
+        """Check the outputs of single labels, and yield notes for the user."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield (
                 f"{seen.fact}, but covcal reads them as logits: pass --probabilities if they are "

@@ -26,7 +26,7 @@ from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
-POWER = 0.8  # Power for which a number of rows is suggested.
+POWER = 0.8  # Statistical power that the suggested number of rows gives.
 _MOST = 20  # Maximum of the suggested number of rows, divided by the current number.
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 

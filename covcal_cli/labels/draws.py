@@ -383,7 +383,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # If any row is certain, the largest row is certain.
+    # The row with the largest score is the first one to be certain.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():

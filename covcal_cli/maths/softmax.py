@@ -216,7 +216,7 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return the minimum depth of a mask below the highest logit of its row.
+    """Return how far below the highest logit of its row a masked logit is at least.
 
     `logits` have shape (n, K), `weights` (n,). Invalid rows and rows with weight 0 are ignored.
     """

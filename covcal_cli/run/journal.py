@@ -85,7 +85,7 @@ class Results(Document):
     results: Mapping[str, Result]
     # the inputs, with the keys "model", "source" and "target"
     given: Mapping[str, RunInput] = field(default_factory=dict)
-    # second names of old results while they are being replaced
+    # Temporary names of old results, until the new results are complete.
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,11 +139,11 @@ class Journal:
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The second names of old results while they are being replaced."""
+        """The temporary names of old results, until the new results are complete."""
         return self._kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Record the second names of results, before the results are replaced."""
+        """Record the temporary names of results before they are replaced."""
         self._kept = dict(names)
         self._write()
 

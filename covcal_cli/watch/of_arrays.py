@@ -334,7 +334,7 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _require_segment(segment: str, arrays: Mapping[str, AnyArray], name: str) -> None:
-    """Refuse columns, the argument `name`, without the column of the segments."""
+    """Refuse arrays without the column of the segments."""
     if segment != PREDICTED and f"columns/{segment}" not in arrays:
         raise ArgumentError(
             f"{name} has no column {segment!r}, which segment names: give it in {name}, or pass "

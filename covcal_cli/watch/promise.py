@@ -148,7 +148,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return the number of further labels for a verdict, if a share `rate` of them is wrong."""
+    """Return how many more labels would lead to a verdict, at the error rate `rate`."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))
