@@ -242,9 +242,9 @@ class PixelPipeline:
             from PIL import ImageOps
 
             image = ImageOps.exif_transpose(image)
-        image = eight_bit(image, kind)
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:
+            image = eight_bit(image, kind)
             if image.mode == "P" and "transparency" in image.info:
                 # prevents a warning of Pillow
                 image = image.convert("RGBA")
