@@ -47,6 +47,8 @@ _GREATEST_INTEGERS = (255.0, 65535.0)
 # differ less.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
+_FAR = 500.0  # Smaller outputs lose no digits that matter.
+_LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class
 _EXTRA = {
     "largest": "is the largest of the other columns",
@@ -76,6 +78,8 @@ class OutputEvidence:
         self._finite = self._exact = self._falling = self._rising = self._uneven = 0
         self._sum = 0.0
         self._logarithms = self._ranks = 0
+        # The largest distance between numbers that lost digits, and the size of these numbers.
+        self._step = self._step_at = 0.0
         # What the first and the last column may be instead of a class, while all rows agree.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
         # Rounded values need a larger tolerance of the sum. Count for each possible number of
@@ -107,6 +111,7 @@ class OutputEvidence:
         self.sums = min(self.sums[0], float(sums.min())), max(self.sums[1], float(sums.max()))
         self._exact += int((np.abs(sums - 1) <= _EXACT_SUM).sum())
         self._add_sums(exact, sums, is_bounded)
+        self._add_steps(exact, lows, highs)
         self._add_order(exact)
         self._add_reversed(exact)
         self._add_extra_columns(exact)
@@ -119,6 +124,19 @@ class OutputEvidence:
         if high >= self.high:
             before = self._at_high if high == self.high else 0
             self.high, self._at_high = high, before + int((exact == high).sum())
+
+    def _add_steps(self, exact: Float64s, lows: Float64s, highs: Float64s) -> None:
+        """Note how far numbers of this size are apart, if that is much of a row's range."""
+        largest = float(np.abs(highs).max(initial=0))
+        if not _FAR < largest < math.inf:
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Whole numbers may be scores, so only a larger distance shows lost digits.
+            types = (np.float32,) if self.are_whole else (np.float16, np.float32)
+            dtype = next((t for t in types if (exact == exact.astype(t)).all()), np.float64)
+            step = float(np.spacing(dtype(largest)))
+            if step > _LARGEST_STEP and step > 1e-3 * float((highs - lows).min()):
+                self._step, self._step_at = max((step, largest), (self._step, self._step_at))
 
     def _add_sums(self, exact: Float64s, sums: Float64s, is_bounded: Booleans) -> None:
         with np.errstate(invalid="ignore"):
@@ -419,12 +437,22 @@ class OutputEvidence:
         return tuple(
             doubt
             for doubt in (
+                self._doubt_on_digits(),
                 self._doubt_on_columns(),
                 self._doubt_on_order(),
                 self._doubt_on_values(),
                 self._doubt_on_scale(),
             )
             if doubt
+        )
+
+    def _doubt_on_digits(self) -> str | None:
+        if not self._step or self.form != "logits":
+            return None
+        return (
+            f"outputs are as large as {_short(self._step_at)}, where stored numbers are "
+            f"{_short(self._step)} apart, so their digits are lost: subtract the largest output of "
+            "each row before the outputs are stored"
         )
 
     def _doubt_on_columns(self) -> str | None:
@@ -465,8 +493,9 @@ class OutputEvidence:
                 "confidence of the predicted class, give the probability of one class instead"
             )
         middle = sum(self.sums) / 2
-        spread = max(0.01, _EXACT_SUM * middle)  # centred logits sum to about 0
-        is_constant = self.sums[1] - self.sums[0] <= spread < middle
+        # Centred logits sum to about 0. A large added constant makes sums only relatively alike.
+        spread = _EXACT_SUM * self.width * (self.high - self.low)
+        is_constant = self.sums[1] - self.sums[0] <= spread and middle > max(0.01, spread)
         is_constant &= not self._may_be_masked
         if self.form == "logits" and self.width > 2 and self.rows >= _FEW_ROWS and is_constant:
             return (

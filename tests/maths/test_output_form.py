@@ -258,6 +258,24 @@ class TestDoubts:
     def test_logits_of_one_sum_are_doubted(self) -> None:
         assert "sums to about 12" in seen(centred(4) + 3, N).doubts()[0]
         assert not seen(centred(4), N).doubts()
+        assert not seen(logits(4) + 1e8, N).doubts()
+
+    @pytest.mark.parametrize(
+        ("offset", "kind", "step"),
+        [(1e8, "f4", "8"), (1e6, "f4", "0.0625"), (1e3, "f2", "0.5"), (1e16, "f8", "2")],
+    )
+    def test_a_common_offset_that_took_the_digits_is_named(
+        self, offset: float, kind: str, step: str
+    ) -> None:
+        lost = (logits(4) + offset).astype(kind)
+        assert f"stored numbers are {step} apart" in seen(lost, 50).doubts()[0]
+        kept = {"f4": 1e4, "f2": 20.0, "f8": 1e9}[kind]
+        for others in (
+            (logits(4) + kept).astype(kind),
+            (1e6 * logits(4)).astype("f4"),
+            votes(1500),
+        ):
+            assert "apart" not in " ".join(seen(others, 50).doubts())
 
     def test_one_column_that_is_always_likely_may_be_the_confidence(self) -> None:
         p = expit(logits(1))
