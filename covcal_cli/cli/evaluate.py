@@ -242,6 +242,10 @@ def evaluate(
         else:
             assessment = assess_one(gates=gates, tell=console.note)
     extras = _Extras(every_metric, intervals=bootstrap > 0, diagram=verbose)
+    if file is not None and not calibration and decision is None:
+        console.note(
+            "no calibration was given with -c, so only the uncalibrated classifier was measured"
+        )
     if labels:
         multilabel.publish(several, report, console, lambda e: _parts(e, extras)[1:])
         return
@@ -259,10 +263,6 @@ def evaluate(
             f"the NLL and Brier score of {', '.join(networks_used)} belong to the networks of "
             "covcal adapt, which can predict other labels than the classifier: compare the ECE "
             "instead"
-        )
-    if file is not None and not calibration and decision is None:
-        console.note(
-            "no calibration was given with -c, so only the uncalibrated classifier was measured"
         )
 
     def draw() -> None:
