@@ -137,6 +137,7 @@ def pick(
     """
     from covcal_cli.errors import printable
     from covcal_cli.files import as_word
+    from covcal_cli.formats.decision import rows_file_of
     from covcal_cli.formats.features import ALL, SPLITS
     from covcal_cli.labels.pick import PickSettings
     from covcal_cli.labels.pick import pick as draw
@@ -169,6 +170,9 @@ def pick(
             "is for the CSV: pass --page FILE.html to write a page", param_hint="--output"
         )
     console = Console(quiet=quiet, verbose=verbose)
+    if file is None and decision is not None:
+        file = rows_file_of(decision)
+        console.note(f"reading {file}, the file of {decision}")
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
     with console.progress() as progress:

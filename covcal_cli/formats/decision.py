@@ -24,6 +24,7 @@ from covcal_cli.records import (
 
 ACCEPT, REVIEW = "accept", "review"
 Covered = Literal["future rows", "these rows"]
+_OF_ROWS = ("features", "adapted")  # roles of inputs that hold target rows
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ class Decision(Document):
             raise ValueError("a promise without labels")
         if not any(entry.role == "calibration" for entry in self.inputs):
             raise ValueError("inputs have no calibration")
+        if not any(entry.role in _OF_ROWS for entry in self.inputs):
+            raise ValueError("inputs have no file of rows")
 
     @property
     def accepts_rows(self) -> bool:
@@ -164,6 +167,11 @@ class Decision(Document):
     def calibration(self) -> Input:
         """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
+
+    @property
+    def rows_file(self) -> Input:
+        """The features or adapted file whose target rows the decision was made on."""
+        return next(entry for entry in self.inputs if entry.role in _OF_ROWS)
 
 
 def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
@@ -211,10 +219,20 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 def calibration_of(path: str | Path) -> Path:
     """Return the path of the calibration that a decide.json was made with."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
-    entry = decision.calibration
-    if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():
+    return _found(decision.calibration, path, "with the calibration", "pass it with -c")
+
+
+def rows_file_of(path: str | Path) -> Path:
+    """Return the path of the features or adapted file that a decide.json was made on."""
+    decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
+    return _found(decision.rows_file, path, "on the rows of", "name the file to read")
+
+
+def _found(entry: Input, decision: str | Path, role: str, remedy: str) -> Path:
+    """Return the path of an input. For safety, refuse a path outside the decision's folder."""
+    if leaves_folder_of(entry.path, Path(decision)) or not entry.path.is_file():
         raise CovcalError(
-            f"{path} was made with the calibration {entry.path}, which is missing or outside the "
-            "folder: pass it with -c"
+            f"{decision} was made {role} {entry.path}, which is missing or outside the folder: "
+            f"{remedy}"
         )
     return entry.path

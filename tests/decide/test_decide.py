@@ -93,7 +93,11 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     likely = "probably" if decision.promised_chance >= 0.8 else "perhaps"
     assert f"{likely} needs {decision.labels_needed} labels" in done.out
     assert np.all(np.diff([point.share for point in decision.curve]) > 0)
+    # The printed command reads the file of the decision, whatever its name.
+    (folder / "features.h5").rename(folder / "other.h5")
+    covcal("decide", "other.h5", "--error", "0.1", "-f", cwd=folder).require_success()
     fewer = covcal("pick", "-n", decision.labels_needed - 1, "--for", "decide.json", cwd=folder)
+    assert "note: reading other.h5, the file of decide.json" in fewer.err
     assert f"suggests {decision.labels_needed} labels" in fewer.require_success().err
 
 
