@@ -64,8 +64,8 @@ class ApplyReport:
     aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
     # The adapted file with the networks; None if not needed.
     networks: Path | None
-    # Mean calibrated probability of each of several labels. All other fields are then about the
-    # first label.
+    # Mean calibrated probability of each of several labels. All other fields describe the first
+    # label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 

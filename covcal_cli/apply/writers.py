@@ -176,7 +176,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     - ``confidence``, (n,) f4
     - ``probabilities``, (n, K) f4, unless left out
     - ``classes``, (K,) text
-    - names and hashes of the inputs, ()
+    - names and hashes of the inputs, as scalars
     """
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:

@@ -268,7 +268,7 @@ class _Labelled:
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # batches that were drawn for a decision, with their thresholds
+        # threshold of each batch that was drawn for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
 

@@ -17,7 +17,7 @@ Lei & Wasserman 2019), but without empty sets.
   is first raised to match an accuracy below the estimate.
 - With the labels of n random rows, the right class may be missing in (n + 1) (1 - C) - 1 rows. This
   number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
-- With labels and a confidence level (``--certainty``), an exact test gives this number.
+- With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
 """
 
 import json
@@ -219,8 +219,8 @@ def read_costs(
 ) -> tuple[Float64s, float]:
     """Read costs.json for the classes of a file.
 
-    Return costs by true and predicted class, (K, K), and the cost of a review. If `needs_review` is
-    false, the cost of a review is optional.
+    Return costs by true and predicted class, (K, K), and the cost of a review. The cost of a review
+    may be missing unless `needs_review` is true.
 
     Raises
     ------

@@ -5,15 +5,15 @@
 for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
 `picked_labels` returns them, and a test lists the modules that import it.
 
-**The estimate from a batch.** Batch b draws n_b rows without replacement, row i with probability
-pi_i. Let t_i be a number for each row, such as 1 if the classifier is right, else 0. The sum of t
-over all rows is estimated by
+**The estimate from a batch.** Batch b draws n_b rows. Row i is drawn with probability pi_i. Let t_i
+be a number for each row, such as 1 if the classifier is right, else 0. The sum of t over all rows
+is estimated by
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
 This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
-1952). The estimates of several batches are averaged in proportion to n_b, so a later draw may
-depend on earlier labels.
+1952). The estimates of several batches are averaged in proportion to n_b. These weights do not
+depend on labels, so a later draw may use earlier labels.
 
 **The probabilities.** Let s_i be the score of row i: an estimate of the probability that the
 classifier is right. The number of right rows is estimated by the difference estimator
@@ -99,7 +99,7 @@ class Draw:
     # (m,), the stratum from which each row was drawn, from 0 to n_b - 1. Neighbouring strata
     # contain similar rows. A row with probability 1 has its own stratum.
     stratum: Integers
-    labels: Labels  # (m,), from 0 to K-1, or `UNKNOWN_LABEL`, or `HIDDEN_LABEL`.
+    labels: Labels  # (m,), class of each row, `UNKNOWN_LABEL` or `HIDDEN_LABEL`.
     batches: tuple[Batch, ...]  # The batches in order.
     # The frame: all rows that could be drawn, or a sample of `MAX_FRAME`, ascending. Empty if the
     # labels are hidden.
@@ -263,7 +263,7 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     """Write a copy of a file to `partial`, with new draws.
 
     `parts` has the file with its draw, or a file and a draw for each label. The copy also stores
-    the hash of the file without a draw, so calibrations of the original file fit the copy.
+    the hash of the file without a draw. Calibrations of the original file then fit the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -348,14 +348,14 @@ _CHUNK = 1 << 16  # Number of rows that are processed at a time.
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return inclusion probabilities, (N,), with sum n, for rows with these scores."""
+    """Return the inclusion probabilities, (N,), of N rows for a draw of n rows."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
 def inclusion_rule(
     parts: Callable[[], Iterable[Float64s]], n: int
 ) -> Callable[[Float64s], Float64s]:
-    """Return a function that maps scores to inclusion probabilities, which sum to n.
+    """Return a function that maps scores to inclusion probabilities for a draw of n rows.
 
     - `parts`: returns the scores of all N rows, in [0, 1], in blocks.
     - `n`: number of rows to draw, from 1 to N.

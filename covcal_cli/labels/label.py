@@ -1,7 +1,7 @@
 """``covcal label``: add the labels of picked rows to the file of these rows.
 
 The new file replaces the old file only when it is complete. It stores the hash of the file without
-labels, so calibrations of the old file fit the new file. These labels are stored separately from
+labels. Calibrations of the old file then fit the new file. These labels are stored separately from
 the labels that ``evaluate`` reads (`covcal_cli.labels.draws`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal

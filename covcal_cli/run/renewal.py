@@ -5,7 +5,7 @@ Then both calibrations are compared on the new rows. If the new rows have labels
 calibration is used only if the labels prove that it is better. Without labels, the new calibration
 is used only if the user asks for this.
 
-If the new rows raised the alarm of ``covcal watch``, they may not be normal. Then the new
+If the new rows raised the alarm of ``covcal watch``, the new rows may not be normal. Then the new
 calibration gets the reference data of the earlier calibration.
 """
 

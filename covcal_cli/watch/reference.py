@@ -1,8 +1,8 @@
 """The reference data of a calibration: a summary of its rows.
 
-The data contain quantiles, means and covariances, but no rows. They are stored beside the
-calibration: cal.reference.json belongs to cal.json. The file is smaller than 200 kB. The first
-``covcal watch`` makes it from the features file of the calibration.
+The data contain quantiles, means and covariances, but no rows. The data of cal.json are stored
+beside it, in cal.reference.json. This file is smaller than 200 kB. The first ``covcal watch`` makes
+this file from the features file of the calibration.
 """
 
 import base64

@@ -4,8 +4,8 @@ A segment is compared with the calibration's rows of the same segment. The accur
 with the source rows of the segment, because other segments may have other class frequencies.
 Intervals from labels and p-values are corrected for the number of segments.
 
-If segments are predicted classes, only labels can judge them. The estimators need the frequencies
-of predicted classes, but such a segment has a single predicted class.
+If segments are predicted classes, only labels can judge them, because all rows of a segment have
+the same predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
