@@ -36,10 +36,7 @@ def decide(
     ),
     error: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Largest share of the accepted rows that may be wrong, such as 0.05.",
-        ),
+        typer.Option(metavar="SHARE", help="Largest share of the accepted rows that may be wrong."),
     ] = None,
     coverage: Annotated[
         float | None,
@@ -54,8 +51,7 @@ def decide(
         typer.Option(
             "--cost",
             metavar="COSTS.JSON",
-            help="Accept the rows that cost less if accepted than if a person reviews them. "
-            "Example of the file: "
+            help="Accept the rows that cost less than their review. Example of the file: "
             '{"review": 1, "wrong": 10, "pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
         ),
     ] = None,
@@ -69,11 +65,7 @@ def decide(
     ] = None,
     these_rows: Annotated[
         bool,
-        typer.Option(
-            "--these-rows",
-            help="Make the promise only for the rows of this file, not for similar rows in "
-            "the future.",
-        ),
+        typer.Option("--these-rows", help="Make the promise only for the rows of this file."),
     ] = False,
     labels: Labels = LabelsName.auto,
     by: Annotated[

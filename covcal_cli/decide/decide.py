@@ -65,9 +65,11 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# Wanted and accepted probability that the suggested labels are enough.
-LIKELY, _EVEN = 0.8, 0.5
-# Assumed errors: the low end of the error's range (1), the estimate (0), the high end (-1).
+# Wanted probability that the suggested labels are enough. If no number reaches `LIKELY`, the
+# smallest number with the part `_NEARLY` of the largest probability is suggested, if this
+# probability is at least `_EVEN`.
+LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
+# Assumed errors: the high end of the error's range (1), the estimate (0), the low end (-1).
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5
 
@@ -216,7 +218,6 @@ def decide(
         if settings.error is not None:
             level = level_of_look(settings.certainty, looks)
             offer = labelled.offer(curve, settings.error, level, looks)
-        role = "adapted" if file.is_adapted else "features"
         return Decision(
             error=settings.error,
             certainty=settings.certainty,
@@ -236,7 +237,7 @@ def decide(
             sets=sets,
             notes=tuple(notes),
             inputs=(
-                Input(role, path, file.sha256()),
+                Input("adapted" if file.is_adapted else "features", path, file.sha256()),
                 Input("calibration", document, sha256_of(document)),
             ),
             cost=cost,
@@ -358,7 +359,7 @@ class _Labelled:
         labels are enough. Return zeros if no number is enough.
         """
         beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._ranking(look)
-        used = self.is_used if look > 1 else np.zeros(len(self.is_used), dtype=bool)
+        used = self.is_used & (look > 1)
         scores, wrong = self.scores[used], self.wrong[used]
         for labels in _OFFERS:
             if labels > len(ranking) - len(self.scores):
@@ -371,8 +372,9 @@ class _Labelled:
                 offers.append((labels, share, of_first))
                 if of_first >= LIKELY:
                     break
-        good = (offer for least in (LIKELY, _EVEN) for offer in offers if offer[2] >= least)
-        return next(good, (0, 0.0, 0.0))
+        best = max((offer[2] for offer in offers), default=0.0)
+        least = LIKELY if best >= LIKELY else max(_NEARLY * best, _EVEN)
+        return next((offer for offer in offers if offer[2] >= least), (0, 0.0, 0.0))
 
     def _left(self, number: int, threshold: float) -> int:
         before = (self.draw.batch < number) & (self.scores > threshold)

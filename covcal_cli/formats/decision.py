@@ -159,10 +159,6 @@ class Decision(Document):
         """Return which rows are accepted, by their scores."""
         return np.asarray(scores > self.accept_above)
 
-    def beliefs(self, look: int) -> list[Float64s]:
-        """Return the expected wrong rows for the test after batch `look` of labels (1, 2, ...)."""
-        return beliefs_at(self.curve, look)
-
     @property
     def calibration(self) -> Input:
         """The calibration whose confidence ranks the rows."""

@@ -22,7 +22,7 @@ from functools import reduce
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Integers
+from covcal_cli.arrays import Booleans, Float64s
 
 # Numbers of wrong rows further from the mean have a probability below 1e-18.
 _DEVIATIONS = 9
@@ -304,6 +304,10 @@ def _binomial(n: int, p: float, most: int) -> Float64s:
     return np.asarray(np.exp(n * math.log1p(-p) + np.concatenate([[0.0], np.cumsum(steps)])))
 
 
+def _allowed(n: int, error: float, level: float) -> int:
+    return int((np.cumsum(_binomial(n, error, int(n * error))) <= level).sum()) - 1
+
+
 @dataclass(frozen=True)
 class Region:
     """The rows from which labels are drawn, and their plan."""
@@ -323,7 +327,8 @@ def best_region(
     """
     best: Region | None = None
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
-    table = _binomial_allowed(sizes_of, error, level)
+    # The number of wrong labelled rows that still proves the limit, by number of labels.
+    table = [_allowed(n, error, level) for n in sizes_of.tolist()]
     n, sizes = len(ranking), {round(share * len(ranking)) for share in _REGIONS}
     for size in sorted(sizes):
         threshold = ranking.threshold(size)
@@ -337,25 +342,12 @@ def best_region(
             before = int((labelled > threshold).sum())
             most = sampling(p, above).most + before
             place = np.searchsorted(sizes_of, most, side="right") - 1
-            return round(p * above) + before, int(table[place]) if above else -1
+            return round(p * above) + before, table[place] if above else -1
 
         candidate = plan(ranking, rows, limits)
         if best is None or candidate.share > best.plan.share:
             best = Region(rows, threshold, candidate)
     return best if best is not None and best.plan.candidates else None
-
-
-def _binomial_allowed(sizes: Integers, error: float, level: float) -> Integers:
-    """Return the number of wrong labelled rows that still proves the limit, by number of labels."""
-    n = sizes.astype(np.float64)
-    logs, total = n * math.log1p(-error), np.zeros(len(sizes))
-    allowed = np.full(len(sizes), -1, dtype=np.int64)
-    with np.errstate(divide="ignore"):
-        for k in range(int(n.max() * error) + 1):
-            total += np.exp(logs)
-            allowed[total <= level] = k
-            logs += np.log(np.maximum(n - k, 0) / (k + 1)) + math.log(error / (1 - error))
-    return allowed
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from onnxruntime import InferenceSession
 
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.decide.decide import DecideSettings, decide
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import FeatureFile
@@ -99,6 +102,22 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     fewer = covcal("pick", "-n", decision.labels_needed - 1, "--for", "decide.json", cwd=folder)
     assert "note: reading other.h5, the file of decide.json" in fewer.err
     assert f"suggests {decision.labels_needed} labels" in fewer.require_success().err
+
+
+def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
+    path = folder / "features.h5"
+    accuracy = estimate(path, EstimateSettings(labels="none")).estimates[0]
+    assert accuracy.high - accuracy.low > 0.1
+
+    def needed(error: float, certainty: float) -> int:
+        settings = DecideSettings(error=error, certainty=certainty, labels="none")
+        return decide(path, folder / "cal.json", settings, accuracy).labels_needed
+
+    of_errors = [needed(error, 0.9) for error in (0.2, 0.1, 0.05)]
+    of_certainties = [needed(0.2, certainty) for certainty in (0.8, 0.9, 0.99)]
+    assert of_errors == sorted(of_errors)
+    assert of_certainties == sorted(of_certainties)
+    assert 0 < of_errors[0] < of_errors[-1]
 
 
 DAMAGED: dict[str, tuple[str, Any]] = {
