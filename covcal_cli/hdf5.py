@@ -76,6 +76,11 @@ class Dataset:
                 self.dtype == self.dtype.newbyteorder("<") and self._type.equal(usual(self.dtype))
             )
 
+    def has(self, attribute: str) -> bool:
+        """Return whether the dataset has an attribute."""
+        with _readable(self.path, self.name):
+            return bool(h5py.h5a.exists(self._identifier, attribute.encode()))
+
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0] if self.shape else 0
@@ -243,9 +248,12 @@ class File(Group):
                     )
             place = within(self.attrs)
             with _readable(path, place):
-                descriptor = raw.id.get_vfd_handle() if raw.driver == "sec2" else None
+                reads = raw.driver == "sec2" and hasattr(os, "pread")
+                descriptor = raw.id.get_vfd_handle() if reads else None
                 self._raw = raw = raw if place == "/" else raw[place]
                 self.datasets, self.members = _examined(path, raw, descriptor)
+                if digest is not None:
+                    _require_all_checksums(self.datasets)
         except BaseException:
             self.close()
             raise
@@ -441,10 +449,23 @@ def _require_checksums(
         return
     written = dict(_plain_attributes(identifier, (CHECKSUMS_SHA256,))).get(CHECKSUMS_SHA256)
     if written not in (None, _checksums_sha256(dataset.name, dataset, places, descriptor)):
-        raise CovcalError(
-            f"{where} was changed after covcal wrote the file: copy the file again or make it "
-            f"again. If you changed it yourself, delete its attribute {CHECKSUMS_SHA256}"
-        )
+        raise _changed(where)
+
+
+def _require_all_checksums(datasets: Mapping[str, Dataset]) -> None:
+    """Refuse a dataset that another program wrote into a file of covcal."""
+    for dataset in datasets.values():
+        is_empty = dataset.ndim <= 0 or 0 in dataset.shape
+        if not is_empty and not dataset.has(CHECKSUMS_SHA256):
+            raise _changed(f"{dataset.path}: {dataset.name}")
+
+
+def _changed(where: str) -> CovcalError:
+    return CovcalError(
+        f"{where} was changed after covcal wrote the file: copy the file again or make it again. "
+        f"If you changed it yourself, delete its attribute {CHECKSUMS_SHA256} and the file's "
+        f"attribute {ATTRIBUTES_SHA256}"
+    )
 
 
 def checksums_sha256(name: str, dataset: Any, descriptor: int) -> str:

@@ -8,6 +8,7 @@ and covcal refuses a file without ``complete``.
 
 import io
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -137,13 +138,14 @@ class HDF5Writer:
         self._file.flush()  # The checksums are in the file after this.
         self._sink.require_written()
         for dataset in self._datasets:
-            if dataset.chunks is not None:
+            if dataset.chunks is not None and hasattr(os, "pread"):
                 dataset.attrs[CHECKSUMS_SHA256] = checksums_sha256(
                     dataset.name, dataset, self._sink.fileno()
                 )
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
-        self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
+        if hasattr(os, "pread"):  # not on Windows
+            self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
         self._file.attrs["complete"] = 1
         self._file.close()
         self._sink.require_written()

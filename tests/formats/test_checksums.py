@@ -14,7 +14,7 @@ import pytest
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.hdf5 import File
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256, File
 from tests.cli_runner import covcal
 from tests.made_files import edited, made_domain, write_adapted, write_features
 
@@ -171,12 +171,17 @@ class TestRightChecksumsOfOtherNumbers:
         with pytest.raises(CovcalError, match=r"/x was changed after covcal .*delete its attrib"):
             read_all(path)
 
-    @pytest.mark.parametrize("name", ["source/x", "target/y", "classes", "attributes", "groups"])
+    @pytest.mark.parametrize(
+        "name", ["source/x", "target/y", "classes", "attributes", "groups", "new"]
+    )
     def test_a_file_that_another_program_changed(self, name: str, path: Path) -> None:
         """The message names the attribute to delete if the change is wanted."""
         with h5py.File(path, "r+") as file:
             if name == "attributes":
                 file.attrs["seed"] = 2
+            elif name == "new":
+                del file["target/x"]
+                file["target/x"] = np.zeros(200_000, dtype=np.float32)
             elif name == "groups":
                 file.move("source", "old")
                 file.move("target", "source")
@@ -244,7 +249,7 @@ def test_copies_get_checksums_of_their_own(tmp_path: Path) -> None:
     path = write_features(tmp_path / "a.h5")
     bare = tmp_path / "bare.h5"
     with h5py.File(path) as old, h5py.File(bare, "w") as new:
-        for name in old.attrs:
+        for name in set(old.attrs) - {ATTRIBUTES_SHA256}:
             new.attrs[name] = old.attrs[name]
         with File(path, remedy="") as file:
             for name, dataset in file.datasets.items():
