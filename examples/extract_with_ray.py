@@ -185,7 +185,9 @@ class Join:
         arrays = {array: run[array][read] for array in spool.widths}
         if all(np.isfinite(values).all() for values in arrays.values()):
             skipped = zip(rows[~read].tolist(), run["reason"][~read], strict=True)
-            spool.append(arrays, done, tuple((row, str(reason)) for row, reason in skipped))
+            left_out = [(row, str(reason)) for row, reason in skipped]
+            error = self._plan.runner.affine_difference(arrays, is_latest=False)
+            spool.append(arrays, done, left_out, error)
         else:
             self.sound = False
 
