@@ -51,16 +51,19 @@ from covcal_cli.files import as_word, sha256_of
 from covcal_cli.forecast import NONE, UNSCALED, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
-from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.draws import MARKED
+from covcal_cli.labels.score import tell_selection
 from covcal_cli.labels.target_labels import target_labels
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import Scaling, Softmax, class_major, top_class
 from covcal_cli.records import Input
 
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
 _CACHED_VALUES = 1 << 17
+_MOST_COMPARED = 20_000  # Maximum number of rows that are compared with the labelled rows.
 
 
 @checked_settings
@@ -255,6 +258,7 @@ def evaluate(
                 *_notes_on_split(settings.split),
                 *_notes_on_fitted(targets, calibrations, files),
                 *_notes_on_left_out(targets, left_out, calibrations),
+                *(_notes_on_selection(targets, rows, settings.seed) if unlabelled else ()),
             ),
         )
 
@@ -577,6 +581,20 @@ def _notes_on_left_out(
         "the classifier looks better than it is: use a split without picked rows, such as the "
         "test split"
     ]
+
+
+def _notes_on_selection(
+    targets: Sequence[Domain], rows: Sequence[Rows], seed: int
+) -> Iterator[str]:
+    """Yield a note for each file whose labelled rows are no random part of its rows."""
+    for target, of_file in zip(targets, rows, strict=True):
+        some = thinned(of_file, _MOST_COMPARED, seed)
+        scores = confidences(target.logits(some), 1.0)
+        if how := tell_selection(scores[target_labels(target, some) >= 0], scores):
+            yield (
+                f"the labelled rows are not a random part of all rows, because {how}. So all "
+                "results are only about the labelled rows: label rows that covcal pick draws"
+            )
 
 
 @dataclass(frozen=True)

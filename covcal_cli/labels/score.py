@@ -56,6 +56,35 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
+_LEAST_COMPARED = 10  # With fewer labelled rows, their mean rank is not nearly normal.
+_UNLIKELY = 4.0  # Standard errors. Random rows are further off in 1 of 16,000 cases.
+
+
+def tell_selection(labelled: Floats, every: Floats) -> str:
+    """Return how labelled rows differ from all rows, or "" if they may be a random part.
+
+    The mean rank of the labelled rows' scores is compared with the mean rank of all rows.
+
+    - `labelled`: (m,), scores of the labelled rows.
+    - `every`: (n,), scores of all rows, which include the labelled rows.
+    """
+    m, n = len(labelled), len(every)
+    if m < _LEAST_COMPARED or m >= n:
+        return ""
+    ordered = np.sort(every)
+
+    def ranks(values: Floats) -> Float64s:
+        below, up_to = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
+        return np.asarray((below + up_to) / (2 * n))
+
+    of_every = ranks(ordered)
+    difference = float(ranks(labelled).mean() - of_every.mean())
+    error = float(np.sqrt(of_every.var() * (1 / m - 1 / n)))
+    if abs(difference) <= _UNLIKELY * error:
+        return ""
+    return f"the classifier is {'less' if difference < 0 else 'more'} sure of the labelled rows"
+
+
 # Open files with their forecasters: one file for each label.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 

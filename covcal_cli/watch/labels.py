@@ -39,7 +39,7 @@ from covcal_cli.labels.metrics import accuracy_and_size, difference_estimate, me
 from covcal_cli.labels.picked_labels import draw_with_labels, labelled_draw, labelled_part
 from covcal_cli.labels.posterior import MAX_FRAME as MOST_FITTED
 from covcal_cli.labels.posterior import posterior
-from covcal_cli.labels.score import score
+from covcal_cli.labels.score import score, tell_selection
 from covcal_cli.labels.sheet import LABEL_PREFIX
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import anytime_interval
@@ -85,6 +85,13 @@ class FileLabels:
             self.scores[inside],
         )
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
+
+    def selection(self, rows: Rows) -> str:
+        """Return how labelled `rows` differ from all rows; "" if they may be a random part."""
+        if not self.is_random:
+            return ""
+        inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
+        return tell_selection(self.scores[inside], self.frame_scores[frame])
 
     def weighted(self, rows: Rows) -> PeriodLabels | None:
         """Return the weighted share of right rows among labelled `rows`; None without labels.

@@ -192,6 +192,7 @@ class Measurement:
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # whether the decision was made on the file of this period
+    selection: str = ""  # how the labelled rows differ from all rows; "" for a random part
 
 
 def measurements(
@@ -263,7 +264,8 @@ def measurements_of(
                 standard.segments, target, cut.rows, scaled, labels, entry, standard.calibration
             )
             entry = replace(entry, segments=tuple(verdicts))
-        yield Measurement(entry, state, is_of_decision)
+        selection = "" if labels is None else labels.selection(cut.rows)
+        yield Measurement(entry, state, is_of_decision, selection)
 
 
 def _with_accepted(

@@ -45,7 +45,7 @@ from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
 from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.segments import PREDICTED, segments_in_file
 from covcal_cli.watch.sketches import reference_of
-from covcal_cli.watch.watch import WatchSettings, extended
+from covcal_cli.watch.watch import WatchSettings, extended, selected
 
 _IN_MEMORY = Path("the arrays")  # stands for the path of data in memory
 
@@ -246,7 +246,8 @@ class Watch:
                 f"the history has other rows for {period}: pass join=True to add the new "
                 "rows, force=True to replace the old rows, or another period"
             ) from error
-        self.notes_, self.segments_ = tuple(notes), measured[0].entry.segments
+        self.notes_ = (*notes, *selected(measured))
+        self.segments_ = measured[0].entry.segments
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:

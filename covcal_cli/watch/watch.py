@@ -212,7 +212,12 @@ def watch(
             *_gaps([period.measured.period for period in sequence], reported),
             *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
         ),
-        warnings=(*earlier.damaged, *warnings, *_warnings(reported)),
+        warnings=(
+            *earlier.damaged,
+            *warnings,
+            *selected(entries_now),
+            *_warnings(reported),
+        ),
         segments=tuple(part for period in reported for part in period.measured.segments),
     )
 
@@ -397,6 +402,20 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
         )
     append(read_history(history), lines)
     return changes[0]
+
+
+def selected(measurements: Sequence[Measurement]) -> list[str]:
+    """Return one warning about all periods whose labelled rows are no random part."""
+    of = [measurement for measurement in measurements if measurement.selection]
+    if not of:
+        return []
+    names = [measurement.entry.period for measurement in of]
+    more = f" and {len(names) - 1} more periods" if len(names) > 1 else ""
+    return [
+        f"{names[0]}{more}: the labelled rows are not a random part of the period, because "
+        f"{of[0].selection}. So all results by these labels can be wrong: label rows that covcal "
+        "pick draws"
+    ]
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
