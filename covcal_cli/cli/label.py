@@ -34,7 +34,7 @@ def label(
         typer.Option(
             "--partial",
             help="Accept rows without a label. Until their labels follow, the labelled rows are "
-            "assumed to be a random part of their batch.",
+            "assumed to be a random sample of their batch.",
         ),
     ] = False,
     resolve: Annotated[
@@ -102,8 +102,8 @@ def label(
             missing = "1 label has no value" if labelling.of_label else "1 row has no label"
         console.warn(
             [
-                f"{missing} yet. covcal assumes that the labelled rows are a random part of their "
-                "batch, but cannot check this"
+                f"{missing} yet. covcal assumes that the labelled rows are a random sample of "
+                "their batch, but cannot check this"
             ]
         )
     written = output or path

@@ -586,13 +586,13 @@ def _notes_on_left_out(
 def _notes_on_selection(
     targets: Sequence[Domain], rows: Sequence[Rows], seed: int
 ) -> Iterator[str]:
-    """Yield a note for each file whose labelled rows are no random part of its rows."""
+    """Yield a note for each file whose labelled rows are no random sample of its rows."""
     for target, of_file in zip(targets, rows, strict=True):
         some = thinned(of_file, _MOST_COMPARED, seed)
         scores = confidences(target.logits(some), 1.0)
         if how := tell_selection(scores[target_labels(target, some) >= 0], scores):
             yield (
-                f"the labelled rows are not a random part of all rows, because {how}. So all "
+                f"the labelled rows are not a random sample of all rows, because {how}. So all "
                 "results are only about the labelled rows: label rows that covcal pick draws"
             )
 

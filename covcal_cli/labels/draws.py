@@ -150,7 +150,7 @@ class Draw:
             return ()
         return (
             f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes that "
-            "the labelled rows are a random part of their batch, but cannot check this",
+            "the labelled rows are a random sample of their batch, but cannot check this",
         )
 
     def right(self, logits: Floats) -> Float64s:

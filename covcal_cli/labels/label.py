@@ -102,8 +102,8 @@ def label(
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
-        Accept rows without a label. The labelled rows are then assumed to be a random part of their
-        batch.
+        Accept rows without a label. The labelled rows are then assumed to be a random sample of
+        their batch.
     resolve : str, optional
         Which label to use if sheets disagree, "first", "last" or "majority", or "drop" for no
         label. A label in the file comes before the labels of the sheets. By default, a disagreement
@@ -267,7 +267,7 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
     return (
         f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, but "
         f"estimates need the labels of whole batches: fill in the rest{absent}. To use the "
-        "filled-in labels as a random part of their batch, pass --partial"
+        "filled-in labels as a random sample of their batch, pass --partial"
     )
 
 

@@ -61,7 +61,7 @@ _UNLIKELY = 4.0  # Standard errors. Random rows are further off in 1 of 16,000 c
 
 
 def tell_selection(labelled: Floats, every: Floats) -> str:
-    """Return how labelled rows differ from all rows, or "" if they may be a random part.
+    """Return how labelled rows differ from all rows, or "" if they may be a random sample.
 
     The mean rank of the labelled rows' scores is compared with the mean rank of all rows.
 

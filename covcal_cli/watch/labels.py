@@ -87,7 +87,7 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def selection(self, rows: Rows) -> str:
-        """Return how labelled `rows` differ from all rows; "" if they may be a random part."""
+        """Return how labelled `rows` differ from all rows; "" if they may be a random sample."""
         if not self.is_random:
             return ""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)

@@ -192,7 +192,7 @@ class Measurement:
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # whether the decision was made on the file of this period
-    selection: str = ""  # how the labelled rows differ from all rows; "" for a random part
+    selection: str = ""  # how the labelled rows differ from all rows; "" for a random sample
 
 
 def measurements(

@@ -191,7 +191,7 @@ class Watch:
             Features, if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
             Class names or class numbers; None or NaN for rows without a label. The labelled rows
-            are assumed to be a random part of the period.
+            are assumed to be a random sample of the period.
         columns : data frame or dict of arrays, optional
             Other columns, numbers or categories, to measure their drift. Default: the columns of
             `logits` that are not classes.

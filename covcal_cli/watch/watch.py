@@ -405,14 +405,14 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
 
 def selected(measurements: Sequence[Measurement]) -> list[str]:
-    """Return one warning about all periods whose labelled rows are no random part."""
+    """Return one warning about all periods whose labelled rows are no random sample."""
     of = [measurement for measurement in measurements if measurement.selection]
     if not of:
         return []
     names = [measurement.entry.period for measurement in of]
     more = f" and {len(names) - 1} more periods" if len(names) > 1 else ""
     return [
-        f"{names[0]}{more}: the labelled rows are not a random part of the period, because "
+        f"{names[0]}{more}: the labelled rows are not a random sample of the period, because "
         f"{of[0].selection}. So all results by these labels can be wrong: label rows that covcal "
         "pick draws"
     ]

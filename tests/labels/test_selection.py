@@ -1,4 +1,4 @@
-"""Labels of chosen rows: `evaluate` and `watch` say that the labelled rows are no random part."""
+"""Labels of chosen rows: `evaluate` and `watch` say that the labelled rows are no random sample."""
 
 from pathlib import Path
 
