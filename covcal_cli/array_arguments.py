@@ -133,6 +133,22 @@ def columns_of(values: Any) -> list[Any] | None:
     return None if columns is None else list(columns)
 
 
+def require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
+    """Refuse a data frame with other columns, as scikit-learn does."""
+    columns = columns_of(values)
+    if values is None or expected is None or columns is None or columns == expected:
+        return
+    lines = [f"The feature names should match those of {where}."]
+    unseen = [name for name in columns if name not in expected]
+    missing = [name for name in expected if name not in columns]
+    for names, text in ((unseen, "Feature names unseen at fit time"), (missing, "missing")):
+        if names:
+            lines.append(f"{text}: {', '.join(map(str, names[:5]))}")
+    if len(lines) == 1:
+        lines.append("Feature names must be in the same order as they were in fit.")
+    raise ArgumentError(" ".join(lines))
+
+
 def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | None:
     """Return the column names as the classes if every label is a column name, else None."""
     if not columns or not set(np.unique(labels).tolist()) <= set(columns):

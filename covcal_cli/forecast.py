@@ -157,8 +157,8 @@ def fitted_networks(
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{path} and {document} have different aligned networks: pass --networks and the path "
-            "of the adapted file of that calibration, or calibrate again"
+            f"{path} has other aligned networks than {document}: pass --networks and the adapted "
+            "file that the calibration was fitted on, or calibrate again"
         )
     return networks_read
 

@@ -488,7 +488,7 @@ def checksums_sha256(name: str, dataset: Any, descriptor: int) -> str:
 def _checksums_sha256(
     name: str, dataset: Any, places: Mapping[tuple[int, ...], int], descriptor: int
 ) -> str:
-    """Return the hash of a dataset; `places` has the place in the file of each checksum.
+    """Return the hash of a dataset. `places`: for each chunk, where its checksum is in the file.
 
     Only the last two names of the path count, because labels share datasets.
     """

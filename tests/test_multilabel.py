@@ -654,7 +654,7 @@ def test_labels_are_used_as_in_a_file_of_one_label(picked: Path, tmp_path: Path)
             lambda lines: [
                 x | {n: "" for n in TRUTH if x[n] in ("0", "no", "False")} for x in lines
             ],
-            "has no 0. An empty cell means",
+            "but 0 in none. An empty cell means",
         ),
     ],
     ids=["maybe", "blank", "chance", "lack", "cow", "line", "sorted", "moved", "none", "ticked"],

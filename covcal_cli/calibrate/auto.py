@@ -43,7 +43,7 @@ def choose(problem: Problem) -> tuple[str, str]:
     """Return the method that auto chooses, and the reason."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
-        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is the T of temp."
+        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
     return _by_accuracy(problem) if problem.prior is None else _by_prior(problem)
 
 
@@ -81,7 +81,7 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         return _CONSENSUS, f"{estimated}. {after}, {result}"
     same = f"{estimated}, {reason}"
     if temperature >= floor:
-        return _TEMP, f"{same}, so T is the T of temp."
+        return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (
         f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
         f"confidence. That needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more "
@@ -137,7 +137,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
     if problem.prior is None:
         if chosen:
             return {
-                _NONE: "chosen: too few source errors to raise confidence",
+                _NONE: "chosen: the source has too few errors to prove that confidence must rise",
                 _TEMP: "chosen: the estimate does not contradict its confidence",
             }.get(
                 name,

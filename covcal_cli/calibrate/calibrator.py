@@ -27,6 +27,7 @@ from covcal_cli.array_arguments import (
     labels_of,
     logits_of,
     numbers_of,
+    require_columns,
 )
 from covcal_cli.arrays import (
     UNKNOWN_LABEL,
@@ -150,7 +151,7 @@ class Calibrator:
                 f"source_logits have {source.shape[1]} classes but target_logits have "
                 f"{target.shape[1]}"
             )
-        _require_columns(columns, target_logits, "source_logits")
+        require_columns(columns, target_logits, "source_logits")
         labels, names = _labels(source_labels, source.shape, classes, columns)
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
@@ -275,7 +276,7 @@ class Calibrator:
             )
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
-        _require_columns(columns, logits, "the logits that were passed to fit")
+        require_columns(columns, logits, "the logits that were passed to fit")
         return rows
 
     def _set_columns(self, columns: list[Any] | None) -> None:
@@ -358,22 +359,6 @@ def _not_fitted(text: str) -> Exception:
 
 class NotFittedYetError(ValueError, AttributeError):
     """A calibrator was used before `fit`."""
-
-
-def _require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
-    """Refuse a data frame with other columns, as scikit-learn does."""
-    columns = columns_of(values)
-    if values is None or expected is None or columns is None or columns == expected:
-        return
-    lines = [f"The feature names should match those of {where}."]
-    unseen = [name for name in columns if name not in expected]
-    missing = [name for name in expected if name not in columns]
-    for names, text in ((unseen, "Feature names unseen at fit time"), (missing, "missing")):
-        if names:
-            lines.append(f"{text}: {', '.join(map(str, names[:5]))}")
-    if len(lines) == 1:
-        lines.append("Feature names must be in the same order as they were in fit.")
-    raise ArgumentError(" ".join(lines))
 
 
 def _labels(

@@ -123,7 +123,7 @@ class CalibrateSettings(EstimateSettings):
 
     method: str = AUTO  # "auto" or a method
     loss: Loss = "brier"
-    allow_limit: bool = False  # accept T at a limit
+    allow_limit: bool = False  # Whether T may be at the end of the allowed range.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -377,7 +377,7 @@ class Problem:
             return None
         if source.n_features is None or target.n_features is None:
             return (
-                "features of both domains: extract them again without --phi none, or from tables "
+                "features of both domains: extract again and leave out --phi none, or give tables "
                 "with columns feature_0, feature_1, ..."
             )
         for domain in (source, target):

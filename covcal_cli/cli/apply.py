@@ -31,8 +31,8 @@ def apply(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A features or adapted file, also of new data. Default: the file that the "
-            "calibration was fitted on.",
+            help="A features or adapted file. It may contain new data. Default: the file "
+            "that the calibration was fitted on.",
             show_default=False,
         ),
     ] = None,

@@ -27,7 +27,7 @@ def compare(
         int, typer.Option(min=1, metavar="N", help="Runs of adapt and calibrate per file.")
     ] = 5,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Metric of covcal evaluate to rank methods by.")
+        str, typer.Option(metavar="NAME", help="Metric that ranks the methods.")
     ] = "ece",
     preset: Annotated[
         PresetName, typer.Option(help="Run adapt with the settings of covcal or of the paper.")

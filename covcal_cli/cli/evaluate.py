@@ -235,7 +235,8 @@ def evaluate(
         if labels:
             if diagram is not None:
                 raise typer.BadParameter(
-                    "works on one classifier, but this file has several labels: leave it out",
+                    "needs a file of one classifier, but this file has several labels: leave out "
+                    "this option",
                     param_hint="--diagram",
                 )
             several = assess_labels(labels, gates, assess_one)

@@ -212,7 +212,7 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Where to compute, in order of preference: cpu or cuda, and tensorrt for ONNX.",
+            help="The devices to try, in this order: cpu, cuda, or (only for ONNX) tensorrt.",
         ),
     ] = None
     classes: Annotated[

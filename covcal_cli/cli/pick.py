@@ -226,13 +226,13 @@ def pick(
     interface = output.with_suffix(".xml")
     if output.suffix.lower() == LABEL_STUDIO:
         next_step = (
-            f"import {outputs} into a Label Studio project with the interface in "
-            f"{as_word(interface)}, label, export as JSON, then {read} EXPORT.json"
+            f"import {outputs} into a Label Studio project. Its labelling interface is in "
+            f"{as_word(interface)}. Export your labels as JSON, then {read} EXPORT.json"
         )
     elif output.suffix.lower() == DOCCANO:
         next_step = (
-            f"import {outputs} into a text classification project of doccano, label, export as "
-            f"JSONL, then {read} EXPORT.jsonl"
+            f"import {outputs} into a text classification project of doccano. Export your "
+            f"labels as JSONL, then {read} EXPORT.jsonl"
         )
     if picked.pages:
         next_step = f"open {what} in a browser, label, save {saved}, then {read} {saved}"

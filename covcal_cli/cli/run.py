@@ -354,8 +354,8 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
     if labels is None:
         if renewal.is_in_use:
-            return f"{first}, as you asked: without labels, only an estimate supports the new one"
-        return f"{first}: the new rows have no labels, and only an estimate supports the new one"
+            return f"{first}, as you asked: only an estimate supports this choice"
+        return f"{first}: without labels of the new rows, only an estimate supports a new one"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better:

@@ -185,11 +185,11 @@ def watch(
     """Tell whether the confidence is still right on later rows, even without labels.
 
     The verdict compares the mean confidence with the accuracy. The accuracy is estimated, or comes
-    from labels of this period and of earlier periods since the rows last changed. The verdict is
-    "holds" if confidence and accuracy differ by at most --tolerance points, and "off" if they
-    differ by more. The verdict is "not known" if the interval of the accuracy allows both verdicts:
-    then label some rows. Without labels, the interval is the middle half of the estimated range:
-    expect one wrong verdict in ten.
+    from labels. Labels of earlier periods count too, unless the rows have changed since then. The
+    verdict is "holds" if confidence and accuracy differ by at most --tolerance points, and "off" if
+    they differ by more. The verdict is "not known" if the interval of the accuracy allows both
+    verdicts: then label some rows. Without labels, the interval is the middle half of the estimated
+    range: expect one wrong verdict in ten.
 
     A separate alarm tells whether the rows themselves changed, since when, and what changed most.
     Most changes leave the confidence right. On average there are at most --false-alarms false
@@ -259,7 +259,8 @@ def watch(
     names = labels_of(None, [calibration])
     if names and plot is not None:
         raise typer.BadParameter(
-            "works on one classifier, but this calibration has several labels: leave it out",
+            "needs a calibration of one classifier, but this one has several labels: leave out "
+            "this option",
             param_hint="--plot",
         )
     if acknowledge is not None:

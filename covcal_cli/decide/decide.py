@@ -390,7 +390,8 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # All rows have the same probability (-1), or some rows are below the batch's own threshold.
+        # With -1, all rows have the same probability.
+        # Otherwise some rows are below the batch's own threshold.
         if region == -1 or threshold < region - _NEAR:
             return sampling(p if region == -1 else min(p, q), rows, drawn)
         return sampling(p, rows)
@@ -404,8 +405,8 @@ class _Labelled:
             sure = np.abs(self.scores[rows] - region) > _NEAR
             if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
                 raise CovcalError(
-                    f"{self.target.path}: the rows were picked for another calibration: give this "
-                    "calibration to decide, or pick again with covcal pick --for"
+                    f"{self.target.path}: the rows were picked for another calibration: pass "
+                    "that calibration with -c, or pick again with covcal pick --for"
                 )
 
 

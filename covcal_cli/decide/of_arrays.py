@@ -5,7 +5,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.array_arguments import array_of, logits_of, whole_numbers_of
+from covcal_cli.array_arguments import (
+    array_of,
+    columns_of,
+    logits_of,
+    require_columns,
+    whole_numbers_of,
+)
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.thresholds import (
     Sample,
@@ -103,7 +109,9 @@ class Decision:
                 "Decision needs a limit: create Decision(error=...) or Decision(coverage=...)"
             )
         values = logits_of(logits, "logits")
-        self._classes = values.shape[1]
+        self._classes, self._columns = values.shape[1], columns_of(logits)
+        if rows is not None:
+            _require_plain_index(logits)
         drawn, known_labels = _labelled(rows, labels, values.shape)
         accuracy = None
         if estimate is not None:
@@ -177,10 +185,25 @@ class Decision:
                 f"logits have {values.shape[1]} classes, but the Decision was fitted to "
                 f"{self._classes}"
             )
+        require_columns(self._columns, logits, "the logits that were passed to fit")
         return self._probabilities(values)
 
     def _probabilities(self, logits: Float64s) -> Float64s:
         return np.ascontiguousarray(probabilities(logits, self.temperature).T)
+
+
+def _require_plain_index(logits: ArrayLike) -> None:
+    """Refuse a data frame whose index does not count its rows from 0.
+
+    With another index, `rows` could be positions or labels of the index.
+    """
+    index = getattr(logits, "index", None)
+    if hasattr(logits, "iloc") and not np.array_equal(np.asarray(index), np.arange(len(index))):
+        raise CovcalError(
+            "the index of logits does not count the rows from 0, so it is not clear which rows are "
+            "labelled: give logits.to_numpy(), and rows as positions: "
+            "logits.index.get_indexer(rows)"
+        )
 
 
 def _labelled(

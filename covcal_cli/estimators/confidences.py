@@ -23,8 +23,8 @@ AGREEMENT_ASSUMPTION = (
 )
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = (
-    "the class frequencies are those of the source, so every change of predicted classes is an "
-    "error"
+    "the class frequencies are those of the source, so predicted classes change only where the "
+    "classifier errs"
 )
 ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
 

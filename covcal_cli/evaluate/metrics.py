@@ -338,7 +338,7 @@ class Metrics:
 
     @cached_property
     def predicted(self) -> Bins | None:
-        """The rows by predicted label; None with over a million counts."""
+        """The rows by predicted label; None if the table would have over a million cells."""
         return None if self.by_class is None else self.by_class.by_group()
 
     @property

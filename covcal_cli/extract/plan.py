@@ -217,7 +217,7 @@ class ExtractPlan:
 def class_list(classes: Sequence[str]) -> str:
     """Return the number of classes and the first few names, as text."""
     if tuple(classes) == EVENTS:
-        return "right or wrong, by one confidence per row"
+        return "right and wrong (each row has one confidence)"
     listed = ", ".join(classes[:_SHOWN_CLASSES])
     more = len(classes) - _SHOWN_CLASSES
     rest = f", and {more} more" if more > 0 else ""

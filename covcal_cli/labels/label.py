@@ -178,8 +178,8 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
     values = {cell for of_label in by_label.values() for cell in of_label.labels}
     if names and values == {"", CLASSES[1]}:
         raise CovcalError(
-            f"{sheet.path} has no 0. An empty cell means that the answer is not known: write 0 "
-            "where a row does not have the label"
+            f"{sheet.path} has the answer 1 in some cells, but 0 in none. An empty cell means "
+            "that the answer is not known: write 0 where a row does not have the label"
         )
     return by_label
 

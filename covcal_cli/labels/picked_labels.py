@@ -53,7 +53,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     Batches with the same number are joined. Rows keep their inclusion probabilities. A file that
     lacks a batch is refused, because its rows had no chance to be drawn.
 
-    `rows` has the numbers of each file's target rows in the joined file, ascending.
+    `rows`: for each file, where its target rows are in the joined file, ascending.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)

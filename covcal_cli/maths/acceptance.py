@@ -147,7 +147,7 @@ _STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows, and the number of wrong labelled rows that it may have."""
+    """A set of rows, and how many of its labelled rows may be wrongly classified."""
 
     threshold: float
     rows: int  # Rows above the threshold.

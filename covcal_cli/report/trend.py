@@ -88,7 +88,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of all periods in time order, also without rows."""
+        """The names of all periods in time order. Some periods may have no rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]

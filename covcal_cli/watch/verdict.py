@@ -132,7 +132,7 @@ _SMALLEST = 0.005  # smaller changes of a class's share are not mentioned
 def verdict_on(
     entry: Measured, pool: Pool | None, tolerance: float
 ) -> tuple[Verdict, Gap | None, str]:
-    """Return the verdict on a period, the gap and the reason.
+    """Return the verdict, the gap of the period, and the reason.
 
     The gap from labels (`pool`) decides. If the interval of this gap is too wide and contains the
     estimated gap, the estimate decides.

@@ -149,7 +149,7 @@ DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration of one year, and numbers of its rows that the fixed thresholds need."""
+    """A calibration of one year, and the statistics of its rows that fixed thresholds use."""
 
     calibration: Calibration
     reference: Reference

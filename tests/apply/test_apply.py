@@ -479,7 +479,7 @@ class TestNewRows:
             (lambda file: file.__delitem__("networks"), "/networks is missing"),
             (
                 lambda file: file["networks/head/bias_0"].__setitem__(0, 9.0),
-                "and cal.json have different aligned networks: pass --networks",
+                "has other aligned networks than cal.json: pass --networks",
             ),
         ],
     )

@@ -319,7 +319,10 @@ def test_the_reason_beside_every_candidate_is_true(
             assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched
-        elif candidate.why == "chosen: too few source errors to raise confidence":
+        elif (
+            candidate.why
+            == "chosen: the source has too few errors to prove that confidence must rise"
+        ):
             assert plain < 1
         elif candidate.why.startswith("chosen: T is at least "):
             assert candidate.temperature == min(1, plain)

@@ -1,6 +1,7 @@
 """`Decision`: rows to accept and sets of classes for logits in memory."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import softmax
 
@@ -80,3 +81,17 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=0.1).fit(logits, [0.5], [1])
     with pytest.raises(covcal.CovcalError, match="error must be a number or None, not 'x'"):
         covcal.Decision(error="x")  # type: ignore[arg-type]
+
+
+def test_frames_are_read_by_name_and_position() -> None:
+    """Reordered columns would give other classes, and an index is no position."""
+    logits = np.random.default_rng(0).normal(size=(40, 3))
+    frame = pd.DataFrame(logits, columns=list("abc"))
+    decision = covcal.Decision(error=0.3).fit(frame, np.arange(5), np.zeros(5))
+    np.testing.assert_array_equal(decision.accept(frame), decision.accept(logits))
+    with pytest.raises(ValueError, match="same order as they were in fit"):
+        decision.accept(frame[["b", "a", "c"]])
+    labelled = frame.sample(frac=1, random_state=0)
+    with pytest.raises(covcal.CovcalError, match="index of logits does not count the rows"):
+        decision.fit(labelled, np.arange(5), np.zeros(5))
+    decision.fit(labelled)

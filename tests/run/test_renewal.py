@@ -178,7 +178,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             ("--replace",),
             True,
             True,
-            f"{AS_ASKED}without labels, only an estimate supports the new one",
+            f"{AS_ASKED}only an estimate supports this choice",
         ),
         (None, ("--force",), False, True, AS_ASKED.strip()),
     ],

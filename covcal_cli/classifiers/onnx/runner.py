@@ -92,9 +92,9 @@ class Runner:
         except Exception as error:  # the only base class of all exceptions of ONNX Runtime
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
-                    f"{self._where}: some number in the data is too large or too small for an "
-                    f"embedding of the model ({one_line(error, 200)}): number the categories as "
-                    "in training"
+                    f"{self._where}: the data have a category number that an embedding of the "
+                    f"model does not know ({one_line(error, 200)}): use the same numbers for the "
+                    "categories as in training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(

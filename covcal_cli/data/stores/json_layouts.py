@@ -237,8 +237,9 @@ class AnswerCounts:
             named = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
             sampled = f"sampled with {named}" if named else "cut off by top-p or top-k"
             yield (
-                f"the answers were {sampled}. Some servers then log changed probabilities: log at "
-                "temperature 1 with top_p 1, or check that the server logs raw probabilities"
+                f"the answers were {sampled}. Some servers then report changed probabilities: "
+                "sample at temperature 1 with top_p 1, or check that the server reports raw "
+                "probabilities"
             )
 
 

@@ -439,8 +439,8 @@ class JSONLinesStore(Store):
             except (ValueError, TypeError, OverflowError):
                 wrong = next((i for i, cell in enumerate(cells) if not _are_numbers(cell)), 0)
                 raise self.error(
-                    f"{name} of {self.place(int(rows[wrong]))} does not fit into 64 bits: save "
-                    "it as a number"
+                    f"{name} of {self.place(int(rows[wrong]))} is not a number of 64 bits: "
+                    "write a smaller number"
                 ) from None
             return array
 

@@ -172,8 +172,8 @@ def image_column(store: Store) -> str | None:
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:
         raise CovcalError(
-            f"{store.path} has several columns of images ({', '.join(columns)}): rename the column "
-            f"to classify to {_USUAL[0]}"
+            f"{store.path} has several columns of images ({', '.join(columns)}): give "
+            f"the name {_USUAL[0]} to the column that the model classifies"
         )
     return next(iter(usual or columns), None)
 

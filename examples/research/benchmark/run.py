@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=ALL,
         default=list(ALL),
         metavar="METHOD",
-        help="methods besides none and temp; default: all. The tables need auto",
+        help="methods besides none and temp; default: all. The tables need the method auto",
     )
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.jobs < 1:

@@ -172,7 +172,7 @@ def test_an_error_names_the_line(line: str, message: str, tmp_path: Path) -> Non
 
 def test_a_number_beyond_float64_is_refused_by_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", [{"x": 1}, {"x": 10**400}])
-    with pytest.raises(CovcalError, match="x of line 2 does not fit into 64 bits"):
+    with pytest.raises(CovcalError, match="x of line 2 is not a number of 64 bits"):
         JSONLinesStore(path).whole("x")
 
 

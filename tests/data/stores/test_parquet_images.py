@@ -121,7 +121,7 @@ class TestImageColumns:
         assert data.notes == (f"{path}: mask not used",)
         write_dataset(path, {"mask": pictures((1, 2)), "photo": pictures((3, 4))})
         message = (
-            r"has several columns of images \(mask, photo\): rename the column to classify to image"
+            r"has several columns of images \(mask, photo\): give the name image to the column"
         )
         with pytest.raises(CovcalError, match=message):
             opened(path, GREY)
