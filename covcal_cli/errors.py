@@ -138,10 +138,13 @@ def in_percent(share: float) -> str:
     return f"{100 * share:.{digits}f}"
 
 
-def interval(low: float, high: float) -> str:
-    """Return an interval of shares in percent as text, with decimals if the interval is narrow."""
-    # rounding could move a value out of a narrow interval
-    digits = 1 if high - low < 0.02 else 0
+def interval(low: float, high: float, value: float | None = None) -> str:
+    """Return the interval of a share in percent as text.
+
+    The ends have decimals if the interval is narrow, or if rounding would exclude the value.
+    """
+    is_inside = value is None or round(100 * low) <= float(in_percent(value)) <= round(100 * high)
+    digits = 0 if is_inside and high - low >= 0.02 else 1
     return f"{100 * low:.{digits}f} to {100 * high:.{digits}f} %"
 
 

@@ -244,7 +244,9 @@ def _accuracy(calibration: "Calibration") -> str:
     how = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
     text = "not estimated; run covcal estimate to get it"
     if "accuracy" in estimates:
-        ends = interval(estimates["accuracy_low"], estimates["accuracy_high"])
+        ends = interval(
+            estimates["accuracy_low"], estimates["accuracy_high"], estimates["accuracy"]
+        )
         accuracy = in_percent(estimates["accuracy"])
         text = f"{accuracy} % {how} ({ends})"
     elif calibration.candidates:

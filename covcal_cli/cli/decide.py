@@ -246,7 +246,7 @@ def _answer(decision: "Decision", output: str) -> str:
                 "wrong)"
             )
         elif (point := decision.expected) is not None:
-            range_ = interval(point.low, point.high)
+            range_ = interval(point.low, point.high, point.error)
             facts["Expect"] = (
                 f"{in_percent(point.error)} % of these rows to be wrong ({range_}). This is an "
                 "estimate, not a promise."
@@ -286,7 +286,7 @@ def _groups(decision: "Decision") -> str:
     for group in decision.groups:
         point, cells = group.accepted, ["none", ""]
         if point is not None:
-            error = f"{in_percent(point.error)} % ({interval(point.low, point.high)})"
+            error = f"{in_percent(point.error)} % ({interval(point.low, point.high, point.error)})"
             few = point.share * group.rows < _FEW
             cells = [f"{in_percent(point.share)} %", "too few rows" if few else error]
         rows.append([group.name, str(group.rows), *cells])

@@ -295,7 +295,7 @@ def _answer(estimation: "Estimation") -> str:
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
     accuracy = f"{in_percent(best.accuracy)} %"
     if best.low < best.high:  # the bounds are equal if every row has a label
-        accuracy += f" ({interval(best.low, best.high)})"
+        accuracy += f" ({interval(best.low, best.high, best.accuracy)})"
     accuracy += (
         ""
         if best.bounds

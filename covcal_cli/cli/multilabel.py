@@ -233,7 +233,7 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
                 f"{in_percent(decision.share)} %" if above is not None else "none",
                 short_percent(above) if above is not None else "-",
                 "-" if point is None else f"{in_percent(point.error)} %",
-                "-" if point is None else interval(point.low, point.high),
+                "-" if point is None else interval(point.low, point.high, point.error),
             ]
         )
     shares = {label: decision.share for label, decision in decisions.items()}
@@ -299,7 +299,7 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
                 label,
                 "-" if source is None else f"{in_percent(source.share)} %",
                 f"{in_percent(best.accuracy)} %",
-                interval(best.low, best.high),
+                interval(best.low, best.high, best.accuracy),
                 checks(estimation.checks),
             ]
         )

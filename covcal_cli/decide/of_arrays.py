@@ -1,6 +1,6 @@
 """Choose rows to accept, and sets of classes, for logits in memory."""
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -197,7 +197,7 @@ def _require_plain_index(logits: ArrayLike) -> None:
 
     With another index, `rows` could be positions or labels of the index.
     """
-    index = getattr(logits, "index", None)
+    index: Any = getattr(logits, "index", ())
     if hasattr(logits, "iloc") and not np.array_equal(np.asarray(index), np.arange(len(index))):
         raise CovcalError(
             "the index of logits does not count the rows from 0, so it is not clear which rows are "

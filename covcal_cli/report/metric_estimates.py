@@ -152,5 +152,5 @@ def metric_cell(estimate: MetricEstimate) -> str:
     if estimate.metric == COST:
         ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""
         return f"{estimate.value:.3g}{ends}"
-    ends = f" ({interval(estimate.low, estimate.high)})" if has_range else ""
+    ends = f" ({interval(estimate.low, estimate.high, estimate.value)})" if has_range else ""
     return f"{in_percent(estimate.value)} %{ends}"

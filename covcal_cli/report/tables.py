@@ -156,7 +156,8 @@ def labels_table(labels: Mapping[str, ReportContent], advice: Mapping[str, str])
             eces = [percent(metrics[name].ece) for name in (NONE, content.name)]
         elif content.estimation is not None:
             best = content.estimation.estimates[0]
-            accuracy = f"about {in_percent(best.accuracy)} % {interval(best.low, best.high)}"
+            ends = interval(best.low, best.high, best.accuracy)
+            accuracy = f"about {in_percent(best.accuracy)} % {ends}"
         confidence = map(percent, content.calibration.target_confidence)
         temperature = content.calibration.scaling.shown(3)
         rows.append([label, accuracy, *confidence, *eces, temperature, advice[label]])

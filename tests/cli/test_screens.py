@@ -291,5 +291,7 @@ class TestCompletion:
 def test_a_value_does_not_look_outside_its_interval() -> None:
     """A narrow interval is rounded as finely as the value."""
     assert (in_percent(0.946), interval(0.946, 0.946)) == ("94.6", "94.6 to 94.6 %")
+    assert interval(0.966, 1.0) == "97 to 100 %"
+    assert (in_percent(0.969), interval(0.966, 1.0, 0.969)) == ("96.9", "96.6 to 100.0 %")
     assert (in_percent(0.977), interval(0.972, 0.979)) == ("97.7", "97.2 to 97.9 %")
     assert interval(0.5, 0.62) == "50 to 62 %"

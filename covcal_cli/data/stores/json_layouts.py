@@ -42,7 +42,11 @@ _MUCH = 0.25  # Probability of other texts that leads to a note.
 _VALUES = ("scores", "probs", "probabilities")
 # Names for a list of classes and a list of probabilities.
 _PAIRS = (("labels", "scores"), *(("classes", name) for name in _VALUES))
-_MAPS = ("cats", "scores")  # Names for an object of class probabilities.
+# Names for an object with one number per class. Log-probabilities are logits.
+_MAPS = {
+    **dict.fromkeys(("cats", "scores"), PROBABILITIES),
+    **dict.fromkeys(("logprobs", "log_probs", "log_probabilities"), CHOICES),
+}
 _NESTED = {*_VALUES, "logits"}  # Outputs inside another object.
 _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
@@ -77,9 +81,9 @@ def columns_of(record: Any) -> Any:
         if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
             rest = {key: record[key] for key in record if key not in (names, values)}
             return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
-    for name in _MAPS:
+    for name, outputs in _MAPS.items():
         if isinstance(record.get(name), dict):
-            return {PROBABILITIES if key == name else key: record[key] for key in record}
+            return {outputs if key == name else key: record[key] for key in record}
     lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
     if len(lists) == 1:
         # the user chose the name of the pipeline's answer

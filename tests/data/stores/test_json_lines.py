@@ -109,6 +109,15 @@ def test_layouts_of_other_tools(record: Any, table: OutputTable, tmp_path: Path)
     assert read.class_names in (CLASSES, None)
 
 
+@pytest.mark.parametrize("name", ["logprobs", "log_probs", "log_probabilities"])
+def test_an_object_of_log_probabilities_has_logits(name: str, tmp_path: Path) -> None:
+    scores = np.log(PROBABILITIES)
+    records = [{name: dict(zip(CLASSES, row, strict=True))} for row in scores.tolist()]
+    read = outputs(write(tmp_path / "rows.jsonl", records), "logits")
+    assert read.class_names == CLASSES
+    np.testing.assert_allclose(logits(read), scores, rtol=1e-6)
+
+
 def test_log_likelihoods_of_choices_are_logits(tmp_path: Path) -> None:
     """lm-evaluation-harness saves them as texts; a question with fewer choices rules some out."""
     scores = np.log(PROBABILITIES)
