@@ -97,7 +97,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     if failed:
         return cautious, (
             f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T "
-            "is the T of temp."
+            "is that of temp."
         )
     return trusting, (
         f"{estimated}, and all {len(cot.guards)} checks of COT passed, so T matches this accuracy."

@@ -120,7 +120,7 @@ def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.moved < _NOT_MOVED:
         return (
             "RLLS finds no change in class frequencies, because there are too few rows, so T is "
-            "the T of temp"
+            "that of temp"
         )
     text = (
         f"RLLS estimates that the class frequencies changed by {shift.moved:.1%} (total variation "

@@ -150,8 +150,8 @@ class Record(Document):
         names = [estimate.name for estimate in self.estimates]
         if names and (names[0] != "combined" or len({*names}) < len(names)):
             raise ValueError(
-                f"estimates are {', '.join(names)}: the first must be combined, and no name may "
-                "occur twice"
+                f"estimates are {', '.join(names)}: the first must be called combined, and no name "
+                "may occur twice"
             )
 
     def require_complete(self, methods: Collection[str]) -> None:

@@ -15,7 +15,7 @@ Lei & Wasserman 2019), but without empty sets.
 
 - Without labels, the probabilities in a set must sum to C on average. For this sum, the temperature
   is first raised to match an accuracy below the estimate.
-- With the labels of n random rows, the right class may be missing in (n + 1) (1 - C) - 1 rows. This
+- With the labels of n random rows, at most (n + 1) (1 - C) - 1 sets may lack the right class. This
   number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
 - With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
 """

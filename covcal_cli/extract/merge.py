@@ -245,7 +245,8 @@ def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
     if len(counts) > 1:
         sizes = " and ".join(map(str, sorted(counts)))
         raise CovcalError(
-            f"{files[0].path} and the other files are shards of {sizes}: give the shards of one run"
+            f"{files[0].path} and the other files are from runs with {sizes} shards: give the "
+            "shards of one run"
         )
     (count,) = counts
     missing = sorted(set(range(1, count + 1)) - set(shards))

@@ -418,7 +418,7 @@ class LateLabels:
         known = list(dict.fromkeys(self.watched))
         more = ", ..." if len(known) > _MOST_NAMED else ""
         return (
-            f"{start}its column period names {shown(unknown)}, which is not a watched period: use "
+            f"{start}its column period contains {shown(unknown)}, which is no watched period: use "
             f"{', '.join(known[:_MOST_NAMED])}{more}"
         )
 

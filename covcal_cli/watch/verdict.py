@@ -85,7 +85,7 @@ def alarm(
         The number of rows, and their mean rank minus that of the reference rows, by period and
         signal. A missing signal has 0 rows.
     reference_rows, variances : ndarrays of shape (S,) float64
-        The number of reference rows of each signal, and the variance of their ranks, above 0.
+        For each signal, the number of reference rows, and the variance of their ranks (positive).
     threshold : float
         The threshold c of R, above 1.
     joint : ndarray of shape (p, p) float64, optional

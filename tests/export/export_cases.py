@@ -143,7 +143,10 @@ def decided(case: Case, threshold: float) -> Path:
         curve=(CurvePoint(1.0, 0.2, 0.1, 0.3),),
         sets=None,
         notes=(),
-        inputs=(Input("calibration", case.document, sha256_of(case.document)),),
+        inputs=tuple(
+            Input(role, case.document, sha256_of(case.document))
+            for role in ("calibration", "features")
+        ),
     )
     write_document(decision, path, force=False)
     return path

@@ -139,7 +139,7 @@ def test_features_beside_outputs_go_by_name(tmp_path: Path) -> None:
     for file in ("features.h5", "t.h5"):
         np.testing.assert_allclose(dataset(tmp_path, "target/features", file), X["source"])
     line = covcal("extract", "s.csv", "w.csv", "-f", cwd=tmp_path).error_line()
-    assert "differ in their names of features (x, y, z and w, x, y)" in line
+    assert "have different names of features (x, y, z and w, x, y)" in line
 
 
 def test_classes_asked_for_in_another_order_go_by_name(tmp_path: Path) -> None:

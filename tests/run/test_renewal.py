@@ -171,7 +171,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             (),
             True,
             False,
-            "Kept the old calibration: the new rows have no labels, and only an estimate",
+            "Kept the old calibration: without labels of the new rows, only an estimate",
         ),
         (
             None,
@@ -270,7 +270,7 @@ def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
     assert (early.measured.period, one.measured.period) == ("early", "noisy")
     assert one.alarm.log_evidence > early.alarm.log_evidence
     assert one.answer in " ".join(done.out.split())
-    assert "the new rows have no labels" in done.out
+    assert "without labels of the new rows" in done.out
     files = ("out/next/features.h5", "-c", "new=out/next/cal.json", "-c", "old=out/cal.json")
     content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
     text = " ".join(done.out.split())

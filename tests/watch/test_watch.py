@@ -294,7 +294,7 @@ class TestHistory:
         for more in ((), ("w0.h5",), ("w0.h5", "--force")):
             arguments = (*more, "--history", file, "--plot", "trend.html")
             done = covcal("watch", *arguments, cwd=folder)
-            assert f"{file} is not a history of watch" in done.error_line()
+            assert f"{file} is not a history of covcal watch" in done.error_line()
         assert (folder / file).read_bytes() == before
         assert not (folder / "trend.html").exists()
 
