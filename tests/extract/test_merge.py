@@ -143,7 +143,9 @@ def test_whole_files_of_the_same_domain_are_an_error(
 def test_shards_of_other_runs_are_an_error(data: Path, three: list[Path], tmp_path: Path) -> None:
     """Shards of two and shards of three do not mix."""
     two = shards(data, tmp_path, 2)
-    with pytest.raises(CovcalError, match="are from runs with 2 and 3 shards: give the shards of one run"):
+    with pytest.raises(
+        CovcalError, match="are from runs with 2 and 3 shards: give the shards of one run"
+    ):
         merge([two[0], three[1]], tmp_path / "m.h5")
 
 
