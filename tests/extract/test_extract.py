@@ -431,10 +431,12 @@ def test_the_error_of_the_last_layer_is_that_of_the_numbers_in_the_file(
     path = FLOAT_CASES[name].graph.save(tmp_path)
     (wanted,) = open_onnx(path).inputs
     for seed, domain in enumerate(("source", "target")):
-        rows = np.random.default_rng(seed).normal(size=(300, *map(int, wanted.shape[1:])))
+        shape = [int(side or 1) for side in wanted.shape[1:]]
+        rows = np.random.default_rng(seed).normal(size=(300, *shape))
         rows[:3] = 0
         labels = np.arange(300) % 2
-        np.savez(tmp_path / f"{domain}.npz", y=labels, **{wanted.name: rows.astype(wanted.dtype)})
+        arrays: dict[str, Any] = {"y": labels, wanted.name: rows.astype(wanted.dtype)}
+        np.savez(tmp_path / f"{domain}.npz", **arrays)
     output = tmp_path / "features.h5"
     settings = ExtractSettings(batch=64, threads=1)
     extract(path, tmp_path / "source.npz", tmp_path / "target.npz", output, settings)

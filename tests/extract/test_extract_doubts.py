@@ -143,6 +143,7 @@ def test_the_exchanged_classes_are_named(order: tuple[int, ...], sentence: str) 
     accuracy = SourceAccuracy.of(labels, predictions, ("0", "90", "180", "270"))
     assert accuracy is not None
     assert accuracy.class_order is not None
+    assert accuracy.permuted is not None
     assert accuracy.doubt == accuracy.class_order
     assert (
         f"it would get {100 * accuracy.permuted:.0f} %: {sentence} Name the classes"

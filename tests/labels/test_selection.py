@@ -32,12 +32,15 @@ def test_labels_of_one_rare_class_are_reported(tmp_path: Path) -> None:
     fraud = rng.random(3 * N) < 1 / (1 + np.exp(-odds))
     logits = np.stack([np.zeros(3 * N), odds], axis=1)
     calibrator = covcal.Calibrator().fit(logits[:N], fraud[:N].astype(int), logits[N : 2 * N])
-    arrays = {"source_logits": logits[:N], "source_labels": fraud[:N].astype(int)}
-    arrays["target_logits"] = logits[N : 2 * N]
     names = np.where(fraud, "fraud", "ok")
     later, truth = logits[2 * N :], fraud[2 * N :].astype(float)
     for known, is_reported in ((truth == 1, True), (rng.random(N) < 0.1, False)):
-        watch = covcal.Watch(calibrator, **arrays)
+        watch = covcal.Watch(
+            calibrator,
+            source_logits=logits[:N],
+            source_labels=fraud[:N].astype(int),
+            target_logits=logits[N : 2 * N],
+        )
         watch.observe(later, period="w0", labels=np.where(known, truth, np.nan))
         text = " ".join(watch.notes_)
         assert ("less sure of the labelled rows" in text) == is_reported
@@ -47,8 +50,8 @@ def test_labels_of_one_rare_class_are_reported(tmp_path: Path) -> None:
         ):
             name = tmp_path / f"{domain}-{is_reported}.npz"
             np.savez(name, logits=rows, y=labels, classes=["ok", "fraud"])
-        paths = (tmp_path / f"{domain}-{is_reported}.npz" for domain in ("source", "target"))
+        source, target = (tmp_path / f"{name}-{is_reported}.npz" for name in ("source", "target"))
         file = tmp_path / f"{is_reported}.h5"
-        covcal.extract(None, *paths, file, covcal.ExtractSettings(outputs="logits"))
+        covcal.extract(None, source, target, file, covcal.ExtractSettings(outputs="logits"))
         notes = " ".join(covcal.evaluate(file, {}).notes)
         assert ("only about the labelled rows" in notes) == is_reported

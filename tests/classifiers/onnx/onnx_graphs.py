@@ -1,6 +1,6 @@
 """Small ONNX classifiers made on the spot, with weights that a test can recompute from."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Graph:
     outputs: Sequence[str] = ("y",)
     constants: dict[str, Array] = field(default_factory=dict)
     shape: tuple[Any, ...] = ("N", D_IN)
-    shapes: dict[str, list[Any]] = field(default_factory=dict)
+    shapes: Mapping[str, list[Any] | None] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     half: bool = False
     input_type: int | None = None
