@@ -383,9 +383,9 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
             low, high = metrics.interval("accepted_error", evaluation.level)
             decided = "promised" if metrics.decision.is_promise else "expected"
             answer["Accepted"] = (
-                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. Of these rows, "
-                f"{_one_decimal(metrics.wrong / metrics.accepted)} are wrong ({_one_decimal(low)} "
-                f"to {_one_decimal(high)})"
+                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. Their error is "
+                f"{_one_decimal(metrics.wrong / metrics.accepted)} ({_one_decimal(low)} to "
+                f"{_one_decimal(high)})"
             )
             if metrics.decision.error is not None:
                 limit = f"{100 * metrics.decision.error:.3g} %"

@@ -137,14 +137,15 @@ class HDF5Writer:
         """Write the last attributes, mark the file as complete, and flush it to the disk."""
         self._file.flush()  # The checksums are in the file after this.
         self._sink.require_written()
+        can_read = hasattr(os, "pread")  # not on Windows
         for dataset in self._datasets:
-            if dataset.chunks is not None and hasattr(os, "pread"):
+            if dataset.chunks is not None and can_read:
                 dataset.attrs[CHECKSUMS_SHA256] = checksums_sha256(
                     dataset.name, dataset, self._sink.fileno()
                 )
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
-        if hasattr(os, "pread"):  # not on Windows
+        if can_read:
             self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
         self._file.attrs["complete"] = 1
         self._file.close()

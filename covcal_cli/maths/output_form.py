@@ -80,7 +80,7 @@ class OutputEvidence:
         self._logarithms = self._ranks = 0
         # The largest distance between numbers that lost digits, and the size of these numbers.
         self._step = self._step_at = 0.0
-        # What the first and the last column may be instead of a class, while all rows agree.
+        # Other meanings that the first and the last column may have. Each row can rule some out.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
         # Rounded values need a larger tolerance of the sum. Count for each possible number of
         # decimals, and for None (not rounded).
