@@ -189,39 +189,20 @@ def pick(
         If too few rows are left, an input belongs to another file, or an output cannot be written.
     """
     path, output = Path(path), None if output is None else Path(output)
-    suffix = "" if output is None else output.suffix.lower()
+    page = None if page is None else Path(page)
+    images = None if images is None else Path(images)
     names = labels_in(path)
     if names:
-        _require_csv(path, suffix, page, decision)
+        _require_csv(path, output, page, decision)
     made_for: Decision | None = None
     if decision is not None:
         calibration = calibration or calibration_of(decision)
-        made_for = read_decision(decision, calibration)
-        if made_for.error is None and made_for.sets is None:
-            raise CovcalError(
-                f"{decision} was made with --cost, which makes no promise: run covcal decide with "
-                "--error or --set, and give its result to --for"
-            )
+        made_for = _promise_of(decision, calibration)
     if networks is not None and calibration is None:
         raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
-    outputs = [] if output is None else _numbered(output, settings.labellers)
-    pages = [] if page is None else _numbered(Path(page), settings.labellers)
-    if suffix in SUFFIXES and page is not None:
-        raise CovcalError(
-            f"with --page the labels are saved as CSV, not as tasks such as {output}: give "
-            "--output a name that ends in .csv, or leave out --page"
-        )
-    if suffix == DOCCANO and images is not None:
-        raise CovcalError(
-            "doccano shows texts, not pictures: write tasks for Label Studio (-o tasks.json)"
-        )
-    interface = output.with_suffix(".xml") if output and suffix == LABEL_STUDIO else None
-    for written in (*outputs, *pages, *([interface] if interface else [])):
-        option = "--page" if written in pages else "-o"
-        check_output(written, force=force, inputs=[path, *inputs], option=option)
-    if page is not None and output is not None and Path(page).resolve() == output.resolve():
-        raise CovcalError(f"{page} is the name of both the CSV and the page: give two names")
+    outputs = _Outputs(output, page, images, settings.labellers)
+    outputs.check([path, *inputs], force=force)
     with ExitStack() as stack:
 
         def opened() -> tuple[FeatureFile, ScaledLogits | None]:
@@ -236,13 +217,9 @@ def pick(
         splits = _splits(path, before, settings.splits)
         n, population = settings.rows, target.count(*splits)
         left = population - len(before.rows)
-        if left < n:
-            others = f", because {len(before.rows)} were drawn before" if before.batches else ""
-            remedy = f"ask for at most {left}" if left else "extract more rows"
-            raise CovcalError(
-                f"{path} has only {left} target {' and '.join(splits)} rows left to "
-                f"label{others}: {remedy}"
-            )
+        _require_left(path, left, n, splits, before)
+
+        # Step 1: score all rows, and draw.
         scored: Scored = [(part, forecasters_of(part, s, settings.seed)) for part, s in of_labels]
         if made_for is None or scaled is None:
             frame = _Frame(scored, splits, before.rows, left, progress or silent)
@@ -253,29 +230,29 @@ def pick(
             words, probabilities = frame.rule_for(made_for, n, before.batches)
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, right = frame.drawn(probabilities, rng)
-        batch = Batch(n, left, settings.seed, splits, words)
-        # Shuffle the lines, so that the labels are useful even if a person stops early.
+
+        # Step 2: shuffle the lines, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
+        rows, right = rows[strata], right[strata]
         ids = _ids(target, rows)
-        paths = ["" if images is None else _path(Path(images), row_id) for row_id in ids]
         by_file = zip(names or ("",), of_labels, strict=True)
         predicted = predicted_texts(
-            {name: predicted_names(part, rows[strata]) for name, (part, _) in by_file}
+            {name: predicted_names(part, rows) for name, (part, _) in by_file}
         )
-        cells = kept_cells(target, rows[strata])
+        cells = kept_cells(target, rows)
         sheet = Sheet(
             output or SHEET,
             len(before.batches),
-            batch,
+            Batch(n, left, settings.seed, splits, words),
             fingerprint(file),
-            [ids[row] for row in strata],
-            probabilities(right)[strata],
+            ids,
+            probabilities(right),
             strata,
             predicted,
-            right[strata],
+            right,
             [""] * n,
             np.arange(n),
-            [paths[row] for row in strata],
+            ["" if images is None else _path(images, row_id) for row_id in ids],
             cells,
             # To judge whether a prediction is right, a person must see it.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
@@ -284,21 +261,10 @@ def pick(
         )
         rows_of(target, sheet)  # refuse repeated ids now, before anybody labels rows
         classes = names or ((RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes))
-        unreadable: dict[str, str] = {}
         sheets = _dealt(sheet, settings)
-        with moved_together():
-            for place, of_labeller in zip(outputs, sheets, strict=False):
-                if place.suffix.lower() in SUFFIXES:
-                    pictures = pictures_of(images, of_labeller.ids)
-                    unreadable |= pictures.unreadable
-                    write_text(place, tasks_text(of_labeller, pictures.uris), force=force)
-                else:
-                    write_text(place, sheet_text(of_labeller), force=force)
-            if interface is not None:
-                setup = label_studio_interface(classes, has_images=images is not None)
-                write_text(interface, setup, force=force)
-            for place, of_labeller in zip(pages, sheets, strict=False):
-                unreadable |= write_page(place, of_labeller, classes, images, force=force)
+        unreadable = outputs.write(sheets, classes, force=force)
+
+        # Step 3: the expected precision of the accuracy.
         of_before = np.concatenate(
             [right for _, right in blocks_of_labels(scored, before.rows)] or [np.empty(0)]
         )
@@ -308,7 +274,7 @@ def pick(
         return PickReport(
             sheet,
             sheets,
-            tuple(pages),
+            tuple(outputs.pages),
             classes,
             len(before.rows),
             Z * math.sqrt(frame.variance) / population,
@@ -316,6 +282,59 @@ def pick(
             max(of_all, at_worst),
             unreadable,
         )
+
+
+class _Outputs:
+    """The files to write: a sheet and a page for each labeller."""
+
+    def __init__(
+        self, output: Path | None, page: Path | None, images: Path | None, labellers: int
+    ) -> None:
+        self._output, self._page, self._images = output, page, images
+        self._sheets = [] if output is None else _numbered(output, labellers)
+        self.pages = [] if page is None else _numbered(page, labellers)
+        is_for_label_studio = output is not None and output.suffix.lower() == LABEL_STUDIO
+        self._interfaces = [output.with_suffix(".xml")] if output and is_for_label_studio else []
+
+    def check(self, inputs: Sequence[Path], *, force: bool) -> None:
+        """Refuse formats that do not work together, and files that cannot be written."""
+        suffix = "" if self._output is None else self._output.suffix.lower()
+        if suffix in SUFFIXES and self._page is not None:
+            raise CovcalError(
+                f"with --page the labels are saved as CSV, not as tasks such as {self._output}: "
+                "give --output a name that ends in .csv, or leave out --page"
+            )
+        if suffix == DOCCANO and self._images is not None:
+            raise CovcalError(
+                "doccano shows texts, not pictures: write tasks for Label Studio (-o tasks.json)"
+            )
+        for written in (*self._sheets, *self.pages, *self._interfaces):
+            option = "--page" if written in self.pages else "-o"
+            check_output(written, force=force, inputs=inputs, option=option)
+        if self._page and self._output and self._page.resolve() == self._output.resolve():
+            raise CovcalError(
+                f"{self._page} is the name of both the CSV and the page: give two names"
+            )
+
+    def write(
+        self, sheets: Sequence[Sheet], classes: tuple[str, ...], *, force: bool
+    ) -> dict[str, str]:
+        """Write all files, or none. Return the reasons of unreadable images by row id."""
+        unreadable: dict[str, str] = {}
+        with moved_together():
+            for place, sheet in zip(self._sheets, sheets, strict=False):
+                if place.suffix.lower() in SUFFIXES:
+                    pictures = pictures_of(self._images, sheet.ids)
+                    unreadable |= pictures.unreadable
+                    write_text(place, tasks_text(sheet, pictures.uris), force=force)
+                else:
+                    write_text(place, sheet_text(sheet), force=force)
+            for place in self._interfaces:
+                setup = label_studio_interface(classes, has_images=self._images is not None)
+                write_text(place, setup, force=force)
+            for place, sheet in zip(self.pages, sheets, strict=False):
+                unreadable |= write_page(place, sheet, classes, self._images, force=force)
+        return unreadable
 
 
 class _Frame:
@@ -438,10 +457,33 @@ def _variance(scores: Float64s, inclusion: Float64s) -> float:
     return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 
 
+def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
+    """Read a decision that needs labels for a promise."""
+    made_for = read_decision(decision, calibration)
+    if made_for.error is None and made_for.sets is None:
+        raise CovcalError(
+            f"{decision} was made with --cost, which makes no promise: run covcal decide with "
+            "--error or --set, and give its result to --for"
+        )
+    return made_for
+
+
+def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before: Draw) -> None:
+    """Refuse to draw more rows than are left."""
+    if left < n:
+        others = f", because {len(before.rows)} were drawn before" if before.batches else ""
+        remedy = f"ask for at most {left}" if left else "extract more rows"
+        raise CovcalError(
+            f"{path} has only {left} target {' and '.join(splits)} rows left to label{others}: "
+            f"{remedy}"
+        )
+
+
 def _require_csv(
-    path: Path, suffix: str, page: str | Path | None, decision: str | Path | None
+    path: Path, output: Path | None, page: Path | None, decision: str | Path | None
 ) -> None:
     """Refuse options that do not work with several labels."""
+    suffix = "" if output is None else output.suffix.lower()
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
