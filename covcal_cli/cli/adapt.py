@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.options import (
-    Device,
-    DeviceName,
-    Force,
-    PresetName,
-    Quiet,
-    Seed,
-    Verbose,
-    output,
-)
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
@@ -39,10 +30,11 @@ def adapt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A features file.")] = Path(
         "features.h5"
     ),
-    output: Annotated[Path, output("Adapted file to write.")] = Path("adapted.h5"),
+    output: Annotated[Path, options.output("Adapted file to write.")] = Path("adapted.h5"),
     preset: Annotated[
-        PresetName, typer.Option(help="Use the settings of covcal (default) or of the paper.")
-    ] = PresetName.default,
+        options.PresetName,
+        typer.Option(help="Use the settings of covcal (default) or of the paper."),
+    ] = options.PresetName.default,
     members: Annotated[
         int | None,
         typer.Option(
@@ -55,14 +47,14 @@ def adapt(
             min=0.0, help="Weight decay (L2 penalty), for --preset paper only; default: 5e-4."
         ),
     ] = None,
-    seed: Seed = 0,
-    device: Device = DeviceName.auto,
+    seed: options.Seed = 0,
+    device: options.Device = options.DeviceName.auto,
     threads: Annotated[
         int, typer.Option(min=1, help="CPU threads; more than one can be slower.")
     ] = 1,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Learn features on which source and target look alike.
 

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    AllowOtherPreprocessing,
-    Force,
-    NetworksOfFeatures,
-    Quiet,
-    Verbose,
-    calibration,
-    decision,
-    output,
-)
 
 if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
@@ -37,10 +28,11 @@ def apply(
         ),
     ] = None,
     calibration: Annotated[
-        list[Path] | None, calibration("Calibration to apply; default: cal.json.")
+        list[Path] | None, options.calibration("Calibration to apply; default: cal.json.")
     ] = None,
     output: Annotated[
-        Path, output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.", printed=True)
+        Path,
+        options.output("File to write: .csv, .parquet, .npz or .h5; - prints CSV.", printed=True),
     ] = Path("probs.csv"),
     domain: Annotated[
         DomainName, typer.Option(help="Domain of the rows to write.")
@@ -51,13 +43,15 @@ def apply(
     ] = False,
     decision: Annotated[
         Path | None,
-        decision("Add two columns: decision (accept or review), and set (the set of classes)."),
+        options.decision(
+            "Add two columns: decision (accept or review), and set (the set of classes)."
+        ),
     ] = None,
-    networks: NetworksOfFeatures = None,
-    allow_other_preprocessing: AllowOtherPreprocessing = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.NetworksOfFeatures = None,
+    allow_other_preprocessing: options.AllowOtherPreprocessing = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write the calibrated confidence and probabilities of every row.
 

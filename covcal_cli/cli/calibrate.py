@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, checks, file_to_read, usage
-from covcal_cli.cli.options import (
-    ForceLimit,
-    InputFile,
-    Loss,
-    LossName,
-    MaxWeight,
-    Method,
-    MethodName,
-    Quiet,
-    Seed,
-    TargetPrior,
-    Verbose,
-    output,
-)
 from covcal_cli.errors import printable
 
 if TYPE_CHECKING:
@@ -35,14 +22,14 @@ _CLOSE = 0.01  # Largest difference of confidence and accuracy that is "about ri
 
 
 def calibrate(
-    file: InputFile = None,
-    output: Annotated[Path, output("Calibration to write; - prints it.", printed=True)] = Path(
-        "cal.json"
-    ),
-    method: Method = MethodName.auto,
-    loss: Loss = LossName.brier,
-    max_weight: MaxWeight = 1000.0,
-    target_prior: TargetPrior = "source",
+    file: options.InputFile = None,
+    output: Annotated[
+        Path, options.output("Calibration to write; - prints it.", printed=True)
+    ] = Path("cal.json"),
+    method: options.Method = options.MethodName.auto,
+    loss: options.Loss = options.LossName.brier,
+    max_weight: options.MaxWeight = 1000.0,
+    target_prior: options.TargetPrior = "source",
     labels: Annotated[
         str,
         typer.Option(
@@ -52,10 +39,10 @@ def calibrate(
             "labels and the method is auto.",
         ),
     ] = "auto",
-    seed: Seed = 0,
-    force: ForceLimit = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    seed: options.Seed = 0,
+    force: options.ForceLimit = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Fit a temperature, so that the confidence on the target is as high as the accuracy.
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.options import Force, PresetName, Quiet, Verbose, output
 
 if TYPE_CHECKING:
     from covcal_cli.compare.compare import Comparison
@@ -18,7 +18,7 @@ def compare(
         typer.Argument(metavar="FILE...", help="Features files with target labels; one per shift."),
     ],
     output: Annotated[
-        Path | None, output("Also write the table to this file: .csv, .md or .tex.")
+        Path | None, options.output("Also write the table to this file: .csv, .md or .tex.")
     ] = None,
     methods: Annotated[
         str, typer.Option(metavar="all|NAME,NAME", help="Methods of covcal calibrate to compare.")
@@ -30,8 +30,9 @@ def compare(
         str, typer.Option(metavar="NAME", help="Metric that ranks the methods.")
     ] = "ece",
     preset: Annotated[
-        PresetName, typer.Option(help="Run adapt with the settings of covcal or of the paper.")
-    ] = PresetName.default,
+        options.PresetName,
+        typer.Option(help="Run adapt with the settings of covcal or of the paper."),
+    ] = options.PresetName.default,
     no_adapt: Annotated[
         bool,
         typer.Option("--no-adapt", help="Do not adapt the features files. This is much faster."),
@@ -43,9 +44,9 @@ def compare(
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for adapted files and finished runs.")
     ] = Path("covcal-compare"),
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Adapt, calibrate and evaluate several files with several seeds.
 
@@ -71,7 +72,7 @@ def compare(
 
     names = ALL if methods == "all" else tuple(name.strip() for name in methods.split(","))
     with usage():
-        if no_adapt and preset != PresetName.default:
+        if no_adapt and preset != options.PresetName.default:
             raise CovcalError(
                 "--preset is a setting of adapt, and --no-adapt skips adapt: use only one of them"
             )

@@ -5,18 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.options import (
-    Force,
-    JudgedFile,
-    Labels,
-    LabelsName,
-    NetworksOfFeatures,
-    Quiet,
-    Verbose,
-    calibration,
-    output,
-)
 
 if TYPE_CHECKING:
     from covcal_cli.estimators.inputs import Estimate
@@ -27,11 +17,12 @@ _FEW = 20  # Smallest number of accepted rows for the error rate of a group.
 
 
 def decide(
-    file: JudgedFile = None,
+    file: options.JudgedFile = None,
     calibration: Annotated[
-        Path | None, calibration("Calibration whose confidence ranks the rows; default: cal.json.")
+        Path | None,
+        options.calibration("Calibration whose confidence ranks the rows; default: cal.json."),
     ] = None,
-    output: Annotated[Path, output("Decision to write; - prints it.", printed=True)] = Path(
+    output: Annotated[Path, options.output("Decision to write; - prints it.", printed=True)] = Path(
         "decide.json"
     ),
     error: Annotated[
@@ -67,7 +58,7 @@ def decide(
         bool,
         typer.Option("--these-rows", help="Make the promise only for the rows of this file."),
     ] = False,
-    labels: Labels = LabelsName.auto,
+    labels: options.Labels = options.LabelsName.auto,
     by: Annotated[
         str | None,
         typer.Option(
@@ -76,10 +67,10 @@ def decide(
             "column, or for each predicted class.",
         ),
     ] = None,
-    networks: NetworksOfFeatures = None,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.NetworksOfFeatures = None,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Decide which target rows to accept, and which a person should review.
 

@@ -7,32 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
-from covcal_cli.cli.options import (
-    AllowOtherPreprocessing,
-    CostGate,
-    End,
-    EndName,
-    EstimatedMetrics,
-    Force,
-    InputFile,
-    Junit,
-    Labels,
-    LabelsName,
-    LeastGate,
-    MaxWeight,
-    Networks,
-    Quiet,
-    RowCosts,
-    Seed,
-    TargetPrior,
-    TexFormat,
-    TexFormatName,
-    Verbose,
-    calibrations,
-    output,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,35 +23,37 @@ if TYPE_CHECKING:
 
 def estimate(
     context: typer.Context,
-    file: InputFile = None,
+    file: options.InputFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibrations("Calibration to compare with the estimate. May be repeated."),
+        options.calibrations("Calibration to compare with the estimate. May be repeated."),
     ] = None,
     output: Annotated[
         Path | None,
-        output("Write estimate.json to this file; - prints it instead of the table.", printed=True),
+        options.output(
+            "Write estimate.json to this file; - prints it instead of the table.", printed=True
+        ),
     ] = None,
-    metrics: EstimatedMetrics = None,
+    metrics: options.EstimatedMetrics = None,
     by: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Add the metrics for each value of this column."),
     ] = None,
-    costs: RowCosts = None,
-    target_prior: TargetPrior = "source",
-    labels: Labels = LabelsName.auto,
-    max_weight: MaxWeight = 1000.0,
-    seed: Seed = 0,
-    networks: Networks = None,
-    allow_other_preprocessing: AllowOtherPreprocessing = False,
-    fail_below: LeastGate = None,
-    fail_above: CostGate = None,
-    end: End = None,
-    junit: Junit = None,
-    format: TexFormat = TexFormatName.table,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    costs: options.RowCosts = None,
+    target_prior: options.TargetPrior = "source",
+    labels: options.Labels = options.LabelsName.auto,
+    max_weight: options.MaxWeight = 1000.0,
+    seed: options.Seed = 0,
+    networks: options.Networks = None,
+    allow_other_preprocessing: options.AllowOtherPreprocessing = False,
+    fail_below: options.LeastGate = None,
+    fail_above: options.CostGate = None,
+    end: options.End = None,
+    junit: options.Junit = None,
+    format: options.TexFormat = options.TexFormatName.table,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Estimate accuracy on the target, without labels or with a few.
 
@@ -119,13 +98,13 @@ def estimate(
         source = context.get_parameter_source(option)
         return source is not None and source.name != "DEFAULT"
 
-    options: dict[str, Any] = {
+    values: dict[str, Any] = {
         "target_prior": target_prior,
         "max_weight": max_weight,
         "seed": seed,
         "labels": labels.value,
     }
-    asked = {name: value for name, value in options.items() if given(name)}
+    asked = {name: value for name, value in values.items() if given(name)}
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
@@ -197,7 +176,7 @@ def estimate(
         remark()
         raise
     remark()
-    if format is TexFormatName.table and not (documents or gates or report.prints_json):
+    if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         exists, word = Path("cal.json").exists(), as_word(path)
         following = f"calibrate {word}"
         if estimation.used_target_labels and _is_for_decision(path):
@@ -218,7 +197,9 @@ def _is_for_decision(path: Path) -> bool:
         return read_draw(file).is_for_decision
 
 
-def _gate(estimation: "Estimation", limit: "MetricLimit", end: EndName | None) -> "GateResult":
+def _gate(
+    estimation: "Estimation", limit: "MetricLimit", end: options.EndName | None
+) -> "GateResult":
     from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate

@@ -8,24 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
-from covcal_cli.cli.options import (
-    AllowOtherPreprocessing,
-    Force,
-    JudgedSplit,
-    Junit,
-    NetworksOfFeatures,
-    Quiet,
-    Seed,
-    SplitName,
-    TexFormat,
-    TexFormatName,
-    Verbose,
-    calibrations,
-    decision,
-    output,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,16 +38,18 @@ def evaluate(
     ] = None,
     calibration: Annotated[
         list[Path] | None,
-        calibrations(
+        options.calibrations(
             "A calibration; NAME=FILE gives it a name. Repeat the option to compare several. "
             "Default without FILE: cal.json."
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        output("Write metrics.json to this file; - prints it instead of the table.", printed=True),
+        options.output(
+            "Write metrics.json to this file; - prints it instead of the table.", printed=True
+        ),
     ] = None,
-    split: JudgedSplit = SplitName.test,
+    split: options.JudgedSplit = options.SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
     predictions: Annotated[
         PredictionsName,
@@ -102,7 +89,7 @@ def evaluate(
             "gate compares the metric with the limit and uses no interval.",
         ),
     ] = 0.95,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     diagram: Annotated[
         Path | None, typer.Option(help="Draw reliability diagrams: .png, .svg or .pdf.")
     ] = None,
@@ -137,17 +124,17 @@ def evaluate(
             "compared row by row. May be repeated.",
         ),
     ] = None,
-    junit: Junit = None,
+    junit: options.Junit = None,
     decision: Annotated[
         Path | None,
-        decision("Measure this decision too, for gates on accepted_error and coverage."),
+        options.decision("Measure this decision too, for gates on accepted_error and coverage."),
     ] = None,
-    networks: NetworksOfFeatures = None,
-    allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: TexFormat = TexFormatName.table,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.NetworksOfFeatures = None,
+    allow_other_preprocessing: options.AllowOtherPreprocessing = False,
+    format: options.TexFormat = options.TexFormatName.table,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Measure whether the confidence is right, where target labels are known.
 
@@ -199,7 +186,9 @@ def evaluate(
         raise typer.BadParameter("needs --fail-regression", param_hint="--baseline")
     # compute only the metrics that are shown
     every_metric = metrics is MetricsName.all
-    to_json = report.document is not None or report.prints_json or format is TexFormatName.json
+    to_json = (
+        report.document is not None or report.prints_json or format is options.TexFormatName.json
+    )
     settings = EvaluateSettings(
         metrics=tuple(METRICS) if every_metric or to_json else MAIN,
         split=split.value,
@@ -278,7 +267,7 @@ def evaluate(
         content=lambda _: metrics_document(evaluation, assessment.verdicts, assessment.changes),
         write_more=draw,
     )
-    if format is TexFormatName.table and not report.prints_json:
+    if format is options.TexFormatName.table and not report.prints_json:
         console.hint(_next(evaluation, documents))
 
 

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    Force,
-    ModelOutput,
-    Networks,
-    Quiet,
-    TrustModel,
-    Verbose,
-    calibration,
-    decision,
-    output,
-)
 
 if TYPE_CHECKING:
     from covcal_cli.export.forecaster import Agreement
@@ -34,25 +24,26 @@ def export(
         ),
     ],
     calibration: Annotated[
-        Path | None, calibration("Calibration to build into the model; default: cal.json.")
+        Path | None, options.calibration("Calibration to build into the model; default: cal.json.")
     ] = None,
     output: Annotated[
         Path | None,
-        output("Model to write; default: calibrated.onnx, or calibrated.pt2 for torch."),
+        options.output("Model to write; default: calibrated.onnx, or calibrated.pt2 for torch."),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
     ] = None,
     decision: Annotated[
-        Path | None, decision("Add the output accept: whether this decision accepts the row.")
+        Path | None,
+        options.decision("Add the output accept: whether this decision accepts the row."),
     ] = None,
-    networks: Networks = None,
-    model_output: ModelOutput = None,
-    trust_model: TrustModel = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.Networks = None,
+    model_output: options.ModelOutput = None,
+    trust_model: options.TrustModel = False,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write the model with three more outputs: probabilities, label and confidence.
 

@@ -5,29 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, file_to_read, usage
-from covcal_cli.cli.options import (
-    Force,
-    InputFile,
-    NetworksOfFeatures,
-    Quiet,
-    Seed,
-    SplitName,
-    Verbose,
-    calibration,
-    output,
-)
 
 if TYPE_CHECKING:
     from covcal_cli.labels.pick import PickReport
 
 
 def pick(
-    file: InputFile = None,
+    file: options.InputFile = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rows to pick.")] = 50,
     output: Annotated[
         Path,
-        output(
+        options.output(
             "CSV to write, with an empty column for labels; - prints it. A name in .json gives "
             "tasks for Label Studio, a name in .jsonl for doccano.",
             printed=True,
@@ -35,7 +25,7 @@ def pick(
     ] = Path("to-label.csv"),
     calibration: Annotated[
         Path | None,
-        calibration(
+        options.calibration(
             "Calibration whose confidence decides how often a row is drawn. Default: a temperature "
             "fitted to the source."
         ),
@@ -64,7 +54,7 @@ def pick(
         ),
     ] = None,
     split: Annotated[
-        list[SplitName] | None,
+        list[options.SplitName] | None,
         typer.Option(
             help="Split to draw from. May be repeated. Default: train and validation, because the "
             "test rows are for evaluate.",
@@ -107,11 +97,11 @@ def pick(
             "it.",
         ),
     ] = False,
-    networks: NetworksOfFeatures = None,
-    seed: Seed = 0,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.NetworksOfFeatures = None,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Pick the target rows whose labels are most useful. No target label is read.
 

@@ -5,52 +5,39 @@ from typing import Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.options import (
-    AllowOtherPreprocessing,
-    Force,
-    JudgedFile,
-    JudgedSplit,
-    Networks,
-    Quiet,
-    Seed,
-    SplitName,
-    Verbose,
-    calibrations,
-    decision,
-    output,
-)
 
 _SENTENCES = 5  # Largest number of sentences without --verbose.
 
 
 def report(
-    file: JudgedFile = None,
+    file: options.JudgedFile = None,
     calibration: Annotated[
         list[Path] | None,
-        calibrations(
+        options.calibrations(
             "A calibration; NAME=FILE gives it a name. The verdict is about the first calibration. "
             "Default: cal.json."
         ),
     ] = None,
-    output: Annotated[Path, output("Page to write.")] = Path("report.html"),
-    split: JudgedSplit = SplitName.test,
+    output: Annotated[Path, options.output("Page to write.")] = Path("report.html"),
+    split: options.JudgedSplit = options.SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Resamples for the intervals; 0: no intervals.")
     ] = 1000,
     decision: Annotated[
         Path | None,
-        decision(
+        options.decision(
             "Draw how the error grows with the share of accepted rows, and mark this decision."
         ),
     ] = None,
-    networks: Networks = None,
-    allow_other_preprocessing: AllowOtherPreprocessing = False,
-    seed: Seed = 0,
-    force: Force = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    networks: options.Networks = None,
+    allow_other_preprocessing: options.AllowOtherPreprocessing = False,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write one HTML page that says whether the confidence can be trusted.
 

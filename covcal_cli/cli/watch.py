@@ -8,25 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
-from covcal_cli.cli.options import (
-    AllowOtherPreprocessing,
-    CostGate,
-    End,
-    EstimatedMetrics,
-    FormatName,
-    Junit,
-    LeastGate,
-    NetworksOfFeatures,
-    Quiet,
-    ResultFormat,
-    RowCosts,
-    Verbose,
-    calibration,
-    decision,
-    output,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,7 +37,9 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    calibration: Annotated[Path, calibration("The calibration to watch.")] = Path("cal.json"),
+    calibration: Annotated[Path, options.calibration("The calibration to watch.")] = Path(
+        "cal.json"
+    ),
     history: Annotated[
         Path | None,
         typer.Option(
@@ -84,8 +70,8 @@ def watch(
             "means each predicted class.",
         ),
     ] = None,
-    metrics: EstimatedMetrics = None,
-    costs: RowCosts = None,
+    metrics: options.EstimatedMetrics = None,
+    costs: options.RowCosts = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -101,7 +87,7 @@ def watch(
     ] = False,
     decide: Annotated[
         Path | None,
-        decision(
+        options.decision(
             "Also check the promise of this decision (from covcal decide): whether the accepted "
             "rows are wrong more often than promised."
         ),
@@ -151,13 +137,13 @@ def watch(
             "changed, or if the promise of --decide is broken. May be repeated."
         ),
     ] = None,
-    fail_below: LeastGate = None,
-    fail_above: CostGate = None,
-    end: End = None,
-    junit: Junit = None,
+    fail_below: options.LeastGate = None,
+    fail_above: options.CostGate = None,
+    end: options.End = None,
+    junit: options.Junit = None,
     output: Annotated[
         Path | None,
-        output(
+        options.output(
             "Write the results of the periods as JSON to this file; - prints the JSON instead.",
             printed=True,
         ),
@@ -168,9 +154,9 @@ def watch(
             metavar="TREND.HTML", help="Draw the history as a page (.html) or a picture (.svg)."
         ),
     ] = None,
-    networks: NetworksOfFeatures = None,
-    allow_other_preprocessing: AllowOtherPreprocessing = False,
-    format: ResultFormat = FormatName.table,
+    networks: options.NetworksOfFeatures = None,
+    allow_other_preprocessing: options.AllowOtherPreprocessing = False,
+    format: options.ResultFormat = options.FormatName.table,
     force: Annotated[
         bool,
         typer.Option(
@@ -179,8 +165,8 @@ def watch(
             help="Replace outputs. If the history already has a period, replace its rows.",
         ),
     ] = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Tell whether the confidence is still right on later rows, even without labels.
 
