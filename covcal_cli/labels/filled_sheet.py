@@ -10,7 +10,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +44,7 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines, never a single column; or fill in a new copy of the CSV of covcal pick"
+_NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, beside its labels.
 _RELATIVE = 1e-3  # largest relative error from rounding in a spreadsheet
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
@@ -72,55 +73,34 @@ def read_sheets(path: Path) -> list[Sheet]:
 
 
 def _sheet(table: LabelTable) -> Sheet:
-    needed = ("id", "inclusion", "draw")
-    lower = {name.lower() for name in table.columns if name.lower() in (*needed, "label")}
-    ours = lower - set(table.columns)
-    columns = {n.lower() if n.lower() in ours else n: c for n, c in table.columns.items()}
-    table = replace(table, columns=columns)
-    path = table.path
-    lacking = [name for name in needed if name not in columns]
+    table = _with_our_names(table)
+    path, columns = table.path, table.columns
     several = {
         name.removeprefix(LABEL_PREFIX): [cell.strip() for cell in cells]
         for name, cells in columns.items()
         if name.startswith(LABEL_PREFIX) and not {"label", CHOICE} & set(columns)
     }
-    if not several and not {"label", CHOICE} & set(columns):
-        lacking.append("label")
-    if lacking:
-        raise CovcalError(f"{path} has no column {lacking[0]}: {_REMEDY}")
-    ids, inclusion, draw = (list(columns[name]) for name in needed)
-    labels = [""] * len(ids) if several else _labels(table)
+    _require_columns(table, has_labels=bool(several) or bool({"label", CHOICE} & set(columns)))
+    ids = list(columns["id"])
     twice = [row_id for row_id, count in Counter(ids).items() if count > 1]
     if twice:
         raise CovcalError(f"{path}: id {shown(twice[0])} occurs twice: keep one of the lines")
-    lines = []
-    for line, cell in enumerate(draw):
-        parts = _LINE.fullmatch(cell.strip())
-        if parts is None:
-            raise CovcalError(
-                f"{path}: {table.place(line)} has {shown(cell)} in the column 'draw', which "
-                f"covcal pick did not write: {_REMEDY}"
-            )
-        lines.append(parts.groups())
-    number = int(lines[0][0]) - 1
-    for other in (int(line[0]) for line in lines):
-        if other != number + 1:
-            raise CovcalError(
-                f"{path} holds rows of several draws (batch {number + 1} and batch {other}): "
-                "give one file per batch"
-            )
-    of_draw = [line[3] for line in lines if line[3] is not None]
+
+    # Step 1: read the facts of the draw, and the place of each line in it.
+    lines = _draw_cells(table)
+    number = _batch_number(path, lines)
+    of_draw = [line.facts for line in lines if line.facts is not None]
     batch, data, share = _batch(path, list(dict.fromkeys(of_draw)) if table.is_export else of_draw)
-    places = np.array([int(line[1]) - 1 for line in lines], dtype=np.int64)
+    places = np.array([line.place for line in lines], dtype=np.int64)
     if not table.is_export:
         _require_whole(path, places, batch, share)
+
+    # Step 2: prove each id by the hash in its line.
     strata, probabilities, confidences = [], [], []
     facts = facts_of(batch, data, share)
-    for line, (_, place, proof, _) in enumerate(lines):
-        raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
-        numbers, check = raw[:-HASH_BYTES], raw[-HASH_BYTES:]
+    for line, cell in enumerate(lines):
         for row_id in _written_ids(ids[line]):
-            if check == hash_of(number, int(place) - 1, row_id, numbers, facts):
+            if cell.check == hash_of(number, cell.place, row_id, cell.numbers, facts):
                 ids[line] = row_id
                 break
         else:
@@ -128,19 +108,12 @@ def _sheet(table: LabelTable) -> Sheet:
                 f"{path}: the cells id and draw in {table.place(line)} do not belong together: "
                 f"{_AGAIN}"
             )
-        stratum, probability, steps = struct.unpack(NUMBERS, numbers)
+        stratum, probability, steps = struct.unpack(NUMBERS, cell.numbers)
         strata.append(stratum)
         probabilities.append(probability)
         confidences.append(steps / STEPS)
-        _require_near(table, line, "inclusion", inclusion[line], probability)
-    optional = {name: columns[name] for name in COLUMNS if name in columns}
-    for line, cell in enumerate(optional.get("confidence", ())):
-        _require_near(table, line, "confidence", cell, confidences[line])
-    for line, cell in enumerate(optional.get("path", ())):
-        if cell.strip() and not unescaped(cell.strip()).replace("\\", "/").endswith(
-            ids[line].replace("\\", "/")
-        ):
-            raise _moved(path, table.place(line), "path")
+    _require_unmoved(table, ids, probabilities, confidences)
+
     sheet = Sheet(
         path,
         number,
@@ -149,9 +122,9 @@ def _sheet(table: LabelTable) -> Sheet:
         ids,
         np.array(probabilities),
         np.array(strata, dtype=np.int64),
-        [unescaped(cell.strip()) for cell in optional.get("predicted", ())],
+        [unescaped(cell.strip()) for cell in columns.get("predicted", ())],
         np.array(confidences),
-        labels,
+        [""] * len(ids) if several else _labels(table),
         places if share is None else np.searchsorted(share.places(batch.drawn), places),
         cells={
             name: column
@@ -165,6 +138,80 @@ def _sheet(table: LabelTable) -> Sheet:
     if share is None and len(sheet) == batch.drawn:
         _require_possible(sheet)
     return sheet
+
+
+def _with_our_names(table: LabelTable) -> LabelTable:
+    """Return the table with the sheet's column names in lower case, if only their case differs."""
+    ours = {name.lower() for name in table.columns if name.lower() in (*_NEEDED, "label")}
+    ours -= set(table.columns)
+    columns = {n.lower() if n.lower() in ours else n: c for n, c in table.columns.items()}
+    return replace(table, columns=columns)
+
+
+def _require_columns(table: LabelTable, *, has_labels: bool) -> None:
+    """Raise a CovcalError if a column is missing."""
+    lacking = [name for name in _NEEDED if name not in table.columns]
+    if not has_labels:
+        lacking.append("label")
+    if lacking:
+        raise CovcalError(f"{table.path} has no column {lacking[0]}: {_REMEDY}")
+
+
+@dataclass(frozen=True)
+class _DrawCell:
+    """A cell of the column ``draw``."""
+
+    batch: int  # Number of the batch, from 0.
+    place: int  # Place of the row in the draw, from 0.
+    numbers: bytes  # Stratum, inclusion probability and confidence.
+    check: bytes  # Hash of the line.
+    facts: str | None  # Facts of the draw, in one line of a sheet.
+
+
+def _draw_cells(table: LabelTable) -> list[_DrawCell]:
+    cells = []
+    for line, cell in enumerate(table.columns["draw"]):
+        parts = _LINE.fullmatch(cell.strip())
+        if parts is None:
+            raise CovcalError(
+                f"{table.path}: {table.place(line)} has {shown(cell)} in the column 'draw', which "
+                f"covcal pick did not write: {_REMEDY}"
+            )
+        batch, place, proof, facts = parts.groups()
+        raw = base64.urlsafe_b64decode(proof + "=" * (-len(proof) % 4))
+        numbers, check = raw[:-HASH_BYTES], raw[-HASH_BYTES:]
+        cells.append(_DrawCell(int(batch) - 1, int(place) - 1, numbers, check, facts))
+    return cells
+
+
+def _batch_number(path: Path, lines: Sequence[_DrawCell]) -> int:
+    """Return the number of the batch, which all lines have in common."""
+    number = lines[0].batch
+    for other in (line.batch for line in lines):
+        if other != number:
+            raise CovcalError(
+                f"{path} holds rows of several draws (batch {number + 1} and batch {other + 1}): "
+                "give one file per batch"
+            )
+    return number
+
+
+def _require_unmoved(
+    table: LabelTable,
+    ids: Sequence[str],
+    probabilities: Sequence[float],
+    confidences: Sequence[float],
+) -> None:
+    """Raise a CovcalError if cells beside the draw do not belong to their line."""
+    for line, cell in enumerate(table.columns["inclusion"]):
+        _require_near(table, line, "inclusion", cell, probabilities[line])
+    for line, cell in enumerate(table.columns.get("confidence", ())):
+        _require_near(table, line, "confidence", cell, confidences[line])
+    for line, cell in enumerate(table.columns.get("path", ())):
+        if cell.strip() and not unescaped(cell.strip()).replace("\\", "/").endswith(
+            ids[line].replace("\\", "/")
+        ):
+            raise _moved(table.path, table.place(line), "path")
 
 
 def _written_ids(cell: str) -> Iterator[str]:
