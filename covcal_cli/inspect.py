@@ -14,6 +14,8 @@ from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.data.rows import count_rows
 from covcal_cli.data.stores import format_of, open_store
 from covcal_cli.errors import CovcalError, printable
+from covcal_cli.evaluate.bootstrap import LEVEL
+from covcal_cli.evaluate.claims import ClassGaps, MeanGap
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict
 from covcal_cli.files import require_file
@@ -382,13 +384,20 @@ def _metrics_lines(path: Path) -> Lines:
     lines = [_gate_line(limit) for limit in record.limits]
     lines += [_gate_line(change) for change in record.regressions]
     lines.append(("rows", f"{record.n} of the target's {record.split} split"))
+    level, text = float((record.bootstrap or {}).get("level", LEVEL)), None
     for name, metrics in record.metrics.items():
+        bins = record.bins_of(name)
+        gap = None if not record.n or bins is None else MeanGap.of(bins, level)
+        off = "" if gap is None else f"{'confidence ' * abs(gap.direction)}{gap.sentence}; "
         shares = ", ".join(
             f"{title} {_share(metrics.get(key))}"
             for key, title in (("accuracy", "accuracy"), ("ece", "ECE"))
         )
-        lines.append((name, f"{shares}, NLL {_number(metrics.get('nll'))}"))
-    return lines
+        lines.append((name, f"{off}{shares}, NLL {_number(metrics.get('nll'))}"))
+        classes = ClassGaps.of(record.classes.get(name, ()), level)
+        text = "; ".join(filter(None, (f"with {name}, {classes.count}", classes.worst)))
+        text = text if classes.n > 1 else None
+    return lines if text is None else [*lines, ("classes", text)]
 
 
 def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
@@ -446,30 +455,9 @@ def _estimation_lines(path: Path) -> Lines:
 
 def _decision_lines(path: Path) -> Lines:
     read = read_document(Decision, path, remedy=_REMEDY, again="decide again")
-    lines = []
-    if read.error is not None:
-        accepted = "none of the rows"
-        if read.threshold is not None:
-            accepted = f"{read.share:.1%} of the rows: {read.score} above {read.threshold:.4%}"
-        kind = f"promised with {read.certainty:.0%} certainty" if read.is_promise else "an estimate"
-        wrong = f"at most {read.error:.1%} of the accepted rows, {kind}"
-        if read.expected is not None and not read.is_promise:
-            low, high = read.expected.low, read.expected.high
-            wrong = (
-                f"{read.expected.error:.1%} of the accepted rows ({low:.1%} to {high:.1%}), "
-                f"{kind}; at most {read.error:.1%} were allowed"
-            )
-        lines += [("accept", accepted), ("wrong", wrong)]
-    if read.sets is not None:
-        lines.append(
-            (
-                "sets",
-                f"{read.sets.mean_size:.2f} classes on average; {read.sets.coverage:.1%} "
-                "contain the right class",
-            )
-        )
-    lines.append(("rows", f"{read.rows} of the target ({' and '.join(read.splits)})"))
-    return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
+    above = [] if read.threshold is None else [("threshold", f"{read.score} {read.threshold:.6g}")]
+    rows = ("rows", f"{read.rows} of the target ({' and '.join(read.splits)})")
+    return [*above, rows, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
 
 
 def _reference_lines(path: Path) -> Lines:

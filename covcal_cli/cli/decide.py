@@ -150,7 +150,7 @@ def decide(
         path, notes, decision = decided()
         content = decision
         is_of_use = _is_of_use(decision)
-        screen = _answer(decision, str(output)) + _groups(decision)
+        screen = answer(decision, str(output)) + _groups(decision)
     if file is None:
         console.note(f"reading {path}")
     if to_stdout:
@@ -207,7 +207,7 @@ def _is_of_use(decision: "Decision") -> bool:
     return decision.threshold is not None or decision.sets is not None
 
 
-def _answer(decision: "Decision", output: str) -> str:
+def answer(decision: "Decision", output: str) -> str:
     """Return the share of accepted rows and the error rate among them."""
     from covcal_cli.cli.tables import aligned
     from covcal_cli.errors import in_percent, interval, short_percent

@@ -25,19 +25,30 @@ def inspect(
       covcal inspect features.h5
       covcal inspect to-label.csv
     """
+    from covcal_cli.cli import decide, multilabel
     from covcal_cli.cli.calibrate import answer, details
-    from covcal_cli.cli.multilabel import calibrated
     from covcal_cli.formats.calibration import Calibration, read_calibration
+    from covcal_cli.formats.decision import Decision
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.inspect import describe
     from covcal_cli.multilabel import for_each_label
+    from covcal_cli.records import read_document
     from covcal_cli.report.verdict import unmeasured_action
 
     screen = describe(file)
-    if Calibration.schema in screen.rpartition("\n")[2]:
+    schemas = re.findall(r"(?:^|: )schema +(\S+)$", screen, re.MULTILINE)
+    last = schemas[-1] if schemas else None
+    if last == Calibration.schema:
         read = read_calibration(file)
         screen = f"{answer(read, unmeasured_action(read)[1])}\n\n{screen}\n\n{details(read)}"
-    elif re.search(rf": schema +{re.escape(Calibration.schema)}$", screen, re.MULTILINE):
+    elif last == Decision.schema:
+        decision = read_document(Decision, file, remedy="")
+        screen = f"{decide.answer(decision, str(file))}\n\n{screen}"
+    elif Calibration.schema in schemas:
         of_label = for_each_label(labels_of(None, [file]), lambda: read_calibration(file))
-        screen = f"{calibrated(of_label, with_verdict=True)}\n\n{screen}"
+        screen = f"{multilabel.calibrated(of_label, with_verdict=True)}\n\n{screen}"
+    elif Decision.schema in schemas:
+        names = labels_of(None, [file])
+        decisions = for_each_label(names, lambda: read_document(Decision, file, remedy=""))
+        screen = f"{multilabel.decided(decisions)}\n\n{screen}"
     Console().screen(screen)

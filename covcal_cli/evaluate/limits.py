@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins
 from covcal_cli.evaluate.bootstrap import (
@@ -327,7 +325,7 @@ class Baseline:
         if recorded == now.level and len(ends) == 2:
             middle = (ends[0] + ends[1]) / 2
             return stretched((ends[0], ends[1]), middle, now.level, level)
-        bins = self._bins(name) if metric in PARTS else None
+        bins = self.read.bins_of(name) if metric in PARTS else None
         if bins is None:
             raise CovcalError(
                 f"{self.path} has no {now.level:.0%} interval for {metric} of {name}: make a "
@@ -335,22 +333,6 @@ class Baseline:
             )
         settings = {"resamples": now.resamples, "seed": now.seed}
         return ece_interval(bins, part=PARTS[metric], level=level, **settings)
-
-    def _bins(self, name: str) -> Bins | None:
-        """Return the bins in the baseline; None if they are missing or damaged."""
-        arrays = self.read.bins.get(name, {})
-        try:
-            counts, confidence, accuracy = (
-                np.array([0.0 if value is None else float(value) for value in arrays[key]])
-                for key in ("count", "confidence", "accuracy")
-            )
-            hits, sums = counts * accuracy, counts * confidence
-        except (KeyError, TypeError, ValueError):
-            return None
-        possible = all(((part >= 0) & (part <= counts)).all() for part in (hits, sums))
-        if not possible or counts.sum() != self.read.n:
-            return None
-        return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
 
 
 def read_baseline(path: Path) -> Baseline:

@@ -266,6 +266,22 @@ class MetricsRecord(Document):
                 for end in ends if metric in METRICS else ():
                     _range_of(metric).require(f"intervals.{name}.{metric}", end)
 
+    def bins_of(self, name: str) -> Bins | None:
+        """Return the bins of a calibration; None if they are missing or damaged."""
+        arrays = self.bins.get(name, {})
+        try:
+            counts, confidence, accuracy = (
+                np.array([0.0 if value is None else float(value) for value in arrays[key]])
+                for key in ("count", "confidence", "accuracy")
+            )
+            hits, sums = counts * accuracy, counts * confidence
+        except (KeyError, TypeError, ValueError):
+            return None
+        possible = all(((part >= 0) & (part <= counts)).all() for part in (hits, sums))
+        if not possible or counts.sum() != self.n:
+            return None
+        return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
+
 
 def _range_of(metric: str) -> Within:
     return Within(METRICS[metric].lowest, METRICS[metric].highest)

@@ -107,7 +107,11 @@ def commands(content: ReportContent) -> list[str]:
     for document, calibration in zip(content.documents, content.calibrations.values(), strict=True):
         path = calibration.inputs[0].path
         same = path == content.path or path not in content.origins
-        lines[_calibrate(as_word(content.path if same else path), document, calibration)] = None
+        fitted_to = as_word(content.path if same else path)
+        rows = calibration.labelled_rows
+        if rows is not None and rows.design == "marked":
+            lines[f"covcal label {fitted_to} CSV"] = None
+        lines[_calibrate(fitted_to, document, calibration)] = None
     file = as_word(content.path)
     options = " ".join(
         f"-c {as_word(f'{name}={document}' if name else document)}"

@@ -12,10 +12,11 @@ import pytest
 from tests.classifiers.onnx.onnx_graphs import SIDE, grey_classifier
 from tests.cli_runner import Argument, covcal
 from tests.forecast.test_compatibility import write_images
+from tests.labels.labelling import fill
 from tests.report.test_report import shown_commands
 from tests.short_training import short_training
 
-PLACES = {"SOURCE": "src", "TARGET": "tgt", "TABLE": "all.csv"}
+PLACES = {"SOURCE": "src", "TARGET": "tgt", "TABLE": "all.csv", "CSV": "to-label.csv"}
 
 
 def images(folder: Path) -> None:
@@ -90,6 +91,9 @@ def tables(folder: Path) -> None:
             tables, ("--probabilities", "src.csv", "tgt.csv"), ("--method", "temp"), id="tables"
         ),
         pytest.param(tables, ("--probabilities", "all.csv"), ("--method", "atc"), id="one table"),
+        pytest.param(
+            tables, ("--probabilities", "src.csv", "tgt.csv"), ("--labels", "marked"), id="labels"
+        ),
     ],
 )
 def test_the_commands_reproduce_the_report(
@@ -103,6 +107,11 @@ def test_the_commands_reproduce_the_report(
     inputs(first)
     shutil.copytree(first, again)
     covcal("extract", *extraction, cwd=first).require_success()
+    if "marked" in calibration:
+        covcal("pick", "-n", 20, cwd=first).require_success()
+        fill(first / "to-label.csv", first / "features.h5")
+        shutil.copy(first / "to-label.csv", again)
+        covcal("label", cwd=first).require_success()
     covcal("calibrate", *calibration, "--force", cwd=first).require_success()
     covcal("report", "--bootstrap", 50, cwd=first).require_success()
     typed_again(first, again, ".csv" if inputs is tables else "")
