@@ -3,6 +3,7 @@
 import ast
 import json
 import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -72,6 +73,11 @@ class TestNames:
         assert typed == set(covcal.__all__) == set(dir(covcal))
         for name in covcal.__all__:
             assert getattr(covcal, name).__name__ == name
+
+    @pytest.mark.parametrize("name", [n for n in covcal.__all__ if n != "CovcalError"])
+    def test_help_shows_short_types(self, name: str) -> None:
+        """NumPy's ArrayLike is a union of nine types, which hid the arguments in help()."""
+        assert "_typing" not in pydoc.render_doc(getattr(covcal, name))
 
     def test_another_name_is_refused_with_those_there_are(self) -> None:
         with pytest.raises(AttributeError, match=r"no 'calibrat': it has .*Calibrator"):

@@ -3,6 +3,8 @@
 The arrays become a features file in memory, so the results are the same as with the commands.
 """
 
+from __future__ import annotations
+
 import copy
 import hashlib
 import inspect
@@ -550,6 +552,9 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
     """Return a classifier with calibrated probabilities. `parameters` are those of `Calibrator`.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
+
+    If the classifier is not fitted, `fit` trains a copy on two thirds of the rows and calibrates it
+    on the other rows. If it is fitted, `X` must have rows that were not used for training.
     """
     return CalibratedClassifier(estimator, Calibrator(**parameters))
 

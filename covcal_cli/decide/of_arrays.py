@@ -1,5 +1,7 @@
 """Choose rows to accept, and sets of classes, for logits in memory."""
 
+from __future__ import annotations
+
 from typing import Any, Self
 
 import numpy as np
@@ -69,8 +71,10 @@ class Decision:
         self.temperature = temperature
 
     def __repr__(self) -> str:
-        """Return the settings and the threshold."""
-        settings = f"error={self.error}, coverage={self.coverage}, certainty={self.certainty}"
+        """Return the settings without default values, and the threshold."""
+        defaults = {"error": None, "coverage": None, "certainty": 0.9, "temperature": 1.0}
+        values = ((name, getattr(self, name)) for name in defaults)
+        settings = ", ".join(f"{name}={value}" for name, value in values if value != defaults[name])
         threshold = getattr(self, "threshold_", None)
         if threshold is None:
             return f"Decision({settings})"

@@ -5,6 +5,8 @@ of confidence. Colours mark over- and under-confidence. The functions `ece` and
 `reliability_diagram` take arrays of probabilities.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

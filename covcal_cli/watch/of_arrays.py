@@ -3,6 +3,8 @@
 Each period becomes a features file in memory, which is judged as by ``covcal watch``.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace

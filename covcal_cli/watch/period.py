@@ -254,6 +254,10 @@ class Period(Document):
     supersedes: bool = False  # Whether this line replaces an earlier line for the same period.
     promise: Promise | None = None  # None if no decision is watched.
 
+    def __repr__(self) -> str:
+        """Return the name of the period, its answer, and the change of its rows."""
+        return f"Period({self.measured.period!r}: {self.answer}; rows: {self.change})"
+
     @property
     def accuracy(self) -> PeriodAccuracy | None:
         """The accuracy from labels if there are any, else the estimated accuracy."""

@@ -41,8 +41,8 @@ def test_labels_keep_the_promise_of_an_over_confident_classifier() -> None:
 
 def test_it_shows_the_rows_that_it_accepts() -> None:
     logits, labels = world(200)
-    decision = covcal.Decision(error=0.1)
-    settings = "Decision(error=0.1, coverage=None, certainty=0.9)"
+    decision = covcal.Decision(error=0.1, temperature=2.0)
+    settings = "Decision(error=0.1, temperature=2.0)"
     assert repr(decision) == settings
     shown = repr(decision.fit(logits))
     assert shown == f"{settings}: accepts confidence above {decision.threshold_:.4%}, an estimate"

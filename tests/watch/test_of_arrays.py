@@ -97,6 +97,7 @@ class TestACalibrationFile:
         before = watch.observe(week["logits"], period="w0")
         labels = np.where(np.arange(len(week["labels"])) < 80, week["labels"], np.nan)
         after = watch.observe(week["logits"], period="w0", labels=labels)
+        assert repr(before) == f"Period('w0': {before.answer}; rows: {before.change})"
         assert before.by_labels is None
         assert after.measured.labels is not None
         assert after.measured.labels.rows == 80
