@@ -164,13 +164,11 @@ class ArrayData:
         )
         for chosen, arrays in pieces:
             columns = arrays | {name: values[chosen] for name, values in texts.items()}
-            yield (
-                chosen,
-                {
-                    feed.wanted.name: fed(store, feed, columns, chosen, self.ids)
-                    for feed in self._feeds
-                },
-            )
+            inputs = {
+                feed.wanted.name: fed(store, feed, columns, chosen, self.ids)
+                for feed in self._feeds
+            }
+            yield chosen, inputs
 
     def _openers(self, rows: Rows, size: int) -> Iterator[list[Opener]]:
         file = self._file

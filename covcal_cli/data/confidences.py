@@ -62,8 +62,10 @@ class _Columns:
         label = _one_of(store, ("label",))
         others = [name for name in LABEL_NAMES if name != "label"]
         self.correct = _one_of(store, CORRECT)
-        if self.prediction is None and label is not None and self._is_answer(others):
-            # Hugging Face pipelines and covcal apply call the prediction "label".
+        # Hugging Face pipelines and covcal apply call the prediction "label".
+        has_truth = self.correct is not None or _one_of(store, others) is not None
+        is_answer = has_truth or self.confidence == "score" or "label_index" in store.entries
+        if self.prediction is None and is_answer:
             self.prediction, label = label, None
         self.label = label or _one_of(store, others)
         used = (self.confidence, self.prediction, self.correct, self.label)
@@ -78,11 +80,6 @@ class _Columns:
         self.values = self.values[self.rows]
         self.predictions = self._texts(self.prediction)
         self.labels = self._texts(self.label)
-
-    def _is_answer(self, truths: Sequence[str]) -> bool:
-        store = self.store
-        has_truth = self.correct is not None or _one_of(store, truths) is not None
-        return has_truth or self.confidence == "score" or "label_index" in store.entries
 
     def _texts(self, name: str | None) -> list[str] | None:
         if name is None:
@@ -162,7 +159,7 @@ class ConfidenceStore(Store):
         self.entries = {
             name: replace(entry, shape=(n, *entry.shape[1:]))
             for name, entry in self._store.entries.items()
-            if name not in columns.used and not _is_truth(name)
+            if name not in columns.used and name.lower() not in (*LABEL_NAMES, *CORRECT)
         }
         self.entries |= {name: Entry((n,), values.dtype) for name, values in self._own.items()}
         shape = (n, len(names))
@@ -191,13 +188,10 @@ class ConfidenceStore(Store):
             arrays: dict[str, AnyArray] = {}
             if "probabilities" in names:
                 arrays["probabilities"] = self._spread(chosen)
-            others = [name for name in names if name != "probabilities"]
-            if others:
-                for _, part in self._store.pieces(others, self._rows[chosen], len(chosen)):
-                    arrays = {
-                        name: np.concatenate([arrays[name], values]) if name in arrays else values
-                        for name, values in part.items()
-                    } | {name: values for name, values in arrays.items() if name not in part}
+            if others := [name for name in names if name != "probabilities"]:
+                pieces = self._store.pieces(others, self._rows[chosen], len(chosen))
+                parts = [part for _, part in pieces]
+                arrays |= {name: np.concatenate([part[name] for part in parts]) for name in others}
             yield chosen, arrays
 
     def place(self, row: int) -> str:
@@ -303,13 +297,12 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             f"column prediction, or a column correct (1 or 0). {rename}"
         )
     named = set().union(*(columns.names for columns in every))
-    is_closed = all(columns.predictions is not None for columns in every)
-    if any(columns.predictions is not None for columns in every) and not is_closed:
-        without = next(columns for columns in every if columns.predictions is None)
-        raise without.store.error(
+    without = [columns for columns in every if columns.predictions is None]
+    if 0 < len(without) < len(every):
+        raise without[0].store.error(
             "only the other table has a column prediction: add this column here too"
         )
-    if not is_closed or len(named) > _MOST_CLASSES or len(named) < 1:
+    if without or not 1 <= len(named) <= _MOST_CLASSES:
         return EVENTS
     if any(columns.label is None and columns.correct is not None for columns in every):
         named.add(OTHER)
@@ -343,16 +336,15 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
     """If the confidences are percentages, divide them by 100."""
     filled = [columns for columns in tables.values() if len(columns.values)]
-    percent = [bool((columns.values > 1).any()) for columns in filled]
-    if not any(percent):
+    shares = [columns for columns in filled if (columns.values <= 1).all()]
+    if len(shares) == len(filled):
         return
-    if not all(percent):
-        wrong = filled[percent.index(False)]
-        raise wrong.store.error(
-            f"{wrong.confidence} has only values up to 1, but the other table has percentages: "
-            "use one unit in both tables"
+    if shares:
+        raise shares[0].store.error(
+            f"{shares[0].confidence} has only values up to 1, but the other table has "
+            "percentages: use one unit in both tables"
         )
-    for columns in tables.values():
+    for columns in filled:
         columns.values = columns.values / 100
 
 
@@ -368,7 +360,3 @@ def _one_of(store: Store, names: Sequence[str]) -> str | None:
     """Return the first column that has one of these names, in upper or lower case."""
     lower = {name.lower(): name for name in store.entries}
     return next((lower[name] for name in names if name in lower), None)
-
-
-def _is_truth(name: str) -> bool:
-    return name.lower() in LABEL_NAMES or name.lower() in CORRECT

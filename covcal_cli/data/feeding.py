@@ -164,17 +164,15 @@ def _beside(parts: Sequence[AnyArray], dtype: np.dtype[Any]) -> AnyArray:
 
 def _check_columns(store: Store, feed: Feed) -> None:
     wanted, width = feed.wanted, len(feed.names)
-    if len(wanted.shape) == 2 and wanted.shape[1] == width and wanted.dtype.kind in "fiub":
+    takes_rows = len(wanted.shape) == 2 and wanted.dtype.kind in "fiub"
+    if takes_rows and wanted.shape[1] == width:
         return
     # a model with inputs of any width cannot detect missing columns
     _require_no_commas(store)
-    if len(wanted.shape) == 2 and wanted.shape[1] is None and wanted.dtype.kind in "fiub":
+    if takes_rows and wanted.shape[1] is None:
         return
-    texts = [
-        name
-        for name, entry in store.entries.items()
-        if entry.is_text and not is_of_rows(store, name)
-    ]
+    entries = store.entries
+    texts = [name for name in entries if entries[name].is_text and not is_of_rows(store, name)]
     beside = f"; columns of texts, which do not count: {listed(texts)}" if texts else ""
     raise CovcalError(
         f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "

@@ -104,6 +104,7 @@ def decode_batches(
         raise ValueError("images need a pipeline")
     # one more array than `_AHEAD`, for the model
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
+    fewest, most = _SMALL_RUN if math.prod(pipeline.row_shape) <= _SMALL else _LARGE_RUN
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
     pending: deque[_Pending] = deque()
@@ -114,7 +115,7 @@ def decode_batches(
             if len(buffer) < len(batch):
                 buffer = np.empty((len(batch), *pipeline.row_shape), pipeline.dtype)
             buffers.append(buffer)
-            length = _run_length(len(batch), pipeline, threads)
+            length = min(most, max(fewest, -(-len(batch) // threads)))
             runs = [
                 pool.submit(
                     _decode, batch[first : first + length], first, buffer, pipeline, stopped
@@ -130,12 +131,6 @@ def decode_batches(
     finally:
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _run_length(images: int, pipeline: ImagePipeline, threads: int) -> int:
-    small = math.prod(pipeline.row_shape) <= _SMALL
-    fewest, most = _SMALL_RUN if small else _LARGE_RUN
-    return min(most, max(fewest, -(-images // threads)))
 
 
 def _decode(

@@ -66,6 +66,9 @@ _ANSWER = ("label", "label_index", "confidence")
 _FEW_SUMMING = 0.1
 # Probability outside the classes that leads to a note.
 _MUCH_ELSEWHERE = 0.25
+_READ_AS_LOGITS = (
+    ", but covcal reads them as logits: pass --probabilities if they are probabilities"
+)
 _ROWS_AT_ONCE = 1024
 
 
@@ -265,10 +268,7 @@ class OutputTable:
                 f"{seen.fact}: rename them to {names} and pass --probabilities{divided}"
             )
         if seen.form == "bounded":
-            yield (
-                f"{seen.fact}, but covcal reads them as logits: pass --probabilities if they are "
-                "probabilities"
-            )
+            yield seen.fact + _READ_AS_LOGITS
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
         """Check the outputs as probabilities, and yield notes for the user."""
@@ -277,12 +277,7 @@ class OutputTable:
         if scaled or seen.form == "clipped":
             yield f"{seen.fact}, so each row is divided by its sum"
         elif seen.first_outside is not None:
-            row, value = seen.first_outside
-            percent = ", or divide percentages by 100" if value > 1 else ""
-            raise self._store.error(
-                f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits "
-                f"if the values are logits{percent}"
-            )
+            raise self._not_a_probability(*seen.first_outside)
         elif seen.is_incomplete:
             yield from _notes_on_incomplete(seen)
         elif several and off is not None:
@@ -315,21 +310,21 @@ class OutputTable:
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
         """Check the outputs of single labels, and yield notes for the user."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
-            yield (
-                f"{seen.fact}, but covcal reads them as logits: pass --probabilities if they are "
-                "probabilities"
-            )
+            yield seen.fact + _READ_AS_LOGITS
         if self.kind == "probabilities" and seen.first_outside is not None:
-            row, value = seen.first_outside
-            raise self._store.error(
-                f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits "
-                "if the values are logits, or divide percentages by 100"
-            )
+            raise self._not_a_probability(*seen.first_outside)
         if seen.form == "probabilities":
             yield (
                 "every row sums to 1, as for one label per row: leave out --multilabel if each "
                 "row has exactly one label"
             )
+
+    def _not_a_probability(self, row: int, value: float) -> CovcalError:
+        percent = ", or divide percentages by 100" if value > 1 else ""
+        return self._store.error(
+            f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits if "
+            f"the values are logits{percent}"
+        )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
@@ -396,12 +391,12 @@ def open_outputs(
             path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
         )
         names = files[name].columns.class_names()
-    without = [file.path for file in files.values() if given and not _has_logprobs(file.store)]
-    if without:
-        raise CovcalError(
-            f"{without[0]} holds no token log-probabilities, which --choices needs "
-            f"({', '.join(given)}): leave out --choices"
-        )
+    for file in files.values() if given else ():
+        if not getattr(file.store, "has_logprobs", False):
+            raise CovcalError(
+                f"{file.path} holds no token log-probabilities, which --choices needs "
+                f"({', '.join(given)}): leave out --choices"
+            )
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
         files = dict.fromkeys(DOMAINS, files["target"])
@@ -492,10 +487,6 @@ def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Pa
         f"{file.path} and {classes} have different class names ({'; '.join((*has, *lacks))}): "
         f"rename {noun} of {file.path} to {listed(names)}"
     )
-
-
-def _has_logprobs(store: Store) -> bool:
-    return isinstance(store, JSONLinesStore) and store.has_logprobs
 
 
 def _open(path: Path, choices: Sequence[str] = ()) -> Store:

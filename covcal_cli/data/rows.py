@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Splits
-from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.labels import LABEL_NAMES, RowLabels, unlabelled
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError, shown
@@ -113,8 +112,9 @@ PATH_NAMES = ("path", "file_name", "filename", "image_path")
 GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
-_SHORT_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")  # An integer that fits 64 bits.
+_INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
 _HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair.
+_STORABLE = re.compile(r"(?!\.\Z)[^/\0]+")  # A name that HDF5 can store.
 _LONGEST_GROUP = 256  # Longest name of a group, in characters.
 # A column stores texts with a fixed width, so the width is limited.
 _LONGEST_TEXT = 4096  # In bytes.
@@ -132,11 +132,6 @@ def is_reserved(name: str) -> bool:
     """Return whether an array of this name holds labels, ids or groups instead of features."""
     plain = name.lower()
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
-
-
-def _can_be_stored(name: str) -> bool:
-    group = name.removeprefix(GROUP_PREFIX)
-    return group not in ("", ".") and "/" not in group and "\0" not in group
 
 
 def is_index(name: str) -> bool:
@@ -192,7 +187,7 @@ class RowFacts:
             for name, entry in store.entries.items()
             if entry.shape == (n,)
             and entry.dtype.kind in "fiubSUO"
-            and _can_be_stored(name)
+            and _STORABLE.fullmatch(name.removeprefix(GROUP_PREFIX))
             and (name not in used or name in asked)
             and name != self.path_name
             and name.lower() not in label_names
@@ -204,15 +199,13 @@ class RowFacts:
         texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
         left_out = [name for name in long if name not in texts_kept]
         groups = [name for name in groups if name not in left_out]
-        self.notes: tuple[str, ...] = (
-            (
+        self.notes: tuple[str, ...] = ()
+        if left_out:
+            self.notes = (
                 f"{', '.join(left_out)}: not kept, because its texts are longer than "
                 f"{_LONGEST_GROUP} characters. To keep it for covcal pick, pass --keep "
                 f"{left_out[0]}",
             )
-            if left_out
-            else ()
-        )
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
@@ -311,10 +304,8 @@ class RowFacts:
         if not self._store.entries[name].is_text:
             return 0
         texts = self._store.texts(name)
-        if all(map(str.isascii, texts)):
-            return max(map(len, texts), default=0)
         for row, text in enumerate(texts):
-            if _HALF.search(text):
+            if not text.isascii() and _HALF.search(text):
                 raise self._store.error(
                     f"{name} holds {shown(text)} in {self._store.place(row)}, which is not Unicode "
                     "text: save it again"
@@ -530,11 +521,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_integer(row_id: str) -> bool:
-    if _SHORT_INTEGER.fullmatch(row_id):
-        return True
-    digits = row_id.removeprefix("-")
-    is_plain = is_plain_number(digits) and digits[0] != "0"
-    return is_plain and len(row_id) <= 20 and -(2**63) <= int(row_id) < 2**63
+    return bool(_INTEGER.fullmatch(row_id)) and -(2**63) <= int(row_id) < 2**63
 
 
 _FEW_ROWS = 20  # In fewer rows, a feature may also have distinct values.
