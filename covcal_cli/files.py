@@ -358,12 +358,11 @@ def as_word(path: str | Path) -> str:
     if text.isprintable():
         return shlex.quote(text)
     # shells read unprintable bytes in the form $'...'
-    return f"$'{''.join(map(_shell_byte, os.fsencode(text)))}'"
-
-
-def _shell_byte(byte: int) -> str:
-    is_plain = 32 <= byte < 127 and byte not in b"'\\"
-    return chr(byte) if is_plain else f"\\x{byte:02x}"
+    characters = (
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+        for byte in os.fsencode(text)
+    )
+    return f"$'{''.join(characters)}'"
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:

@@ -170,11 +170,6 @@ class Proof:
         return None
 
 
-def recognise_tail(logits: Floats, output: Floats, limit: float) -> str | None:
-    """Return the tail that turns logits, (m, K), into the output, (m, K); None if no tail does."""
-    return next((tail for tail in TAILS if tail_error(tail, logits, output) <= limit), None)
-
-
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative error of the model's output, compared with `tail` of the logits, (m, K).
 
@@ -182,10 +177,14 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     `two_logits`, an output z or sigmoid(z) also has shape (m, 1).
     """
     z = logits.astype(np.float64)
-    if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and _has_two_logits(z):
+    are_two_logits = z.shape[1:] == (2,) and not z[:, 0].any()
+    if tail in ("none", "sigmoid") and output.shape[1:] == (1,) and are_two_logits:
         z = z[:, 1:]
     if tail == ARGMAX:
-        return _argmax_error(z, output)
+        chosen = output.reshape(-1).astype(np.int64)
+        if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
+            return float("inf")
+        return relative_error(z[np.arange(len(z)), chosen], z.max(axis=1))
     if tail == "sigmoid":
         z = sigmoid(z)
     elif tail != "none":
@@ -212,15 +211,3 @@ def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()
-
-
-def _has_two_logits(z: Float64s) -> bool:
-    return z.shape[1:] == (2,) and not z[:, 0].any()
-
-
-def _argmax_error(z: Float64s, output: AnyArray) -> float:
-    """Return the relative gap between the logits of predicted classes and the highest logits."""
-    chosen = output.reshape(-1).astype(np.int64)
-    if len(chosen) != len(z) or (chosen < 0).any() or (chosen >= z.shape[1]).any():
-        return float("inf")
-    return relative_error(z[np.arange(len(z)), chosen], z.max(axis=1))

@@ -5,6 +5,7 @@ refused. A column of row numbers is not used as a feature.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,26 +60,14 @@ def open_images(path: Path) -> DomainData:
     opened = _opened(path, wanted)
     if not isinstance(opened, ArrayFile):
         return opened
-    try:
+    with suppress(CovcalError):  # rows of numbers
         data = ArrayData(opened, wanted, opened.feeds(wanted))
-    except CovcalError as error:  # rows of numbers
-        raise _without_images(path) from error
-    if not data.holds_images:
-        raise _without_images(path)
-    return data
-
-
-def _without_images(path: Path) -> CovcalError:
-    return CovcalError(
+        if data.holds_images:
+            return data
+    raise CovcalError(
         f"{path} holds no images: give image files, a column path or image of them, or an array x "
         "of uint8 [n, h, w] or [n, h, w, c]"
     )
-
-
-def fed_columns(domains: Mapping[str, DomainData]) -> tuple[str, ...]:
-    """Return the feature columns of tables, in the order of the model's input."""
-    columns = (data.feature_columns for data in domains.values() if isinstance(data, ArrayData))
-    return next(filter(None, columns), ())
 
 
 def _opened(

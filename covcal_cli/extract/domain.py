@@ -26,7 +26,7 @@ from covcal_cli.arrays import (
     Rows,
     Splits,
 )
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
 from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -36,7 +36,6 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, 
 from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.maths.softmax import top_of_rows, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
@@ -159,11 +158,6 @@ class DomainExtraction:
         spool.append(arrays, done, piece.skipped, error)
         if progress is not None:
             progress(Progress(self.name, done, len(self.rows)))
-
-    def add_evidence(self, spool: DomainSpool, outputs: Outputs, evidence: OutputEvidence) -> None:
-        """Update `evidence` with all outputs in the spool."""
-        for values in spool.numbers()["logits"].blocks():
-            evidence.add(outputs.shown(values))
 
     def write(
         self,

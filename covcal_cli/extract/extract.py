@@ -190,8 +190,9 @@ def _run(
         for name, domain in domains.items():
             domain.run(spools[name], plan.runner, progress)
         # Decide from all rows of both domains whether the outputs are logits.
-        for name, domain in domains.items():
-            domain.add_evidence(spools[name], outputs, evidence)
+        for spool in spools.values():
+            for values in spool.numbers()["logits"].blocks():
+                evidence.add(outputs.shown(values))
         _require_one_form(plan, spools, evidence)
         outputs.settle(evidence)
         # Join: write the file once, from beginning to end.

@@ -215,9 +215,8 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     elif earlier is not None:
         note = (
             f"an earlier run of {output} was stopped, and its rows are extracted again. Next "
-            "time, pass --resume "
+            "time, pass --resume to keep them"
         )
-        note += "to keep them"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

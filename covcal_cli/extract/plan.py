@@ -127,11 +127,6 @@ class ExtractPlan:
         """Return the share of rows for each split, for data without splits."""
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
-    @property
-    def is_one_table(self) -> bool:
-        """Whether source and target are rows of one table with a column ``domain``."""
-        return len({domain.data.path for domain in self.domains.values()}) < len(self.domains)
-
     def preprocessing(self) -> str:
         """Describe the preprocessing of every image in one line."""
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
@@ -159,7 +154,11 @@ class ExtractPlan:
     def attributes(self) -> dict[str, Attribute]:
         """Return the root attributes of the features file that follow from the plan."""
         settings, classifier = self.settings, self.classifier
-        columns = self._fed_columns()
+        data = [domain.data for domain in self.domains.values()]
+        # source and target may be rows of one table with a column ``domain``
+        is_one_table = len({of_domain.path for of_domain in data}) < len(data)
+        fed = (getattr(of_domain, "feature_columns", ()) for of_domain in data)
+        columns = next(filter(None, fed), ())
         return {
             "covcal_version": __version__,
             "model_name": classifier.name,
@@ -175,7 +174,7 @@ class ExtractPlan:
                 else {}
             ),
             OPTIONS: json.dumps(settings.options(), ensure_ascii=False),
-            **({ONE_TABLE: 1} if self.is_one_table else {}),
+            **({ONE_TABLE: 1} if is_one_table else {}),
             **({LABELS: json.dumps(self.classes.names)} if settings.multilabel else {}),
             **({FEATURE_COLUMNS: columns_text(columns)} if columns else {}),
             **{f"{name}_rows": settings.selection.describe() for name in self.domains},
@@ -185,13 +184,6 @@ class ExtractPlan:
                 if domain.data.ids_are_integers
             },
         }
-
-    def _fed_columns(self) -> tuple[str, ...]:
-        if self.settings.outputs is not None:  # tables of outputs do not need Pillow
-            return ()
-        from covcal_cli.data.open import fed_columns
-
-        return fed_columns({name: domain.data for name, domain in self.domains.items()})
 
     def config(self) -> Config:
         """Return every setting that changes the extracted numbers, by its name for users."""
@@ -293,6 +285,8 @@ def prepare(
             skip_unreadable=settings.skip_unreadable,
             has_chosen_fractions=settings.fractions is not None,
         )
+    if source is not None and target is not None and is_one_place(source, target):
+        warnings.append(f"{target} is both the source and the target, so {NO_SHIFT}")
     # Check the last linear layer on the first rows that can be read.
     are_independent = settings.multilabel and settings.outputs is None
     # If the user gave a batch size, the model might fail with fewer rows.
@@ -307,7 +301,7 @@ def prepare(
         runner=runner,
         threads=threads,
         domains=domains,
-        warnings=once(*warnings, doubt_on_place(source, target)),
+        warnings=once(*warnings),
         origin=origin,
         remarks=remarks,
     )
@@ -603,12 +597,10 @@ class TableClassifier:
         )
         self.metadata: Mapping[str, str] = {}
         self.features_tensor: str | None = None if table.n_features is None else "features"
+        noun = "confidences" if kind == "confidence" else kind
         self.notes: tuple[str, ...] = (
-            f"a table does not name its model: use this calibration only with {kind} of the same "
-            "classifier"
-            if kind != "confidence"
-            else "a table does not name its model: use this calibration only with "
-            "confidences of the same classifier",
+            f"a table does not name its model: use this calibration only with {noun} of the same "
+            "classifier",
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
@@ -642,10 +634,3 @@ def once(*texts: str | None) -> tuple[str, ...]:
 def is_one_place(source: Path, target: Path) -> bool:
     """Return whether two paths lead to the same file or folder, with links followed."""
     return source.exists() and target.exists() and source.samefile(target)
-
-
-def doubt_on_place(source: Path | None, target: Path | None) -> str | None:
-    """Return a warning if source and target are the same path, else None."""
-    if source is None or target is None or not is_one_place(source, target):
-        return None
-    return f"{target} is both the source and the target, so {NO_SHIFT}"

@@ -29,8 +29,8 @@ from covcal_cli.classifiers.onnx.layers import holds_quantised
 from covcal_cli.classifiers.onnx.outputs import (
     ClassOutput,
     OwnLabels,
-    any_labels,
     class_names,
+    zip_labels,
 )
 from covcal_cli.classifiers.onnx.reading import Reading, Tail, UnknownTailError
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
@@ -177,7 +177,8 @@ class OpenedOnnx:
         n_scores = head.n_scores
         if not n_scores:
             row = runner.row_shape(head.logits.tensor)
-            n_scores = int(np.prod(row)) if row else any_labels(self._graph)
+            of_labels = max((len(zip_labels(node)) for node in self._graph.nodes), default=0)
+            n_scores = int(np.prod(row)) if row else of_labels
         tail = Tail(str(self._file.path), head, n_scores, head.outputs)
         return Reading(self._graph, head, tail, runner, width)
 

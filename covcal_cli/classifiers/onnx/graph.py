@@ -76,19 +76,15 @@ class OnnxGraph:
                 pending += [] if node is None else self.value_inputs(node)
         return visited
 
-    def readers(self, tensor: str, within: set[str]) -> list[onnx.NodeProto]:
-        """Return the nodes that read `tensor` and compute a tensor in `within`."""
+    def readers(self, tensor: str, within: set[str] | None = None) -> list[onnx.NodeProto]:
+        """Return the nodes that read `tensor`, and that compute a tensor in `within` if given."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node
             for node in nodes
-            if node.op_type not in _SHAPE_ONLY and within.intersection(node.output)
+            if node.op_type not in _SHAPE_ONLY
+            and (within is None or within.intersection(node.output))
         ]
-
-    @property
-    def made(self) -> set[str]:
-        """All tensors that a node computes."""
-        return {*self._maker}
 
     def has(self, tensor: str) -> bool:
         """Return whether a tensor of this name depends on an input of the model."""
@@ -198,7 +194,8 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
     if not inputs:
         raise CovcalError(f"{graph.file.path} has no input: export the model with an input")
     batches = [value.shape[0] if value.shape else 0 for value in inputs]
-    common = _common_batch(batches)
+    # The most frequent fixed number of rows; None if an input takes any number.
+    common = None if None in batches else max(dict.fromkeys(batches), key=batches.count)
     states = [value for value, batch in zip(inputs, batches, strict=True) if batch != common]
     if states:
         described = ", ".join(f"{value.name} {_shape(value)}" for value in inputs)
@@ -222,7 +219,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
         if name in seen:
             continue
         seen.add(name)
-        readers = graph.readers(name, graph.made)
+        readers = graph.readers(name)
         for node in readers:
             if node.op_type in _HAND_ON:
                 pending += node.output
@@ -267,13 +264,6 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
     return ModelInput(
         value.name, shape, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     )
-
-
-def _common_batch(batches: list[int | None]) -> int | None:
-    """Return the most frequent fixed number of rows; None if an input takes any number."""
-    if None in batches:
-        return None
-    return max(dict.fromkeys(batches), key=batches.count)
 
 
 def _shape(value: ModelInput) -> str:

@@ -30,7 +30,6 @@ from covcal_cli.classifiers.onnx.layers import (
     TensorRead,
     describe,
     has_fixed_weights,
-    layer_output,
     read_linear,
     tail_step,
     walk_forward,
@@ -124,7 +123,8 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
     except CovcalError:
         return True
     if printed.size == logits.size:
-        return proof.recognise_tail(logits, printed.reshape(logits.shape), part.close) is not None
+        output = printed.reshape(logits.shape)
+        return any(proof.tail_error(tail, logits, output) <= part.close for tail in proof.TAILS)
     # Different sizes mean that the head runs on several tokens of a row.
     return printed.shape[:1] != (_RANDOM_ROWS,) or printed.ndim != logits.ndim
 
@@ -207,7 +207,8 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
         # Two outputs of one layer can differ by a temperature, so the user must choose.
-        if not _same_weights(heads[0], other):
+        pairs = ((heads[0].weight, other.weight), (heads[0].bias, other.bias))
+        if any(a is None or b is None or not np.array_equal(a, b) for a, b in pairs):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
     return replace(
         heads[0],
@@ -230,8 +231,7 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
             at = walk_forward(graph, linear, linear.output, choice.tensor)
             logits = TensorRead(at.tensor)
     if at.quantised is not None:
-        zero = [at.quantised.zero_point] if at.quantised.zero_point else []
-        logits = logits.then("DequantizeLinear", at.quantised.scale, *zero)
+        logits = logits.dequantised(at.quantised)
     return Head(
         layer=" + ".join(linear.layer for linear in linears),
         features=features,
@@ -244,11 +244,6 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
         n_scores=len(at.weight),
         outputs=(choice,),
     )
-
-
-def _same_weights(head: Head, other: Head) -> bool:
-    pairs = ((head.weight, other.weight), (head.bias, other.bias))
-    return all(a is not None and b is not None and np.array_equal(a, b) for a, b in pairs)
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
@@ -279,7 +274,8 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     }
 
     def is_internal(name: str) -> bool:
-        results = {layer_output(node) for node in layers[name]}
+        # The first result of a LinearClassifier is the labels.
+        results = {node.output[node.op_type == "LinearClassifier"] for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
         # An output is inner if layers of another output come after its layers.
         return not results or any(results <= other for other in others)

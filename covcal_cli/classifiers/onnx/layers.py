@@ -59,6 +59,11 @@ class TensorRead:
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
         return TensorRead(output, (*self.nodes, node), self.name)
 
+    def dequantised(self, how: "Quantisation") -> "TensorRead":
+        """Return the floats that the integers of this tensor stand for."""
+        zero = [how.zero_point] if how.zero_point else []
+        return self.then("DequantizeLinear", how.scale, *zero)
+
     def then_affine(self, weight: Float64s, bias: Float64s) -> "TensorRead":
         """Return phi W^T + b in float32, where this tensor is phi."""
         floats = self.then("Cast", to=onnx.TensorProto.FLOAT)
@@ -120,11 +125,6 @@ def has_fixed_weights(graph: OnnxGraph, node: onnx.NodeProto) -> bool:
         and node.input[index] in graph.constants
         and node.input[0] not in graph.constants
     )
-
-
-def layer_output(node: onnx.NodeProto) -> str:
-    """Return the tensor with the result of a linear layer."""
-    return str(node.output[1] if node.op_type == "LinearClassifier" else node.output[0])
 
 
 def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
@@ -242,15 +242,15 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     """Return a quantised layer. Weights and bias keep the operator's shapes."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
     kind = node.op_type
-    if kind == "DynamicQuantizeMatMul":
-        _, weights, scale, zero, bias = names[:5]
-        return _float_result(
-            graph, node, _quantise_again(names[0]), (weights, scale, zero), _constant(graph, bias)
-        )
-    if kind == "MatMulIntegerToFloat":
-        read, weights, read_scale, scale, read_zero, zero, bias = names[:7]
-        features = _dequantised(read, Quantisation(read_scale, read_zero))
-        return _float_result(graph, node, features, (weights, scale, zero), _constant(graph, bias))
+    if kind in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):
+        if kind == "DynamicQuantizeMatMul":
+            read, weights, scale, zero, bias = names[:5]
+            features = _quantise_again(read)
+        else:
+            read, weights, read_scale, scale, read_zero, zero, bias = names[:7]
+            features = TensorRead(read).dequantised(Quantisation(read_scale, read_zero))
+        weight, _ = _dequantise(graph, weights, scale, zero, first=False)
+        return Linear(describe(node), features, node.output[0], weight, _constant(graph, bias))
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
     # QGemm, QLinearMatMul and QLinearConv store their result as integers with a scale.
@@ -264,7 +264,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
-        features=_dequantised(read, Quantisation(read_scale, read_zero)),
+        features=TensorRead(read).dequantised(Quantisation(read_scale, read_zero)),
         output=node.output[0],
         weight=alpha * weight,
         bias=_constant(graph, bias) * unit,
@@ -275,17 +275,6 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 def step_of(graph: OnnxGraph, scale: str) -> float:
     """Return the largest quantisation step."""
     return float(graph.evaluate(scale).max()) if scale in graph.constants else 0.0
-
-
-def _float_result(
-    graph: OnnxGraph,
-    node: onnx.NodeProto,
-    features: TensorRead,
-    stored: tuple[str, str, str],
-    bias: Float64s,
-) -> Linear:
-    weight, _ = _dequantise(graph, *stored, first=False)
-    return Linear(describe(node), features, node.output[0], weight, bias)
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
@@ -302,13 +291,8 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
     dynamic = maker.op_type == "DynamicQuantizeLinear"
     scale = maker.output[1] if dynamic else maker.input[1]
     weight, _ = _dequantise(graph, weights, "", zero, first=_columns_first(node))
-    features = _dequantised(read, Quantisation(scale, read_zero))
+    features = TensorRead(read).dequantised(Quantisation(scale, read_zero))
     return Linear(describe(node), features, node.output[0], weight, np.zeros(1), pending=scale)
-
-
-def _dequantised(tensor: str, how: Quantisation) -> TensorRead:
-    zero = [how.zero_point] if how.zero_point else []
-    return TensorRead(tensor).then("DequantizeLinear", how.scale, *zero)
 
 
 def _quantise_again(tensor: str) -> TensorRead:

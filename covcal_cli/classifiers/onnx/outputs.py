@@ -248,11 +248,6 @@ def class_names(
     return None, tuple(f"{note}: its names are not used" for note in notes)
 
 
-def any_labels(graph: OnnxGraph) -> int:
-    """Return the largest number of class labels in an operator of the graph; 0 without labels."""
-    return max((len(zip_labels(node)) for node in graph.nodes), default=0)
-
-
 def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
     """Return the class labels in the attributes of a node."""
     attributes = attributes_of(node)

@@ -166,7 +166,8 @@ class Part:
         self._cut, self._targets = list(cut), list(targets)
         problem: CovcalError | None = None
         for element, dtype in _TYPES.items():
-            inputs = [_declared(name, element) for name in cut]
+            kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=element))
+            inputs = [onnx.ValueInfoProto(name=name, type=kind) for name in cut]
             try:
                 data = graph.submodel(nodes, initializers, inputs, self._targets)
                 self._session: Any = graph.file.session(data)
@@ -237,8 +238,3 @@ def _rows(part: Part, points: Float64s, row: tuple[int, ...]) -> Float64s:
     if values.ndim == 0 or len(values) != len(points):
         raise CovcalError("a part of the model gives more or fewer rows than it gets")
     return values.reshape(len(points), -1)
-
-
-def _declared(name: str, element: int) -> onnx.ValueInfoProto:
-    kind = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=element))
-    return onnx.ValueInfoProto(name=name, type=kind)

@@ -65,10 +65,6 @@ class HeadLayer:
     turn: int  # The number of the layer's call in a run; the last call is -1.
     position: int | None  # The pixel or token that is used; None for the mean over all positions.
 
-    def call(self, calls: Sequence[LayerCall]) -> LayerCall | None:
-        """Return the call of this layer in a run; None if the run has too few calls."""
-        return _turn_of(calls, self.key, self.turn)
-
 
 @dataclass(frozen=True)
 class Head:
@@ -119,7 +115,7 @@ class Head:
         """Return phi, (n, d), and logits, (n, K), of a run; None if a layer was not run."""
         features, results = [], []
         for layer in self.layers:
-            call = layer.call(calls)
+            call = _turn_of(calls, layer.key, layer.turn)
             values = None if call is None else call.rows(n)
             if values is None:
                 return None
@@ -139,6 +135,7 @@ class Answer:
     is_single: bool  # whether there is a single output for two classes
     tail: str = "none"
     limit: float = 1e-3  # the largest allowed relative difference between two runs
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
@@ -152,11 +149,6 @@ class Answer:
                 "probability or logit per class"
             )
         return cls(is_single=output.shape[1] == 1)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes for the user: none."""
-        return ()
 
     def logits(self, output: Float64s) -> Float64s:
         """Return the output as logits, shape (n, K). A single output z becomes 0 and z."""
@@ -343,7 +335,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.
-    if not (all(map(_all_finite, results)) and (output < np.inf).all()):
+    if not (all(np.isfinite(z).all() for z in results) and (output < np.inf).all()):
         return None
     # Try factors and offsets with every tail that can be inverted.
     for tail, target in _before_tail(output):
@@ -352,10 +344,6 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, fit.logits(results), output) <= limit:
                 return fit
     return _fitted_but_masked(results, output, limit)
-
-
-def _all_finite(values: Float64s) -> bool:
-    return bool(np.isfinite(values).all())
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:

@@ -51,10 +51,6 @@ class _Guess:
     certain: bool = False  # Whether the author declares the shape; then no other shape is tried.
 
 
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
-
-
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
     """Find the inputs of a module by running it on random rows.
 
@@ -77,11 +73,12 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
             continue
         n = len(guess.rows[0])
         # The rows of a result are its first axis, or its second axis if the first has size 1.
-        if any(n in shape[:1] or shape[:2] == (1, n) for shape in map(_shape, outputs.values())):
+        shapes = [tuple(tensor.shape) for tensor in outputs.values()]
+        if any(n in shape[:1] or shape[:2] == (1, n) for shape in shapes):
             return _fed(guess, names, module)
-        shapes = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
+        given = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
         failures.append(
-            f"{text}, where it gives {shapes or 'no tensor'} instead of one result per row"
+            f"{text}, where it gives {given or 'no tensor'} instead of one result per row"
         )
     if failures:
         more = f" (and not on {len(failures) - 1} other shapes)" if len(failures) > 1 else ""

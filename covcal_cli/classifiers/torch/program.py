@@ -171,7 +171,11 @@ def may_hold_classes(
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
     # An output of one number per row is probably a loss if another output has several per row.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
-    indices = {name: value for name, value in chosen.items() if _is_index(value, n)}
+    indices = {
+        name: value
+        for name, value in chosen.items()
+        if not (value.is_floating_point() or value.is_complex()) and value.numel() == n
+    }
     if usable or indices:
         return wide or usable | indices
     stored = [name for name, value in chosen.items() if value.dtype in _STORED_SCORES]
@@ -217,11 +221,6 @@ def _kind(value: Tensor) -> str:
     """Return the shape of a tensor as text, and its type unless it holds floats."""
     kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
     return f"{kind}{list(value.shape)}"
-
-
-def _is_index(value: Tensor, n: int) -> bool:
-    kind = value.dtype
-    return not kind.is_floating_point and not kind.is_complex and value.numel() == n
 
 
 # Devices, with the names of ``--providers``.

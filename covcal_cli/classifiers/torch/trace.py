@@ -87,7 +87,10 @@ def read_call(
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
         return None
-    arguments = _bound(func, args, kwargs)
+    # the operator's arguments by name, with default values
+    declared = func._schema.arguments
+    arguments = {value.name: kwargs.get(value.name, value.default_value) for value in declared}
+    arguments |= {value.name: item for value, item in zip(declared, args, strict=False)}
     plain, bias = True, None
     if op == "linear" or op in _CONVOLUTIONS:
         x, source, bias = arguments["input"], arguments["weight"], arguments["bias"]
@@ -107,13 +110,6 @@ def read_call(
     name = names.get(address(source))
     key = (op, tuple(weight.shape), name or "")
     return LayerCall(op, name or op, key, x, weight, bias, result, plain)
-
-
-def _bound(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by name, with default values."""
-    arguments = func._schema.arguments
-    defaults = {value.name: kwargs.get(value.name, value.default_value) for value in arguments}
-    return defaults | {value.name: item for value, item in zip(arguments, args, strict=False)}
 
 
 def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
