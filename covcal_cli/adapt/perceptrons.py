@@ -191,11 +191,7 @@ _BETAS = (0.5, 0.99)
 
 
 class ScheduledOptimiser:
-    """An optimiser, AdamW or SGD, with the learning rate of a schedule.
-
-    Each group is a list of tensors, with a factor for their learning rate. An epoch has `n_rows`
-    rows.
-    """
+    """AdamW or SGD for groups of tensors, each with a factor for the learning rate."""
 
     def __init__(
         self, groups: Sequence[tuple[list[Tensor], float]], schedule: Schedule, n_rows: int

@@ -146,11 +146,7 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's settings for a number of features.
-
-    The paper has settings for three networks: LeNet-5, a network for SVHN, and ResNet-50. The
-    number of features decides which settings are used.
-    """
+    """Return the paper's settings for LeNet-5, SVHN or ResNet-50, by the number of features."""
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
     elif n_features < 1280:

@@ -121,10 +121,7 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Train psi and the heads, and then the discriminators on phi and on psi(phi).
-
-    `predictions`: predicted classes of the target's validation rows, (m,) int64.
-    """
+    """Train psi and the heads, then discriminators. `predictions`: target validation rows, (m,)."""
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
     of_one = member_generators(seed, 1, _ON_FEATURES)

@@ -184,11 +184,7 @@ def identity(n_features: int) -> Projection:
 
 
 def principal_components(source: Blocks, target: Blocks, components: int) -> Projection:
-    """Fit a projection on the training rows of both domains.
-
-    `components` is the largest number of principal components. Components without variance are left
-    out.
-    """
+    """Fit at most `components` principal components on the training rows of both domains."""
     mean = (_mean(source) + _mean(target)) / 2
     covariance = (_second_moment(source, mean) + _second_moment(target, mean)) / 2
     values, directions = _leading(covariance, min(components, len(mean)))

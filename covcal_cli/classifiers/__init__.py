@@ -1,8 +1,4 @@
-"""Open other people's classifiers, find and check their last linear layer, and run them.
-
-This module lists the kinds of models. The name of the file decides the kind. A new kind needs an
-entry here, a function in ``open.py`` that opens it, and a module.
-"""
+"""List the kinds of models. The name of the file decides the kind."""
 
 import re
 from dataclasses import dataclass

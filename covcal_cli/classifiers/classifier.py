@@ -162,10 +162,7 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Return a bias, (K,), without a large common offset.
-
-    The offset does not change the softmax.
-    """
+    """Return a bias, (K,), without a large common offset, which does not change the softmax."""
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 

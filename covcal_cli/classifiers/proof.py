@@ -62,10 +62,7 @@ def rounding(logits: Floats) -> float:
 
 
 def relative_error(values: Floats, expected: Floats) -> float:
-    """Return the largest difference divided by the largest expected value; see `difference`.
-
-    The result is infinite if the shapes differ.
-    """
+    """Return the largest difference divided by the largest expected value, or infinity."""
     worst, largest = difference(values, expected)
     return worst / largest if largest > 0 else worst
 
@@ -196,18 +193,12 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 
 
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
-    """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1).
-
-    The softmax of 0 and z is the pair of 1 - sigmoid(z) and sigmoid(z).
-    """
+    """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1)."""
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail.
-
-    `is_single`: whether the model has a single output for two classes.
-    """
+    """Return notes on a tail; `is_single` means a single output for two classes."""
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()

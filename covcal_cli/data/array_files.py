@@ -90,10 +90,7 @@ class ArrayFile:
 
 
 class ArrayData:
-    """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`.
-
-    `remark` is a note for the user about a different order of columns.
-    """
+    """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`."""
 
     def __init__(
         self,
@@ -133,10 +130,7 @@ class ArrayData:
         )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class index of every row, shape (n,); -1 for an unknown label.
-
-        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
-        """
+        """Return the class number of every row; see `DomainData.labels`."""
         if (sets := self._file.label_sets) is None:
             return self._file.facts.labels.indices(classes)
         indices = sets.indices(classes)

@@ -66,10 +66,7 @@ class ClassMap:
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the number of the class that a folder or label names.
-
-        `what` is "folder" or "label", for messages. A name without exactly one class is refused.
-        """
+        """Return the number of the class that a folder or label names."""
         index = self.index(folder)
         if index is None:
             remedy = (
@@ -118,12 +115,8 @@ def choose_classes(
 ) -> ClassMap:
     """Return the `count` classes with their names.
 
-    The names come from the user, else the model, else the source. The default names are numbers.
-
-    - `asked`: the classes of ``--classes``, if given.
-    - `model_names`: the class names in the model.
-    - `whose`: the origin of `model_names`, for messages.
-    - `domains`: the source, if there is one, then the target.
+    The names come from `asked`, else `model_names`, else the first of `domains`, else they are
+    numbers. `whose` is the origin of `model_names`, for messages.
     """
     if asked is not None:
         return replace(asked, whose=_ASKED)

@@ -50,7 +50,10 @@ class DomainData(Protocol):
         ...
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row, shape (n,); -1 if unknown."""
+        """Return the class number of every row, shape (n,); -1 if unknown.
+
+        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
+        """
         ...
 
     def batches(

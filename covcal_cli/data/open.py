@@ -97,10 +97,7 @@ def _opened(
 def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
-    """Return both tables with the same feature columns in the same order, and notes.
-
-    Columns are matched by name, and put into the order of the source.
-    """
+    """Return both tables with the feature columns of the source, matched by name, and notes."""
     # first, because it has the clearest message for exchanged tables
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]

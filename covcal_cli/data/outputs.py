@@ -132,10 +132,7 @@ class OutputFile:
 
 
 class OutputTable:
-    """The outputs of a classifier for the rows of one domain; see `DomainData`.
-
-    All outputs are read and checked once at the beginning.
-    """
+    """The outputs of a classifier for the rows of one domain; see `DomainData`."""
 
     holds_images = False
 
@@ -168,10 +165,7 @@ class OutputTable:
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row, shape (n,); -1 if unknown.
-
-        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
-        """
+        """Return the class number of every row; see `DomainData.labels`."""
         if self._sets is None:
             return self._labels.indices(classes)[self._rows]
         indices = self._sets.indices(classes)[self._rows]

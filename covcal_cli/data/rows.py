@@ -61,10 +61,7 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 
 
 class SplitHashes:
-    """The hashes that decide the splits of rows.
-
-    Both domains share the hashes of row numbers.
-    """
+    """The hashes that decide the splits of rows, shared by both domains."""
 
     def __init__(self, seed: int) -> None:
         self._prefix = f"{seed}:"

@@ -185,10 +185,7 @@ def calibrated_networks(
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:
-    """Return the first rows of the calibration's file; None if the file is missing or has changed.
-
-    An adapted file has no phi, so phi is read from its features file.
-    """
+    """Return the first rows of the calibration's features file; None if missing or changed."""
     if networks is None and not is_unchanged(calibration.inputs[0]):
         return None
     path = networks or calibration.inputs[0].path

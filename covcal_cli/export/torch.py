@@ -105,11 +105,7 @@ def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Te
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Find the node whose values equal the first columns of `expected`.
-
-    Return the node and the number of columns. The widest node is preferred, and then the smallest
-    error.
-    """
+    """Return the widest node that equals the first columns of `expected`, and its columns."""
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):

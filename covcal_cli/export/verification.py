@@ -1,8 +1,4 @@
-"""Check an exported model on random inputs before it is written.
-
-The new outputs are compared with those of covcal's NumPy code. So the exported model agrees with
-``covcal apply`` and ``covcal evaluate``.
-"""
+"""Check an exported model against the original, and against NumPy, before it is written."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,10 +127,7 @@ def no_number(where: str) -> CovcalError:
 
 
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest error of the probabilities and of the confidence.
-
-    The result is infinite if a value is NaN or a shape differs.
-    """
+    """Return the largest error of probabilities and confidence; infinite for NaN or a shape."""
     probabilities, *rest = added
     if probabilities.shape != expected.shape:
         return float("inf")

@@ -494,11 +494,7 @@ class OutputStatistics:
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:
-    """Return the attributes with the rounding error of the last layer.
-
-    `worst` is the largest ``|phi W^T + b - logits|`` over all rows of the file, and `largest` is
-    the largest ``|logit|``.
-    """
+    """Return the attributes with the rounding error of the last layer over all rows."""
     rounded = _significant(worst)
     return {
         "affine_difference": rounded,

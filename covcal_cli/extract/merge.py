@@ -109,10 +109,7 @@ def join_domains(
     *,
     force: bool,
 ) -> MergeReport:
-    """Write the rows of each domain from all files of a run.
-
-    `also` writes further datasets of a domain.
-    """
+    """Write the rows of each domain from all files of a run."""
     with ExitStack() as stack:
         # a domain consists of its parts in all files
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}

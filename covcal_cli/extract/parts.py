@@ -394,10 +394,7 @@ def _is_skipped(entry: Any) -> bool:
 
 @dataclass(frozen=True)
 class RawRows:
-    """A file that has only rows of float32, without a header.
-
-    `RawRows` can be sliced like a dataset.
-    """
+    """A file that has only rows of float32, without a header. It can be sliced like a dataset."""
 
     path: Path
     shape: tuple[int, int]

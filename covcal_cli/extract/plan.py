@@ -1,8 +1,4 @@
-"""Choose and check every setting of an extraction before the model runs on all rows.
-
-``extract`` and ``extract --dry-run`` start from the same `ExtractPlan`. Without a model, a
-`TableClassifier` reads the outputs from tables.
-"""
+"""Choose and check every setting of an extraction before the model runs on all rows."""
 
 import hashlib
 import json
@@ -469,10 +465,7 @@ def _image_pipeline(
     settings: ExtractSettings,
     model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
-    """Return the pipeline for images, a note on where it was found, and warnings.
-
-    The pipeline and the note may be None.
-    """
+    """Return the pipeline for images and a note on its origin, or None, and warnings."""
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
@@ -505,11 +498,7 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing without options such as --size, and where it was found.
-
-    The source is --preprocess, the model's metadata, or a file beside the model. If the user gave
-    the preprocessing, the note is None.
-    """
+    """Return the preprocessing without options such as --size, and a note on its origin or None."""
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
         return load_preprocessing(
@@ -572,10 +561,7 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
 
 
 class TableClassifier:
-    """A classifier whose outputs are in a table.
-
-    It implements the protocols `OpenedClassifier` and `Classifier`.
-    """
+    """A classifier whose outputs are in a table."""
 
     name, sha256 = "logits", ""
     logits_tensor = "logits"

@@ -23,10 +23,7 @@ from covcal_cli.errors import CovcalError, checked_settings, require_at_least, r
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of the chosen rows: every `count`-th row, beginning with row `index`.
-
-    `index` begins at 1.
-    """
+    """One of `count` parts of the rows: every `count`-th row from row `index` (1, 2, ...) on."""
 
     index: int
     count: int

@@ -35,10 +35,7 @@ class ColumnGroups:
 def column_groups(
     target: Domain, column: str, rows: Rows, others: Collection[str] = ()
 ) -> ColumnGroups:
-    """Return the groups of `rows` by a column. Refuse a column with over a thousand values.
-
-    `others`: what the command accepts instead of a column, for messages.
-    """
+    """Return the groups of `rows` by a column. Refuse a column with over a thousand values."""
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"
         raise CovcalError(

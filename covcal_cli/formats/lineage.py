@@ -83,12 +83,8 @@ def file_to_judge(
 ) -> tuple[Path, list[str]]:
     """Return the file for the calibrations: `path`, or else the file of the first calibration.
 
-    Also return notes on named files that do not belong together.
-
-    - `path`: the file that the user named.
-    - `calibrations`, `documents`: the calibrations and their files.
-    - `purpose`: the name of the command, for messages.
-    - `picked`: whether cal.json was found, and not named by the user.
+    Also return notes on named files that do not belong together. `purpose` is the name of the
+    command. `picked` says that the user did not name cal.json.
 
     Raises `CovcalError` if a file that the user did not name has changed, or is outside the
     calibration's folder.
@@ -110,8 +106,7 @@ def require_current(
 ) -> None:
     """Refuse a calibration that the user did not name if its features file has changed.
 
-    A missing features file is allowed. `named` is the file that the user named, if any. `document`
-    (the file of the calibration) and `purpose` (the command) are for messages.
+    A missing features file is allowed. `named` is the file that the user named, if any.
     """
     fitted = calibration.inputs[0]
     otherwise = f"pass -c {document} to {purpose} with it"

@@ -109,10 +109,7 @@ def metadata_of(path: Path) -> dict[str, str]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operators.
-
-    The version is 0 if the model has only machine learning operators.
-    """
+    """Return the version of the standard operators; 0 for a model without them."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     return max(versions, default=0)
 
@@ -144,10 +141,7 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the full names of execution providers of ONNX Runtime; by default, the CPU provider.
-
-    `asked`: full names, or short names such as ``cuda``, in any case.
-    """
+    """Return the full names of ONNX Runtime's execution providers; by default, the CPU provider."""
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
     names = []
     for name in asked:

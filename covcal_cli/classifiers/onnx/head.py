@@ -109,10 +109,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether a softmax or another known tail turns random logits into the output.
-
-    Also returns True if the tail cannot run on random logits.
-    """
+    """Return whether random logits give the output by a known tail, or cannot be run."""
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
         return True

@@ -184,10 +184,7 @@ class OwnLabels:
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Compare the labels that the model gives for a batch with its most probable classes.
-
-        Return a note if a label differs, and do not compare later batches.
-        """
+        """Return a note if a label is not the most probable class; then compare no more batches."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()

@@ -1,8 +1,4 @@
-"""Read phi and the scores from a run of an ONNX model.
-
-A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of a reading says
-how the model's output follows from the scores.
-"""
+"""Read phi and the scores from a run of an ONNX model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +26,7 @@ _MEAN = "mean"
 def features_of(
     where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
 ) -> Floats:
-    """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...).
-
-    `where` is the name of the model, for errors. `token` is the result of `token_of` for the first
-    batch.
-    """
+    """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...)."""
     token = token_of(head, arrays, scores) if token is None else token
     phi = None
     if token is not None and head.weight is not None:

@@ -1,7 +1,4 @@
-"""Run an ONNX model, or a part of its graph.
-
-`affine_map` runs a part of the graph to find W and b.
-"""
+"""Run an ONNX model, or a part of its graph."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -212,10 +212,7 @@ class Reading:
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
-        """Return the relative change of the output if inner values are read. Refuse a large change.
-
-        The output of a program that uses random numbers, as dropout does, also changes.
-        """
+        """Return the relative change of the output if inner values are read; refuse a large one."""
         alone = self.reader.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:

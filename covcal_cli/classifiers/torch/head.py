@@ -127,10 +127,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of a model without a last linear layer, used as logits.
-
-    `covcal_cli.classifiers.classifier.Outputs` decides whether the output is probabilities.
-    """
+    """The output of a model without a last linear layer, used as logits."""
 
     is_single: bool  # whether there is a single output for two classes
     tail: str = "none"
@@ -263,10 +260,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the head of the outputs; None if there is none.
-
-    Outputs of inner layers are ignored.
-    """
+    """Return the head of the outputs, without outputs of inner layers; None if there is none."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:

@@ -1,8 +1,4 @@
-"""Find the shapes of a torch module's inputs by its attributes, by its first layer, or by trials.
-
-A shape is used if the module runs on random rows of this shape. A note names the shape that is
-used.
-"""
+"""Find the shapes of a torch module's inputs by its attributes, its first layer, or trials."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,11 +48,7 @@ class _Guess:
 
 
 def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
-    """Find the inputs of a module by running it on random rows.
-
-    `where` is the model, for messages. The attributes of `holders`, the function and the module,
-    may declare the shape.
-    """
+    """Find the inputs of a module by running it on random rows. `holders` may declare the shape."""
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
     failures: list[str] = []
@@ -204,10 +196,7 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its number of inputs.
-
-    For an embedding, this is the number of words.
-    """
+    """Return the class of the first layer with weights, and its number of inputs or of words."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)

@@ -1,7 +1,4 @@
-"""Run a torch program, and find which of its outputs may be the classes.
-
-TorchScript, exported programs and modules from a function all run in this way.
-"""
+"""Run a torch program, and find which of its outputs may be the classes."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence

@@ -80,10 +80,7 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return a `LayerCall` if the operator is a linear layer, else None.
-
-    `func` is the operator, a ``torch.ops.OpOverload``. `names` is a result of `parameter_names`.
-    """
+    """Return a `LayerCall` if the operator is a linear layer, else None."""
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
         return None
@@ -189,11 +186,7 @@ class Step:
 
 
 class Trace:
-    """A record of every operator that runs in ``with trace.recording():``, without tensors.
-
-    `inputs` are the inputs of the program; values that do not depend on inputs are constant.
-    `names` is a result of `parameter_names`.
-    """
+    """A record of every operator that runs in ``with trace.recording():``, without tensors."""
 
     def __init__(self, inputs: Sequence[Tensor], names: dict[int, str]) -> None:
         self._names = names
@@ -237,10 +230,7 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the layers nearest to `output`, and the operators after them.
-
-        Layers and operators are in the order in which they ran.
-        """
+        """Return the layers nearest to `output`, and the operators after them, as they ran."""
         needed = {self._value(output)}
         layers: list[LayerCall] = []
         followers: list[str] = []
@@ -297,10 +287,7 @@ class Trace:
 
 
 class LayerReader:
-    """A record of inputs and results of chosen layers that run in ``with reader.listening():``.
-
-    `keys` are the keys of the layers. `names` is a result of `parameter_names`.
-    """
+    """A record of inputs and results of chosen layers that run in ``with reader.listening():``."""
 
     def __init__(self, keys: Set[tuple[object, ...]], names: dict[int, str]) -> None:
         self._keys, self._names = keys, names

@@ -91,10 +91,7 @@ def found_preprocessing(
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
-    """Return the preprocessing in a folder, and the file that contains it.
-
-    `_FILES` are searched in order.
-    """
+    """Return the preprocessing in a folder, and the file that contains it."""
     for path in (folder / name for name in _FILES):
         settings = _read(_content(path), str(path)) if path.is_file() else None
         if settings is not None:

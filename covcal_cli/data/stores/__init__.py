@@ -1,7 +1,4 @@
-"""Open files of named arrays with one row per example. Each format has a module.
-
-To add a format, add a module in this folder and an entry in `_READERS`.
-"""
+"""Open files of named arrays with one row per example. Each format has a module."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""Read ``.npy`` files, and the arrays in ``.npz`` and ``.h5`` files, block by block.
-
-Large arrays are read in parts, to save memory.
-"""
+"""Read ``.npy`` files, and the arrays in ``.npz`` and ``.h5`` files, block by block."""
 
 import math
 import tokenize

@@ -51,10 +51,7 @@ class ArrowColumns:
     path: Path
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
-        """Return the shape and type of a column of `n` rows.
-
-        `head` returns the first values of the column. `feature` is Hugging Face's description.
-        """
+        """Return the shape and type of a column of `n` rows."""
         types, kind = self.arrow.types, field.type
         if self.are_pairs(kind):  # the classes are not known yet
             return Entry((n, 0), np.dtype(np.float64))

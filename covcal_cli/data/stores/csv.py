@@ -333,10 +333,7 @@ class CSVStore(Store):
 
 
 def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
-    """Return a function that parses lines with pyarrow, or None.
-
-    The function returns None for lines that pyarrow cannot parse.
-    """
+    """Return a function that parses lines with pyarrow if it can, or None."""
     try:
         if path.stat().st_size < _LARGE:
             return None

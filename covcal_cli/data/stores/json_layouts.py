@@ -52,10 +52,7 @@ _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of a line that a known tool wrote, or the unchanged line.
-
-    For lm-evaluation-harness, the log-likelihoods of the choices are logits.
-    """
+    """Return the columns of a line that a known tool wrote, or the unchanged line."""
     if isinstance(record, list):
         answers = _unwrapped(record)
         return {PROBABILITIES: _scores(answers)} if _are_scores(answers) else record

@@ -1,8 +1,4 @@
-"""The protocol of a file of named arrays with one row per example.
-
-For each format, a module has a class with this protocol. `covcal_cli.data.array_files` reads inputs
-of models from such files, and `covcal_cli.data.outputs` reads outputs of classifiers.
-"""
+"""The protocol of a file of named arrays with one row per example."""
 
 import codecs
 import gzip
