@@ -1,9 +1,10 @@
-"""The protocols of a classifier, and the conversion of its outputs into logits.
+"""What all classifiers have in common, and the conversion of their outputs into logits.
 
 Outputs of a model without a visible softmax or sigmoid may be logits or probabilities. One batch is
 not enough to decide. So such outputs are stored unchanged until all rows were read.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import extremes, to_float32
 
+Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K)
 # the largest possible value of votes, percentages and 16-bit scores
 _MOST_SHARE = 1 << 16
 # The two ways to read outputs that may be logits or probabilities.
@@ -205,7 +207,7 @@ class OpenedClassifier(Protocol):
         ...
 
 
-class Classifier(Protocol):
+class Classifier(ABC):
     """A classifier after its first batch. Usually its logits are phi(x) W^T + b."""
 
     name: str
@@ -216,20 +218,21 @@ class Classifier(Protocol):
     proof: Proof  # The largest errors of the check on all batches so far.
     outputs: Outputs  # Converts outputs of `run` into logits.
     # The features phi and the outputs of the first batch, if it was checked.
-    first_results: tuple[Float32s | None, Float32s] | None
+    first_results: Results | None = None
+    notes_on_model: tuple[str, ...] = ()
 
     @property
+    @abstractmethod
     def weight(self) -> Float32s | None:
         """The weights W, shape (K, d), including any constant factor of the logits.
 
         None without features, or if the logits are not linear in the features.
         """
-        ...
 
     @property
+    @abstractmethod
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,); None if W is None."""
-        ...
+        """The bias b, shape (K,), without a large common offset; None if W is None."""
 
     @property
     def tail(self) -> str | None:
@@ -237,24 +240,29 @@ class Classifier(Protocol):
 
         The function is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
         """
-        ...
+        return self.outputs.tail
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for the user on how the model is read."""
-        ...
+        return (*self.notes_on_model, *self.outputs.notes)
 
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+    @abstractmethod
+    def run(self, batch: Inputs) -> Results:
         """Return features phi(x), (m, d), and outputs, (m, K), before any softmax.
 
         phi is None if the user wants no features. Raises `CovcalError` if shapes do not fit, or if
         the check of the last layer fails on this batch.
         """
-        ...
 
+    def results(self, features: Floats | None, logits: AnyArray) -> Results:
+        """Return phi(x) and the outputs of a batch, as `run` returns them."""
+        phi = None if features is None else features.astype(np.float32, copy=False)
+        return phi, self.outputs.to_float32(logits)
+
+    @abstractmethod
     def describe(self) -> str:
         """Return one line about the last layer and the largest error of its check."""
-        ...
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:

@@ -26,7 +26,7 @@ from covcal_cli.arrays import (
     Rows,
     Splits,
 )
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Results
 from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -40,7 +40,6 @@ from covcal_cli.maths.softmax import top_of_rows, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
 
-Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K)
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # largest error from another order of summation, relative to the largest logit
@@ -415,7 +414,7 @@ class BatchRunner:
             "slower"
         )
 
-    def run(self, inputs: Inputs) -> tuple[Float32s | None, Float32s]:
+    def run(self, inputs: Inputs) -> Results:
         """Return phi(x), (m, d), and logits, (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
         if self._alone:

@@ -13,7 +13,7 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Inputs, Labels, ModelInput
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs, Results
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import SIGMOIDS, Proof
 from covcal_cli.data.classes import (
@@ -37,7 +37,7 @@ from covcal_cli.data.rows import (
     hashed_split,
 )
 from covcal_cli.errors import CovcalError, shown
-from covcal_cli.extract.domain import BatchRunner, DomainExtraction, Results, prove
+from covcal_cli.extract.domain import BatchRunner, DomainExtraction, prove
 from covcal_cli.extract.parts import Config
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.formats.features import (
@@ -560,12 +560,13 @@ def _batch_size(classifier: OpenedClassifier, pipeline: ImagePipeline | None) ->
     return min(most, max(fewest, 1 << max(0, fitting.bit_length() - 1)))
 
 
-class TableClassifier:
+class TableClassifier(Classifier):
     """A classifier whose outputs are in a table."""
 
     name, sha256 = "logits", ""
     logits_tensor = "logits"
     tail: str | None = "none"
+    notes: tuple[str, ...] = ()
     # opening the tables decided whether the numbers are logits
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
@@ -584,13 +585,12 @@ class TableClassifier:
         self.metadata: Mapping[str, str] = {}
         self.features_tensor: str | None = None if table.n_features is None else "features"
         noun = "confidences" if kind == "confidence" else kind
-        self.notes: tuple[str, ...] = (
+        self.notes = (
             f"a table does not name its model: use this calibration only with {noun} of the same "
             "classifier",
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        self.first_results: Results | None = None
         # With two classes, the confidence of one class gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
@@ -601,7 +601,7 @@ class TableClassifier:
         del batch, few
         return self
 
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+    def run(self, batch: Inputs) -> Results:
         """Return features, if there are any, and logits."""
         return batch.get("features"), batch["logits"]
 

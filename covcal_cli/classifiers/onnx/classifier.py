@@ -19,9 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
+from covcal_cli.arrays import AnyArray, Float32s, Float64s, Inputs, ModelInput
 from covcal_cli.classifiers import REMEDY, proof
-from covcal_cli.classifiers.classifier import Outputs, require_width, without_offset
+from covcal_cli.classifiers.classifier import (
+    Classifier,
+    Outputs,
+    Results,
+    require_width,
+    without_offset,
+)
 from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read_onnx
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
 from covcal_cli.classifiers.onnx.head import Head, choose_head, with_affine_map
@@ -277,7 +283,7 @@ class OpenedOnnx:
         return self._file.session(data, threads=self._threads, providers=self._providers, fuse=fuse)
 
 
-class OnnxClassifier:
+class OnnxClassifier(Classifier):
     """A checked ONNX classifier; see `covcal_cli.classifiers.classifier.Classifier`."""
 
     def __init__(
@@ -290,7 +296,8 @@ class OnnxClassifier:
         labels: OwnLabels | None = None,
     ) -> None:
         head, self._is_single = reading.head, reading.tail.is_single
-        self.name, self._notes, self.reading = reading.graph.file.path.name, notes, reading
+        self.name, self.reading = reading.graph.file.path.name, reading
+        self.notes_on_model = notes
         self.proof = so_far or Proof()
         self.n_classes = reading.tail.n_classes
         self.outputs = Outputs(
@@ -306,9 +313,8 @@ class OnnxClassifier:
         # A quantised model is compared with the unchanged model on every batch.
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
-        self.first_results: tuple[Float32s | None, Float32s] | None = None
 
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+    def run(self, batch: Inputs) -> Results:
         """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
         reading, labels = self.reading, self._labels
         tensors = [*reading.tensors, *(labels.tensors if labels else [])]
@@ -328,23 +334,6 @@ class OnnxClassifier:
             self.proof.remarks += labels.note(values, logits)
         return self.results(features, logits)
 
-    def results(
-        self, features: Floats | None, logits: AnyArray
-    ) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs of a batch, as `run` returns them."""
-        phi = None if features is None else features.astype(np.float32, copy=False)
-        return phi, self.outputs.to_float32(logits)
-
-    @property
-    def tail(self) -> str | None:
-        """The function that turns the logits into the model's output; see `Classifier.tail`."""
-        return self.outputs.tail
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how the model is read."""
-        return (*self._notes, *self.outputs.notes)
-
     @property
     def weight(self) -> Float32s | None:
         """The weights W, shape (K, d); see `Classifier.weight`."""
@@ -352,7 +341,7 @@ class OnnxClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), without a large common offset."""
+        """The bias b, shape (K,); see `Classifier.bias`."""
         bias = self.reading.head.bias
         return self._head_array(None if bias is None else without_offset(bias))
 

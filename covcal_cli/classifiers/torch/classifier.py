@@ -20,7 +20,14 @@ from torch import Tensor
 
 from covcal_cli.arrays import Float32s, Float64s, Inputs
 from covcal_cli.classifiers import names_a_function, proof
-from covcal_cli.classifiers.classifier import Outputs, require_fit, require_width, without_offset
+from covcal_cli.classifiers.classifier import (
+    Classifier,
+    Outputs,
+    Results,
+    require_fit,
+    require_width,
+    without_offset,
+)
 from covcal_cli.classifiers.proof import Proof
 from covcal_cli.classifiers.torch.factory import open_function
 from covcal_cli.classifiers.torch.file import open_file
@@ -358,11 +365,11 @@ def _proved(reading: Reading, batch: Inputs, few: int | None) -> "TorchClassifie
         error = reading.exposure_error(first, reading.reader.read(first))
     reading.prove(so_far, values)
     classifier = TorchClassifier(reading, so_far, error)
-    classifier.first_results = classifier.results(values)
+    classifier.first_results = classifier.results(values.features, values.logits)
     return classifier
 
 
-class TorchClassifier:
+class TorchClassifier(Classifier):
     """A checked torch classifier; see `covcal_cli.classifiers.classifier.Classifier`."""
 
     def __init__(
@@ -382,10 +389,9 @@ class TorchClassifier:
         )
         self.proof, self.exposure_error = so_far or Proof(), exposure_error
         self.is_single, self.output_name = reading.is_single, reading.reader.output_name
-        self._reading = reading
-        self.first_results: tuple[Float32s | None, Float32s] | None = None
+        self._reading, self.notes_on_model = reading, reading.notes
 
-    def run(self, batch: Inputs) -> tuple[Float32s | None, Float32s]:
+    def run(self, batch: Inputs) -> Results:
         """Return phi(x) and the outputs; see `Classifier.run`."""
         reading = self._reading
         values = reading.reader.read(reading.rows(batch))
@@ -393,22 +399,7 @@ class TorchClassifier:
         # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
-        return self.results(values)
-
-    def results(self, values: Values) -> tuple[Float32s | None, Float32s]:
-        """Return phi(x) and the outputs of a batch, as `run` returns them."""
-        features = None if values.features is None else values.features.astype(np.float32)
-        return features, self.outputs.to_float32(values.logits)
-
-    @property
-    def tail(self) -> str | None:
-        """The function that turns the logits into the model's output; see `Classifier.tail`."""
-        return self.outputs.tail
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how the model is read."""
-        return (*self._reading.notes, *self.outputs.notes)
+        return self.results(values.features, values.logits)
 
     @property
     def weight(self) -> Float32s | None:
@@ -417,7 +408,7 @@ class TorchClassifier:
 
     @property
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), without a large common offset."""
+        """The bias b, shape (K,); see `Classifier.bias`."""
         source = self._reading.source
         if self.outputs.are_logged or self._reading.bias is None or isinstance(source, Answer):
             return None
