@@ -15,7 +15,6 @@ calibrated probability of each label.
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from covcal_cli.export.forecaster import (
     ExportReport,
     Forecaster,
     Merge,
-    OriginalT,
+    Original,
     StoredRows,
     Tensors,
     calibrated_networks,
@@ -130,15 +129,15 @@ def export(
             raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
     # Open the model with its own library. The model must be the model that was calibrated.
     if kind is TORCH:
-        from covcal_cli.export.torch import TorchExporter
+        from covcal_cli.export.torch import torch_exporter
 
-        exporter: Exporter[Any] = TorchExporter(model, weights, trusted=trust_model)
+        exporter = torch_exporter(model, weights, trusted=trust_model)
     else:
-        from covcal_cli.export.onnx import OnnxExporter
+        from covcal_cli.export.onnx import onnx_exporter
 
         if weights is not None:
             raise CovcalError(f"{model} holds its own weights: leave out --weights")
-        exporter = OnnxExporter(Path(model), independent=bool(labels))
+        exporter = onnx_exporter(Path(model), independent=bool(labels))
     if exporter.sha256 != calibration.model["sha256"]:
         remedy = "export that model, or extract and calibrate this one"
         if names_a_function(model):
@@ -160,12 +159,11 @@ def export(
         force=force,
         inputs=inputs,
     )
-    outputs = [model_output] if model_output else [None, *exporter.outputs]
     extracted = extracted_tensors(calibration, networks)
     original = _as_extracted(
-        exporter, outputs, extracted, aligned, calibration, str(document), str(model)
+        exporter, model_output, extracted, aligned, calibration, str(document), str(model)
     )
-    return exporter.write(original, merge), calibration
+    return original.write(merge), calibration
 
 
 def default_output(model: str | Path) -> Path:
@@ -174,20 +172,20 @@ def default_output(model: str | Path) -> Path:
 
 
 def _as_extracted(
-    exporter: Exporter[OriginalT],
-    outputs: Sequence[str | None],
+    exporter: Exporter,
+    model_output: str | None,
     extracted: Tensors,
     networks: AlignedNetworks | None,
     calibration: Calibration,
     document: str,
     model: str,
-) -> OriginalT:
+) -> Original:
     """Open a model so that its phi and logits are the same tensors as in the extraction."""
     # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
-    if extracted.logits is None:
-        # Use the first output, because the file does not name the logits.
-        outputs = outputs[:1]
+    outputs = [model_output]
+    if model_output is None and extracted.logits is not None:
+        outputs += exporter.outputs
     refusal: CovcalError | None = None
     for output, phi in dict.fromkeys((output, phi) for output in outputs for phi in phis):
         try:

@@ -1,9 +1,9 @@
 """The forecaster that export adds to a model, and the names and rows that export reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -112,23 +112,19 @@ class Original(Protocol):
     model_outputs: Float32s  # The outputs for the random inputs.
     settled: Outputs  # Turns `model_outputs` into logits.
 
+    def write(self, merge: Merge) -> ExportReport:
+        """Write the new model with the calibrated forecaster if it passes all checks."""
+        ...
 
-OriginalT = TypeVar("OriginalT", bound=Original)
 
-
-class Exporter(Protocol[OriginalT]):
+@dataclass(frozen=True)
+class Exporter:
     """A model to which a calibrated forecaster can be added."""
 
     sha256: str
     outputs: Sequence[str]  # names of the model's outputs
-
-    def original(self, output: str | None, phi: str | None) -> OriginalT:
-        """Open the classifier as `extract` does, with the same output and the same ``--phi``."""
-        ...
-
-    def write(self, original: OriginalT, merge: Merge) -> ExportReport:
-        """Write the new model if it passes all checks."""
-        ...
+    # Opens the classifier as `extract` does, with the same output and the same ``--phi``.
+    original: Callable[[str | None, str | None], Original]
 
 
 def free_name(name: str, taken: set[str]) -> str:

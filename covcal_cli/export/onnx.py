@@ -1,11 +1,12 @@
 """Add a calibrated forecaster to an ONNX classifier, and check the new file.
 
 `NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
-the classifier that gets these nodes, and `OnnxExporter` writes the new model.
+the classifier that gets these nodes.
 """
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,14 @@ from covcal_cli.classifiers.onnx.file import (
 )
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import (
+    Exporter,
+    ExportReport,
+    Forecaster,
+    Merge,
+    StoredRows,
+    free_name,
+)
 from covcal_cli.export.verification import Answers, made_batches, no_number, prove
 from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
@@ -299,6 +307,46 @@ class OnnxOriginal:
                 floats = build.node("Sub", floats, absent)
         return label_scores, floats
 
+    def write(self, merge: Merge) -> ExportReport:
+        """Write the new model if it passes all checks.
+
+        Weights in other files are written to one file beside the new model, ``NAME.data``.
+        """
+        output, folder = merge.output, self.file.folder
+        taken = names_in(self.file.model.graph)
+        added = tuple(free_name(name, taken) for name in merge.forecaster.added)
+        model = _merged(self, merge, added)
+        tensors = external_tensors(model)
+        weights = output.with_name(f"{output.name}.data") if tensors else None
+        if weights is not None:
+            own = {folder / external_entries(tensor)["location"] for tensor in tensors}
+            check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
+        # Rename both files together, so that the model and its weights always match.
+        with moved_together(), ExitStack() as stack:
+            whole = stack.enter_context(atomic_output(output, force=merge.force))
+            if weights is not None:
+                packed = stack.enter_context(atomic_output(weights, force=merge.force))
+                _pack_weights(tensors, folder, packed)
+            data = model.SerializeToString(deterministic=True)
+            whole.write_bytes(data)
+            answers = self.answers()
+            session = self.file.session(data, folder=whole.parent.absolute())
+            merged_outputs = session.run([*self.output_names, *added], self.batch)
+            of_stored = partial(_of_stored, self, merge.forecaster)
+            agreement = prove(answers, merge, merged_outputs, of_stored)
+            if weights is not None:
+                for tensor in tensors:  # the checks read the file under its temporary name
+                    set_location(tensor, weights.name)
+                whole.write_bytes(model.SerializeToString(deterministic=True))
+        return ExportReport(output, self.output_names, added, weights, agreement)
+
+
+def onnx_exporter(model: Path, *, independent: bool) -> Exporter:
+    """Open an ONNX file to which a calibrated forecaster can be added."""
+    file = read_onnx(model)
+    outputs = [value.name for value in file.model.graph.output]
+    return Exporter(file.sha256, outputs, partial(OnnxOriginal, file, independent=independent))
+
 
 def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
     present = {name for node in build.graph.node for name in node.output}
@@ -318,57 +366,6 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
         if valid_rows(logits).any():
             return classifier, batch
     raise refusal or no_number(where)
-
-
-class OnnxExporter:
-    """An ONNX file to which a calibrated forecaster can be added."""
-
-    def __init__(self, model: Path, *, independent: bool = False) -> None:
-        self._file, self._independent = read_onnx(model), independent
-        self.sha256 = self._file.sha256
-        self.outputs: Sequence[str] = tuple(value.name for value in self._file.model.graph.output)
-
-    def original(self, output: str | None, phi: str | None) -> OnnxOriginal:
-        """Open the classifier, as `covcal_cli.classifiers.open.open_classifier` does."""
-        return OnnxOriginal(self._file, output, phi, independent=self._independent)
-
-    def write(self, original: OnnxOriginal, merge: Merge) -> ExportReport:
-        """Write the new model if it passes all checks.
-
-        Weights in other files are written to one file beside the new model, ``NAME.data``.
-        """
-        output, folder = merge.output, self._file.folder
-        added = tuple(
-            free_name(name, names_in(self._file.model.graph)) for name in merge.forecaster.added
-        )
-        model = _merged(original, merge, added)
-        tensors = external_tensors(model)
-        weights = output.with_name(f"{output.name}.data") if tensors else None
-        if weights is not None:
-            own = {folder / external_entries(tensor)["location"] for tensor in tensors}
-            check_output(weights, force=merge.force, inputs=[*merge.inputs, *sorted(own)])
-        # Rename both files together, so that the model and its weights always match.
-        with moved_together(), ExitStack() as stack:
-            partial = stack.enter_context(atomic_output(output, force=merge.force))
-            if weights is not None:
-                packed = stack.enter_context(atomic_output(weights, force=merge.force))
-                _pack_weights(tensors, folder, packed)
-            data = model.SerializeToString(deterministic=True)
-            partial.write_bytes(data)
-            answers = original.answers()
-            session = self._file.session(data, folder=partial.parent.absolute())
-            merged_outputs = session.run([*self.outputs, *added], original.batch)
-            agreement = prove(
-                answers,
-                merge,
-                merged_outputs,
-                lambda rows: _of_stored(original, merge.forecaster, rows),
-            )
-            if weights is not None:
-                for tensor in tensors:  # the checks read the file under its temporary name
-                    set_location(tensor, weights.name)
-                partial.write_bytes(model.SerializeToString(deterministic=True))
-        return ExportReport(output, tuple(self.outputs), added, weights, agreement)
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:

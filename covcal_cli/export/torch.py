@@ -2,7 +2,7 @@
 
 The program becomes a graph of operators. Phi and the logits are found among the values of this
 graph. A `CalibratedModule` (the graph and a `TorchForecaster`) is traced again. `TorchOriginal` is
-the original classifier, and `TorchExporter` writes the new model.
+the original classifier.
 """
 
 import json
@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, Signature
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -26,7 +27,14 @@ from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.torch.classifier import OpenedTorch, open_program
 from covcal_cli.classifiers.torch.program import Program, cause, in_precision, quiet
 from covcal_cli.errors import CovcalError
-from covcal_cli.export.forecaster import ExportReport, Forecaster, Merge, StoredRows, free_name
+from covcal_cli.export.forecaster import (
+    Exporter,
+    ExportReport,
+    Forecaster,
+    Merge,
+    StoredRows,
+    free_name,
+)
 from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.softmax import ForecasterName
@@ -360,34 +368,21 @@ class TorchOriginal:
             ),
         )
 
-
-class TorchExporter:
-    """A torch program to which a calibrated forecaster can be added."""
-
-    def __init__(self, model: str | Path, weights: Path | None, *, trusted: bool) -> None:
-        self._program = open_program(model, weights, trusted=trusted)
-        self.sha256 = self._program.sha256
-        self.outputs: Sequence[str] = tuple(self._program.run(self._program.rows))
-
-    def original(self, output: str | None, phi: str | None) -> TorchOriginal:
-        """Open the classifier, as `covcal_cli.classifiers.open.open_classifier` does."""
-        return TorchOriginal(self._program, output, phi)
-
-    def write(self, original: TorchOriginal, merge: Merge) -> ExportReport:
+    def write(self, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks."""
         # Find phi and the logits in the traced program.
-        program, rows, outputs = self._program, original.rows, tuple(self.outputs)
+        program, rows, outputs = self.program, self.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*outputs}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
         with torch.inference_mode():
             reader = ValueReader(graph)
             reader.run(*(row.clone() for row in rows))
         # A single output for two classes is the second logit.
-        settled = original.settled
-        logits = _find(program, reader.values, settled.shown(original.model_outputs), "logits")
+        settled = self.settled
+        logits = _find(program, reader.values, settled.shown(self.model_outputs), "logits")
         features: tuple[ValuePlace, ...] = ()
-        if merge.forecaster.networks is not None and original.features is not None:
-            features = _find(program, reader.values, original.features, "features")
+        if merge.forecaster.networks is not None and self.features is not None:
+            features = _find(program, reader.values, self.features, "features")
         # Trace the new module, save it, load it again and check it.
         module = CalibratedModule(
             graph,
@@ -401,26 +396,30 @@ class TorchExporter:
             added=added,
         )
         exported = trace(program, module, rows)
-        with atomic_output(merge.output, force=merge.force) as partial:
+        with atomic_output(merge.output, force=merge.force) as whole:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
             # Write the file without torch, because torch ends the process if the disk is full.
             packed = BytesIO()
             torch.export.save(exported, packed, extra_files={METADATA: content})
-            partial.write_bytes(packed.getbuffer())
+            whole.write_bytes(packed.getbuffer())
             packed.close()
             with torch.inference_mode():
-                with partial.open("rb") as handle:
+                with whole.open("rb") as handle:
                     merged = torch.export.load(handle).module()
                 answer: dict[str, Tensor] = merged(*(row.clone() for row in rows))
             if program.fixed_batch is None:
                 _require_free_batch(program, merged, rows)
-            agreement = prove(
-                original.answers(),
-                merge,
-                [to_numpy(answer[name]) for name in (*outputs, *added)],
-                lambda stored: _of_stored(merge.forecaster, stored),
-            )
+            merged_outputs = [to_numpy(answer[name]) for name in (*outputs, *added)]
+            of_stored = partial(_of_stored, merge.forecaster)
+            agreement = prove(self.answers(), merge, merged_outputs, of_stored)
         return ExportReport(merge.output, outputs, added, None, agreement)
+
+
+def torch_exporter(model: str | Path, weights: Path | None, *, trusted: bool) -> Exporter:
+    """Open a torch program to which a calibrated forecaster can be added."""
+    program = open_program(model, weights, trusted=trusted)
+    outputs = list(program.run(program.rows))
+    return Exporter(program.sha256, outputs, partial(TorchOriginal, program))
 
 
 def _find(
