@@ -334,9 +334,9 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
+        use = "" if comparison.old == comparison.new else f"; add {option} to use them"
         lines.append(
-            f"{folder} did not change. The new results are in {renewal.report.page.parent}; add "
-            f"{option} to use them."
+            f"{folder} did not change. The new results are in {renewal.report.page.parent}{use}."
         )
         if labels is not None and comparison.answer.startswith("off"):
             features = as_word(renewal.report.page.with_name("features.h5"))
@@ -352,15 +352,18 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     """Return the decision between the calibrations and its reason."""
     labels = comparison.by_labels
     first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
+    asked = ", as you asked" if renewal.is_in_use else ""
+    if comparison.old == comparison.new:
+        ece = "" if labels is None else f" (ECE {100 * labels.old:.1f} % on {labels.labels} labels)"
+        return f"{first}{asked}: the new calibration gives the same confidence{ece}"
     if labels is None:
-        if renewal.is_in_use:
-            return f"{first}, as you asked: only an estimate supports this choice"
+        if asked:
+            return f"{first}{asked}: only an estimate supports this choice"
         return f"{first}: without labels of the new rows, only an estimate supports a new one"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better:
         return f"{first}: the new calibration is better ({details})"
-    asked = ", as you asked" if renewal.is_in_use else ""
     if labels.is_worse:
         return f"{first}{asked}: the new calibration is worse ({details})"
     details += f", difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"

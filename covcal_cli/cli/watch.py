@@ -415,12 +415,14 @@ def _numbers(watched: "Watched") -> "Table":
     rows = []
     for period in watched.periods:
         numbers, accuracy = period.measured, _accuracy(period.accuracy)
+        if period.by_labels:
+            accuracy += ", labels" if numbers.labels else ", earlier labels"
         rows.append(
             [
                 numbers.period,
                 str(numbers.rows),
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
-                f"{accuracy}{', labels' if period.by_labels else ''}",
+                accuracy,
                 period.verdict,
                 f"since {period.alarm.since}" if period.alarm.raised else "no",
             ]

@@ -251,7 +251,7 @@ def _periods_table(trend: Timeline) -> str:
             [
                 *(numbers.period, period.verdict),
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
-                *(_with_interval(numbers.estimate), _with_interval(period.by_labels), gap),
+                *(_with_interval(numbers.estimate), _by_labels(period), gap),
                 str(numbers.rows),
                 trend.history.change_of(period).replace(UNCHANGED, "no change found"),
                 *([_promise(period)] if has_promise else []),
@@ -368,6 +368,13 @@ def _with_interval(accuracy: PeriodAccuracy | None) -> str:
         return "-"
     value, low, high = (100 * end for end in (accuracy.accuracy, accuracy.low, accuracy.high))
     return f"{value:.0f}% ({low:.0f} to {high:.0f}%)"
+
+
+def _by_labels(period: Period) -> str:
+    """Return the accuracy by labels, with the periods of the labels if they are others."""
+    accuracy = period.by_labels
+    labels = "" if accuracy is None else accuracy.of.partition(" (")[0]
+    return _with_interval(accuracy) + (f", {labels}" if " of " in labels else "")
 
 
 def _calibrations_table(trend: Timeline) -> str:
@@ -543,7 +550,7 @@ def _hint(period: Period) -> str:
     estimated = (
         "" if numbers.estimate is None else f", estimated {_with_interval(numbers.estimate)}"
     )
-    measured = "" if period.by_labels is None else f", by labels {_with_interval(period.by_labels)}"
+    measured = "" if period.by_labels is None else f", by labels {_by_labels(period)}"
     return (
         f"{numbers.period}: confidence {numbers.confidence:.1%}{estimated}{measured}, "
         f"{numbers.rows} rows; {period.verdict}"
@@ -591,7 +598,7 @@ def _band(field: _Field) -> Iterator[str]:
 def _measured(field: _Field) -> Iterator[str]:
     for period in field.trend.periods:
         accuracy = period.by_labels
-        if accuracy is None:
+        if accuracy is None or period.measured.labels is None:
             continue
         x, top, bottom = field.trend.x(period), field.y(accuracy.high), field.y(accuracy.low)
         yield (

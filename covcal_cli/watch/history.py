@@ -300,13 +300,13 @@ def _judged(
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
-    pool = pooled(so_far, start) if entry.rows else None
+    pool = pooled(so_far, rule.tolerance, start) if entry.rows else None
     verdict, gap, why = verdict_on(entry, pool, rule.tolerance)
     return Period(
         version=__version__,
         calibration=used,
         measured=entry,
-        by_labels=None if pool is None else pool.accuracy(entry.confidence),
+        by_labels=None if pool is None else pool.accuracy(entry),
         gap=gap,
         tolerance=rule.tolerance,
         alarm=alarm,

@@ -10,7 +10,8 @@ A pool contains all labelled periods from period k on, for k = 0, 1, ... The int
 the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
 right with a probability of at least 1 - e. A pool is valid if its interval overlaps the intervals
 of all shorter pools. The longest valid pool is used. If the gap has changed, this pool begins after
-the change.
+the change. If this pool leaves the verdict open, but a shorter pool proves that the gap exceeds the
+tolerance, the shorter pool is used.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
 the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column
@@ -250,19 +251,23 @@ class Pool:
     first: str  # Name of the first labelled period.
     last: str
 
-    def accuracy(self, confidence: float) -> PeriodAccuracy:
+    def accuracy(self, entry: Measured) -> PeriodAccuracy:
         """Return the accuracy of a period: its mean confidence minus the gap."""
         value, low, high = (
-            float(np.clip(confidence - gap, 0, 1))
+            float(np.clip(entry.confidence - gap, 0, 1))
             for gap in (self.gap.value, self.gap.high, self.gap.low)
         )
-        periods = "" if self.first == self.last else f" of {self.first} to {self.last}"
+        periods = f" of {self.first} to {self.last}"
+        if self.first == self.last:
+            periods = "" if self.last == entry.period else f" of {self.last}"
         of = f"{self.labels} labels{periods} ({short_percent(1 - ERROR)} interval)"
         return PeriodAccuracy(value, low, high, of)
 
 
-def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) -> Pool | None:
-    """Estimate the gap from all labels since the period `start`; None without labels."""
+def pooled(
+    entries: Sequence[Measured], tolerance: float, start: int = 0, error: float = ERROR
+) -> Pool | None:
+    """Estimate the gap from the labels since the period `start`; None without labels."""
     labelled = [
         (entry, entry.labels, place)
         for place, entry in enumerate(entries)
@@ -277,9 +282,15 @@ def pooled(entries: Sequence[Measured], start: int = 0, error: float = ERROR) ->
     )
     if all_pools is None:
         return None
-    k = all_pools.starts[all_pools.chosen]
+    gaps, chosen = all_pools.gaps, all_pools.chosen
+    if gaps[chosen].verdict(tolerance) == "not known":
+        # A shorter pool has fewer labels, but may have a larger gap.
+        proved = [max(gap.low, -gap.high) for gap in gaps]
+        worst = max(range(chosen, len(gaps)), key=proved.__getitem__)
+        chosen = worst if proved[worst] > tolerance else chosen
+    k = all_pools.starts[chosen]
     return Pool(
-        all_pools.gaps[all_pools.chosen],
+        gaps[chosen],
         sum(labels.rows for _, labels, _ in labelled[k:]),
         labelled[k][0].period,
         labelled[-1][0].period,

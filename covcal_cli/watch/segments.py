@@ -111,7 +111,7 @@ def segments_of(
             estimate=None if source is None else source.estimate(target.logits(drawn)),
             labels=None if labels is None else labels.of(part),
         )
-        pool = pooled([of_segment], error=ERROR / len(parts))
+        pool = pooled([of_segment], segments.tolerance, error=ERROR / len(parts))
         verdict, gap, why = verdict_on(of_segment, pool, segments.tolerance)
         if pool is None and source is None:
             why = f"this segment has fewer than {_LEAST_SOURCE} source rows: label some rows"
@@ -133,7 +133,7 @@ def segments_of(
             segment=name,
             rows=len(part),
             confidence=of_segment.confidence,
-            accuracy=of_segment.estimate if pool is None else pool.accuracy(of_segment.confidence),
+            accuracy=of_segment.estimate if pool is None else pool.accuracy(of_segment),
             gap=gap,
             verdict=verdict,
             why=why,

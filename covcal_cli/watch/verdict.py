@@ -142,7 +142,7 @@ def verdict_on(
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
-    best = None if pool is None else pool.accuracy(entry.confidence)
+    best = None if pool is None else pool.accuracy(entry)
     estimate = entry.estimate
     if estimate is not None and (pool is None or pool.gap.verdict(tolerance) == "not known"):
         low, high = ((estimate.accuracy + end) / 2 for end in (estimate.low, estimate.high))
@@ -166,9 +166,12 @@ def verdict_on(
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
     if verdict == "not known":
-        numbers += (
-            f". This range is too wide for a tolerance of {in_points(f'{100 * tolerance:g}')}"
-        )
+        limit = in_points(f"{100 * tolerance:g}")
+        if gap.low > 0 or gap.high < 0:
+            direction = "high" if gap.low > 0 else "low"
+            numbers += f". The confidence is too {direction}, but perhaps by less than {limit}"
+        else:
+            numbers += f". This range is too wide for a tolerance of {limit}"
     return verdict, gap, numbers
 
 

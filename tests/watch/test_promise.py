@@ -16,6 +16,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.records import line_text, write_document
 from covcal_cli.report.trend import write_trend
 from covcal_cli.watch.history import read_history
+from covcal_cli.watch.labels import pooled
 from covcal_cli.watch.period import Measured, PeriodLabels, Promise, Watched
 from covcal_cli.watch.promise import promise_after
 from covcal_cli.watch.verdict import gate_results
@@ -37,6 +38,26 @@ def promised(*entries: Measured, start: int = 0) -> Promise:
     promise = promise_after(entries, start)
     assert promise is not None
     return promise
+
+
+@pytest.mark.parametrize("weeks", [1, 3, 8])
+def test_a_good_past_does_not_hide_a_bad_week(weeks: int) -> None:
+    """In either direction, and one bad week is not hidden by the average over valid pools."""
+    for bad in (0.45, 0.95):
+        accuracies = [0.7] * weeks + [bad]
+        entries = [
+            SimpleNamespace(
+                period=str(number), confidence=0.7, labels=PeriodLabels(400, accuracy, 400.0)
+            )
+            for number, accuracy in enumerate(accuracies)
+        ]
+        pool = pooled(cast("list[Measured]", entries), 0.05)
+        assert pool is not None
+        assert pool.gap.verdict(0.05) == "off"
+        assert pool.labels <= 800
+        before = pooled(cast("list[Measured]", entries[:-1]), 0.05)
+        assert before is not None
+        assert (before.labels, before.first) == (400 * weeks, "0")
 
 
 class TestVerdict:

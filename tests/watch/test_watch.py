@@ -517,4 +517,5 @@ class TestMarkedLabels:
         found = watched(labelled, "first.h5", "w0.h5", "favoured.h5")["periods"]
         assert [one["alarm"]["raised"] for one in found] == [False, False, True]
         of = [one["by_labels"] and one["by_labels"]["of"] for one in found]
-        assert of == ["40 labels (95 % interval)"] * 2 + [None]
+        named = [f"40 labels{periods} (95 % interval)" for periods in ("", " of first")]
+        assert of == [*named, None]
