@@ -12,6 +12,7 @@ from covcal_cli.maths.softmax import valid_rows
 
 # Fewest rows for recognising probabilities, with several columns (True) or with one.
 _FEW_BOUNDED = {True: 8, False: 50}
+_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends before a word
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
@@ -157,11 +158,43 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 
 
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
-    """Return the column names as whole numbers if the labels are whole numbers."""
-    if columns is None or labels.dtype.kind not in "iu":
-        return columns
-    are_whole = all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in columns)
-    return [int(name) for name in columns] if are_whole else columns
+    """Return the column names as classes, if the labels or class names `labels` show how.
+
+    Names that are no labels lose what all names share, such as ``logit_``. Names are whole numbers
+    if the labels are whole numbers.
+    """
+    if columns is None:
+        return None
+    present, own = set(np.unique(labels).tolist()), _numbers_like(labels, columns)
+    if present <= set(own) or len(columns) < 2 or not all(isinstance(c, str) for c in columns):
+        return own
+    start, end = _shared(columns), _shared([name[::-1] for name in columns])
+    inner = _numbers_like(labels, [name[start : len(name) - end] for name in columns])
+    return inner if present <= set(inner) else own
+
+
+def _shared(names: list[str]) -> int:
+    """Return the length of the beginning that all names share, up to a sign such as ``_``."""
+    length = next((i for i, signs in enumerate(zip(*names, strict=False)) if len({*signs}) > 1), 0)
+    match = _SHARED.match(names[0][:length])
+    return match.end() if match else 0
+
+
+def _numbers_like(labels: AnyArray, names: list[Any]) -> list[Any]:
+    are_whole = labels.dtype.kind in "iu" and all(
+        isinstance(name, str) and _WHOLE.fullmatch(name) for name in names
+    )
+    return [int(name) for name in names] if are_whole else names
+
+
+def require_class_order(names: AnyArray, values: Any, where: str) -> None:
+    """Refuse a data frame whose columns are the classes in another order."""
+    columns = columns_like(names, columns_of(values))
+    if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
+        raise ArgumentError(
+            f"the columns of {where} are the classes in another order: give them in the order "
+            f"{', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''}"
+        )
 
 
 def is_missing(value: Any) -> bool:

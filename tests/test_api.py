@@ -26,6 +26,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils import estimator_checks
 
 import covcal_cli.api as covcal
@@ -599,6 +601,9 @@ class TestDataFrames:
         assert fitted.temperature_ == plain.temperature_
         assert fitted.classes_.tolist() == fitted.feature_names_in_.tolist() == list(self.NAMES)
         assert fitted.n_features_in_ == 3
+        for name in ("logit_{}", "{} score", "p(class={})"):
+            frame = Frame(source, [name.format(column) for column in self.NAMES])
+            assert covcal.Calibrator("temp").fit(frame, named).classes_.tolist() == [*self.NAMES]
         shares = Frame(softmax(source, axis=1), list(self.NAMES))
         assert covcal.ece(shares, named) == covcal.ece(shares.values, labels)
 
@@ -643,6 +648,12 @@ class TestDataFrames:
         np.testing.assert_array_equal(same, fitted.predict_proba(target))
         fitted.fit(source, labels, target)
         assert not hasattr(fitted, "feature_names_in_")
+        named = np.array(self.NAMES)[labels]
+        with pytest.raises(ValueError, match="target_logits are the classes in another order"):
+            fitted.fit(source, named, other, classes=self.NAMES)
+        fitted.fit(source, named, target, classes=self.NAMES)
+        with pytest.raises(ValueError, match="give them in the order pos, neg, odd"):
+            fitted.predict_proba(other)
 
 
 CHECKS = (
@@ -758,6 +769,17 @@ class TestScikitLearn:
             wrapped.fit(Rows(source, ["a", "b", "c"]), labels)
         assert wrapped.estimator_.columns == ["a", "b", "c"]
 
+    def test_classifiers_of_all_kinds_are_wrapped(self) -> None:
+        """A tree gives only 0 and 1, and an SVC may give one number per pair of classes."""
+        X, y = load_digits(n_class=3, return_X_y=True)
+        tree = covcal.calibrated(DecisionTreeClassifier(random_state=0), method="temp")
+        pairs = SVC(decision_function_shape="ovo").fit(X[:200], y[:200])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert tree.fit(X, y).calibrator_.temperature_ > 1
+            with pytest.raises(ValueError, match=r"name different classes in .*='ovr'"):
+                covcal.calibrated(pairs, method="temp").fit(X[200:], y[200:])
+
     def test_what_is_no_classifier_is_refused(self) -> None:
         for model in (LinearRegression(), "model"):
             with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):
@@ -782,8 +804,18 @@ class TestScikitLearn:
 OPTION_OR_COMMAND = re.compile(r"--|covcal (pick|label|extract|adapt|calibrate|estimate|evaluate)")
 
 
+class Series:
+    """A pandas Series as far as a prior is read."""
+
+    def __init__(self, values: dict[Any, float]) -> None:
+        self.values, self.index = values, list(values)
+
+    def to_dict(self) -> dict[Any, float]:
+        return self.values
+
+
 class TestArguments:
-    @pytest.mark.parametrize("kind", ["dict", "array", "file"])
+    @pytest.mark.parametrize("kind", ["dict", "array", "file", "series"])
     def test_a_prior_is_a_dict_an_array_or_a_file(self, kind: str, tmp_path: Path) -> None:
         """All three give the same offsets."""
         source, labels, target = arrays(k=3)
@@ -794,6 +826,7 @@ class TestArguments:
             "dict": dict(enumerate(shares)),
             "array": np.array(shares),
             "file": str(path),
+            "series": Series(dict([*enumerate(shares)][::-1])),
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

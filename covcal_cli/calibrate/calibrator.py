@@ -29,6 +29,7 @@ from covcal_cli.array_arguments import (
     labels_of,
     logits_of,
     numbers_of,
+    require_class_order,
     require_columns,
 )
 from covcal_cli.arrays import (
@@ -155,13 +156,14 @@ class Calibrator:
             )
         require_columns(columns, target_logits, "source_logits")
         labels, names = _labels(source_labels, source.shape, classes, columns)
+        require_class_order(names, target_logits, "target_logits")
+        for array, name in ((source, "source_logits"), (target, "target_logits")):
+            for doubt in form_of(array).doubts():
+                warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
         except CovcalError as error:
             raise type(error)(_in_python(str(error))) from error
-        for array, name in ((source, "source_logits"), (target, "target_logits")):
-            for doubt in form_of(array).doubts():
-                warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
         self.calibration_: Calibration = calibration
         self.estimate_: Estimate | None = estimate
         self.temperature_: float = calibration.forecaster_temperature
@@ -279,6 +281,7 @@ class Calibrator:
         names: AnyArray | None = getattr(self, "feature_names_in_", None)
         columns = None if names is None else names.tolist()
         require_columns(columns, logits, "the logits that were passed to fit")
+        require_class_order(self.classes_, logits, "logits")
         return rows
 
     def _set_columns(self, columns: list[Any] | None) -> None:
@@ -407,6 +410,10 @@ def _prior(
 ) -> tuple[str, tuple[float, ...] | None]:
     if isinstance(value, str | Path):
         return str(value), None
+    if hasattr(value, "to_dict") and hasattr(value, "index"):  # a pandas Series
+        by_name: dict[Any, float] = value.to_dict()
+        if set(by_name) == set(names.tolist()) or list(by_name) != list(range(len(names))):
+            value = by_name
     if isinstance(value, Mapping):
         missing = [name for name in names.tolist() if name not in value]
         unknown = [name for name in value if name not in names.tolist()]
@@ -429,6 +436,7 @@ def _parameters() -> tuple[str, ...]:
 
 
 _TRAINED = 2 / 3
+_SAME = 0.5  # Ties let an SVC predict other classes in a few rows.
 
 
 class CalibratedClassifier:
@@ -466,8 +474,20 @@ class CalibratedClassifier:
         if not hasattr(self.estimator_, "classes_"):
             raise ArgumentError(f"estimator must be a classifier, not {shown(self.estimator)}")
         self.classes_: AnyArray = np.asarray(self.estimator_.classes_)
+        logits = self._logits(X)
+        if not hasattr(self.estimator_, "predict_proba"):
+            numbers = logits.argmax(axis=1) if logits.ndim == 2 else (logits > 0).astype(int)
+            same = np.asarray(self.estimator_.predict(X)) == self.classes_.take(
+                numbers, mode="clip"
+            )
+            if np.mean(same) < _SAME:
+                raise ArgumentError(
+                    f"decision_function and predict of {shown(self.estimator)} name different "
+                    f"classes in {np.sum(~same)} of {len(same)} rows: give a classifier with one "
+                    "number per class (for SVC, decision_function_shape='ovr')"
+                )
         self.calibrator_.fit(
-            self._logits(X),
+            logits,
             labels,
             None if X_target is None else self._logits(X_target),
             classes=self.classes_,

@@ -218,7 +218,7 @@ class OutputTable:
             return tuple(self._checked_sigmoids(seen))
         self._lowest = seen.lowest
         if seen.form == "reversed":
-            holds = {"ranks": "", "logarithms": " and pass --logits"}
+            holds = {"ranks": "", **dict.fromkeys(("logarithms", "log odds"), " and pass --logits")}
             then = holds.get(seen.reversal or "", " and pass --probabilities")
             raise self._store.error(f"{seen.fact}: {seen.remedy}{then}")
         if self.kind == "logits":

@@ -12,16 +12,16 @@ from typing import Literal
 
 import numpy as np
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, Booleans, Float64s, Floats
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Booleans, Float64s, Floats
 from covcal_cli.maths.softmax import DEPTH, by_columns, extremes
 
 # The user must decide in three cases. "bounded": values in [0, 1] that do not sum to 1, such as
-# sigmoids. "mixed": most rows are probabilities. "reversed": the lowest value is the most probable
-# class, as in -p, 1 - p, -log p, or ranks.
+# sigmoids. "mixed": many rows are probabilities. "reversed": softmax would not return the
+# probabilities p, because the values are -p, 1 - p, -log p, log10 p, log(p / (1 - p)), or ranks.
 Form = Literal[
     "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
-Reversal = Literal["negated", "complements", "logarithms", "ranks"]
+Reversal = Literal["negated", "complements", "logarithms", "log odds", "ranks"]
 DISTRIBUTIONS = ("probabilities", "clipped", "percentages", "shares")
 
 BELOW = 1e-5
@@ -31,12 +31,27 @@ _SUM_TOLERANCE = 1e-2
 _WIDEST_TOLERANCE = 0.5
 _LOG_TOLERANCE = 6e-3
 _LARGEST_LOG = 746.0
+# Names of scaled log p, and exp(factor * value) = p as text. Natural logarithms come first.
+_LOGARITHMS = {
+    1.0: ("log p", "exp(value)"),
+    -1.0: ("-log p", "exp(-value)"),
+    math.log(2): ("log2 p", "2^value"),
+    -math.log(2): ("-log2 p", "2^-value"),
+    math.log(10): ("log10 p", "10^value"),
+    -math.log(10): ("-log10 p", "10^-value"),
+    -math.log(10) / 10: ("-10 log10 p", "10^(-value/10)"),
+}
 _EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5
+_MANY = 0.1  # Among logits, such a share of rows does not sum to 1 by chance.
 _TIED = 0.1
 _FEWEST_TIED = 8
 _FEW_ROWS = 50  # with fewer rows, patterns may be chance
+# Rows of columns that may be ranks: the first rows show the order, which most other rows share.
+_FIRST_ROWS = 64
+_SAME_ORDER = {2: 1.0, 3: 0.99}  # by the number of columns
+_SAME_ORDER_OF_MORE = 0.95
 _FEWEST_ROWS = 4
 _BLOCK_VALUES = 1 << 16
 # the largest value of a softmax of probabilities is near e / (e + K - 1)
@@ -75,9 +90,16 @@ class OutputEvidence:
         # counts of the smallest and of the largest value
         self._at_low = self._at_high = 0
         self._below_half = 0
-        self._finite = self._exact = self._falling = self._rising = self._uneven = 0
+        self._finite = self._exact = self._shares_of_1 = 0
         self._sum = 0.0
-        self._logarithms = self._ranks = 0
+        # Factors of logarithms, and whether log odds are possible, after all rows so far.
+        self._factors, self._are_log_odds = [*_LOGARITHMS], True
+        self._ranks = 0
+        # The common order of the columns, the rows in this order, and the rows of unequal values.
+        self._order: AnyArray | None = None
+        self._first: list[Float64s] = []
+        self._ordered = self._uneven = 0
+        self._first_row: Float64s | None = None  # None if the rows differ.
         # The largest distance between numbers that lost digits, and the size of these numbers.
         self._step = self._step_at = 0.0
         # Other meanings that the first and the last column may have. Each row can rule some out.
@@ -109,7 +131,10 @@ class OutputEvidence:
         self._finite += int(np.isfinite(sums).sum())
         self._sum += float(sums.sum())
         self.sums = min(self.sums[0], float(sums.min())), max(self.sums[1], float(sums.max()))
-        self._exact += int((np.abs(sums - 1) <= _EXACT_SUM).sum())
+        is_exact = np.abs(sums - 1) <= _EXACT_SUM
+        self._exact += int(is_exact.sum())
+        self._shares_of_1 += int((is_exact & is_bounded).sum())
+        self._uneven += int((lows < highs).sum())
         self._add_sums(exact, sums, is_bounded)
         self._add_steps(exact, lows, highs)
         self._add_order(exact)
@@ -154,13 +179,22 @@ class OutputEvidence:
                 self._first_off[decimals] = self.rows + row, float(sums[row])
 
     def _add_order(self, exact: Float64s) -> None:
-        if self.width < 2 or max(self._falling, self._rising) < self.rows:
+        if self.rows == 0:
+            self._first_row = exact[0]
+        if self._first_row is not None and (exact != self._first_row).any():
+            self._first_row = None
+        if self.width < 2:
             return
-        with np.errstate(invalid="ignore"):
-            steps = np.diff(exact, axis=1)
-        self._falling += int((steps <= 0).all(axis=1).sum())
-        self._rising += int((steps >= 0).all(axis=1).sum())
-        self._uneven += int((steps != 0).any(axis=1).sum())
+        if self._order is None and self.rows < _FIRST_ROWS:
+            self._first.append(exact[: _FIRST_ROWS - self.rows])
+            first = np.concatenate(self._first)
+            order = np.argsort(-np.median(first, axis=0), kind="stable")
+            self._ordered = _in_order(first, order)
+            if len(first) == _FIRST_ROWS:
+                self._order, self._first = order, []
+            exact = exact[_FIRST_ROWS - self.rows :]
+        if self._order is not None and self._ordered >= _MOST * self.rows:
+            self._ordered += _in_order(exact, self._order)
 
     def _add_extra_columns(self, exact: Float64s) -> None:
         if self.width < 3 or not any(self._suspects.values()):
@@ -177,12 +211,19 @@ class OutputEvidence:
                     kinds.discard("whole")
 
     def _add_reversed(self, exact: Float64s) -> None:
-        if self.width < 2 or max(self._logarithms, self._ranks) < self.rows or self.low < 0:
+        if self.width < 2:
             return
-        sums = np.exp(-exact).sum(axis=1)
-        are_logarithms = (np.abs(sums - 1) <= _LOG_TOLERANCE) & (exact.max(axis=1) <= _LARGEST_LOG)
-        self._logarithms += int(are_logarithms.sum())
-        if self.are_whole and self.low <= 1:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for factor in [*self._factors]:
+                # a distance of 1000 is a large distance, not the logarithm of 0
+                is_far = factor != 1 and np.abs(exact).max(initial=0) > _LARGEST_LOG
+                if is_far or not _are_logarithms(factor * exact):
+                    self._factors.remove(factor)
+            # Two logits z and -z are no log odds.
+            if self._are_log_odds and self.width > 2:
+                sums = (1 / (1 + np.exp(-exact))).sum(axis=1)
+                self._are_log_odds = bool((np.abs(sums - 1) <= _LOG_TOLERANCE).all())
+        if self.are_whole and 0 <= self.low <= 1 and self._ranks == self.rows:
             ranks = np.arange(self.width) + self.low
             self._ranks += int((np.sort(exact, axis=1) == ranks).all(axis=1).sum())
 
@@ -192,6 +233,8 @@ class OutputEvidence:
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
+            if self._factor == 1:
+                return "logits"
             if self.reversal is not None:
                 return "reversed"
             total = self.total
@@ -199,7 +242,9 @@ class OutputEvidence:
                 return "percentages"
             if self._are_clipped():
                 return "clipped"
-            if self.summing >= _MOST * self.rows:
+            many = max(_FEWEST_TIED, _MANY * self.rows)
+            some = self._shares_of_1 >= many and self.bounded < self.rows and not self.are_whole
+            if self.summing >= _MOST * self.rows or some:
                 return "mixed"
             if total is not None:
                 return "shares"
@@ -210,8 +255,10 @@ class OutputEvidence:
         """How the outputs were reversed, or None."""
         if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
             return None
-        if self.rows == self._logarithms and self.low < self.high:
-            return "logarithms"
+        if self._factor is not None:
+            return None if self._factor == 1 else "logarithms"
+        if self._are_log_odds and self.width > 2 and self.low < self.high:
+            return "log odds"
         if self.rows == self._ranks:
             return "ranks"
         if self._complement_of is not None:
@@ -219,6 +266,12 @@ class OutputEvidence:
         if self._may_be_masked or self.total is not None or not self._are_shares(0.0, -1):
             return None
         return "negated"
+
+    @property
+    def _factor(self) -> float | None:
+        """The factor f if the sum of exp(f z) is 1 in every row, else None."""
+        is_known = self.rows >= _FEWEST_ROWS and self.low < self.high
+        return self._factors[0] if self._factors and is_known else None
 
     @property
     def _complement_of(self) -> float | None:
@@ -248,7 +301,9 @@ class OutputEvidence:
             return f"subtract every value from {_short(self._complement_of or 1.0)}"
         if self.reversal == "ranks":
             return "give the scores from which the ranks were made"
-        return "multiply every value by -1"
+        if self.reversal == "log odds":
+            return "replace every value by -log(1 + exp(-value))"
+        return f"multiply every value by {self._factor or -1:.7g}"
 
     @property
     def tolerance(self) -> float:
@@ -291,12 +346,17 @@ class OutputEvidence:
     def _added(self) -> float:
         """The number a if the outputs are p + a, else 0. A row then sums to 1 + a K."""
         added = (sum(self.sums) / 2 - 1) / max(1, self.width)
-        if not ABOVE < added < math.inf:
+        if not ABOVE < abs(added) < math.inf:
             return 0.0
         short = float(f"{added:.3g}")
-        added = short if abs(added - short) <= ABOVE * max(1.0, added) else added
-        is_near = self.low - added <= _CERTAIN and self.high - added <= 1 + ABOVE
-        return added if is_near and self._are_shares(added) else 0.0
+        is_short = abs(added - short) <= ABOVE * max(1.0, abs(added))
+        for number in (short, added) if is_short else (added,):
+            is_near = self.low - number <= _CERTAIN and self.high - number <= 1 + ABOVE
+            if number < 0:  # small centred logits look like p - 1/K, but without a high p
+                is_near &= self.low < 0 and self.high - number > 0.5 and self.width > 2
+            if is_near and self._are_shares(number):
+                return number
+        return 0.0
 
     @property
     def _may_be_masked(self) -> bool:
@@ -395,9 +455,15 @@ class OutputEvidence:
                 f"probabilities p of {self.width} classes"
             )
         if self.reversal == "logarithms":
+            name, power = _LOGARITHMS[self._factor or -1.0]
             return (
-                "in every row, the sum of exp(-value) is 1, so the values seem to be -log p of "
+                f"in every row, the sum of {power} is 1, so the values seem to be {name} of "
                 "probabilities p"
+            )
+        if self.reversal == "log odds":
+            return (
+                "in every row, the sum of 1 / (1 + exp(-value)) is 1, so the values seem to be "
+                "log(p / (1 - p)) of probabilities p"
             )
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"
@@ -456,8 +522,7 @@ class OutputEvidence:
         )
 
     def _doubt_on_columns(self) -> str | None:
-        are_equal = self._falling == self._rising == self.rows  # the values of each row
-        if self.width < 3 or self.rows < _FEW_ROWS or are_equal:
+        if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
         for place, kinds in self._suspects.items():
             for kind, fact in _EXTRA.items():
@@ -471,19 +536,17 @@ class OutputEvidence:
 
     def _doubt_on_order(self) -> str | None:
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
-        if self.rows < fewest or self._uneven < _MOST * self.rows:
+        share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1
+        are_few = self.rows < fewest or self._uneven < _MOST * self.rows
+        are_few |= self._first_row is not None
+        if are_few or self._ordered < share * self.rows:
             return None
-        if self._falling == self.rows:
-            order = "fall"
-        elif self._rising == self.rows:
-            order = "rise"
-        else:
-            return None
+        some = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
-            f"the outputs {order} from the first column to the last in all {self.rows} rows, so "
-            "the columns may be ranks (best answer, second best, ...) instead of classes. If they "
-            "are ranks, results mean nothing: give one column per class, in the same order in "
-            "every row"
+            f"in {some} {self.rows} rows, the outputs of all columns are in the same order, so the "
+            "columns may be ranks (best answer, second best, ...) instead of classes. If they are "
+            "ranks, results mean nothing: give one column per class, whichever class is the best "
+            "answer"
         )
 
     def _doubt_on_values(self) -> str | None:
@@ -492,18 +555,33 @@ class OutputEvidence:
                 f"the only output is at least 0.5 in all {self.rows} rows. If it is the "
                 "confidence of the predicted class, give the probability of one class instead"
             )
+        are_logits = self.form == "logits" and self.rows >= _FEW_ROWS
+        largest = max(-self.low, self.high)
+        limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0
+        if are_logits and self.low < 0 and 0.9 * limit < largest <= limit:
+            return (
+                f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which is "
+                "unusual for logits. If they are shifted probabilities, give the probabilities. If "
+                "the model ends with tanh, give its input. If the outputs are cosines, multiply "
+                "them by the scale that training used"
+            )
         middle = sum(self.sums) / 2
         # Centred logits sum to about 0. A large added constant makes sums only relatively alike.
         spread = _EXACT_SUM * self.width * (self.high - self.low)
         is_constant = self.sums[1] - self.sums[0] <= spread and middle > max(0.01, spread)
         is_constant &= not self._may_be_masked
-        if self.form == "logits" and self.width > 2 and self.rows >= _FEW_ROWS and is_constant:
+        if are_logits and self.width > 2 and is_constant:
             return (
                 f"every row sums to about {_short(middle)}, which is unusual for logits. If the "
                 "outputs are scaled or shifted probabilities, give the probabilities"
             )
         is_positive = 0 <= self.low <= 0.5 * self.high
-        if self.form == "logits" and self.width > 1 and self.rows >= _FEW_ROWS and is_positive:
+        if are_logits and is_positive:
+            if self.width == 1:
+                return (
+                    f"the only output is at least 0 in all {self.rows} rows, so the same class is "
+                    "always predicted. If the outputs are percentages or scores, give probabilities"
+                )
             whole = " and all are whole numbers" if self.are_whole else ""
             return (
                 f"all outputs of {self.rows} rows are at least 0{whole}, which is unusual for "
@@ -554,6 +632,17 @@ class OutputEvidence:
             return _SUM_TOLERANCE
         rounding = min(_WIDEST_TOLERANCE, self.width * 0.5 * 10.0**-decimals)
         return max(_SUM_TOLERANCE, rounding)
+
+
+def _in_order(rows: Float64s, order: AnyArray) -> int:
+    """Return the number of rows whose values fall in this order of columns."""
+    with np.errstate(invalid="ignore"):
+        return int((np.diff(rows[:, order], axis=1) <= 0).all(axis=1).sum())
+
+
+def _are_logarithms(values: Float64s) -> bool:
+    """Return whether all rows are log p of probabilities p, (m, K)."""
+    return bool((np.abs(np.exp(values).sum(axis=1) - 1) <= _LOG_TOLERANCE).all())
 
 
 def _short(number: float) -> str:

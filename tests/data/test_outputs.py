@@ -283,6 +283,7 @@ SHARES = {
     "8 bits": (255 * softmax(LOGITS)).round().astype(np.uint8),
     "signed 8 bits": ((255 * softmax(LOGITS)).round() - 128).astype(np.int8),
     "less 1": softmax(LOGITS) - 1,
+    "less 1/3": softmax(LOGITS) - 1 / 3,
 }
 
 
@@ -295,7 +296,7 @@ def test_shares_of_another_number_than_1_are_probabilities(
     values = SHARES[name]
     table = opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
     assert "each row is divided by its sum" in table.notes[0]
-    parts = values + {"signed 8 bits": 128.0, "less 1": 1.0}.get(name, 0.0)
+    parts = values + {"signed 8 bits": 128.0, "less 1": 1.0, "less 1/3": 1 / 3}.get(name, 0.0)
     np.testing.assert_allclose(
         softmax(read(table)), parts / parts.sum(axis=1, keepdims=True), atol=1e-6
     )
@@ -318,9 +319,17 @@ def test_negated_probabilities_are_refused_with_the_remedy(
     [
         (1 - softmax(LOGITS), "1 - p for .*: subtract every value from 1 and pass --prob"),
         (-np.log(softmax(LOGITS)), "-log p of .*: multiply every value by -1 and pass --logits"),
+        (
+            np.log10(softmax(LOGITS)),
+            "log10 p of .*: multiply every value by 2.302585 and pass",
+        ),
+        (
+            np.log(softmax(LOGITS) / (1 - softmax(LOGITS))),
+            r"log\(p / \(1 - p\)\) of .* value by -log\(1 \+ exp\(-value\)\) and pass --logits",
+        ),
         (LOGITS.argsort().argsort() + 1, "ranks 1 to .*: give the scores from which"),
     ],
-    ids=["1 - p", "-log p", "ranks"],
+    ids=["1 - p", "-log p", "log10 p", "log odds", "ranks"],
 )
 def test_outputs_whose_lowest_value_is_best_are_refused(
     values: NDArray[Any], remedy: str, holds: OutputKind, tmp_path: Path

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
+from scipy.special import expit, logit, softmax
 
 from covcal_cli.maths.output_form import Form, OutputEvidence, log_probabilities
 
@@ -29,6 +29,10 @@ def failed(k: int) -> Array:
     p: Array = softmax(logits(k), axis=1)
     p[N // 2] = 0
     return p
+
+
+def some_rows(k: int) -> Array:
+    return np.where((np.arange(N) % 5 == 0)[:, None], softmax(logits(k), axis=1), logits(k))
 
 
 def cosines(k: int) -> Array:
@@ -90,6 +94,12 @@ MADE: dict[str, tuple[Array, Form]] = {
     "ranks from 1": (logits(5).argsort().argsort() + 1, "reversed"),
     "ranks from 0": (logits(3).argsort().argsort(), "reversed"),
     "unsure votes": (np.random.default_rng(0).multinomial(30, [0.4, 0.3, 0.3], N), "shares"),
+    "probabilities less 1/K": (softmax(logits(3), axis=1) - 1 / 3, "shares"),
+    "log10 p": (np.log10(softmax(logits(4), axis=1)), "reversed"),
+    "log2 p of two classes": (np.log2(softmax(logits(2), axis=1)), "reversed"),
+    "-10 log10 p": (-10 * np.log10(softmax(logits(4), axis=1)), "reversed"),
+    "log odds": (logit(softmax(logits(3), axis=1)), "reversed"),
+    "log p of answers alone": (np.log(np.maximum(np.eye(3)[np.arange(N) % 3], 1e-38)), "logits"),
     "centred logits": (centred(5), "logits"),
     "centred logits of two classes": (centred(2), "logits"),
     "whole logits": (logits(4).round(), "logits"),
@@ -107,6 +117,7 @@ MADE: dict[str, tuple[Array, Form]] = {
     "clipped": (softmax(2 * logits(10), axis=1).clip(0.01, 0.99), "clipped"),
     "clipped above": (softmax(4 * logits(3), axis=1).clip(0, 0.9), "clipped"),
     "one failed row": (failed(4), "mixed"),
+    "a fifth of the rows": (some_rows(4), "mixed"),
     "sigmoids": (expit(logits(4)), "bounded"),
     "sigmoids with two decimals": (expit(logits(4)).round(2), "bounded"),
     "cosines": (cosines(5), "bounded"),
@@ -179,6 +190,11 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
             "rounded -log p",
             "the sum of exp(-value) is 1, so the values seem to be -log p of probabilities p",
         ),
+        (
+            "log10 p",
+            "sum of 10^value is 1, so the values seem to be log10 p of probabilities p",
+        ),
+        ("log odds", "is 1, so the values seem to be log(p / (1 - p)) of probabilities p"),
         ("ranks from 0", "every row holds the ranks 0 to 2, which do not tell the confidence"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
         ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
@@ -215,17 +231,20 @@ class TestDoubts:
     """What users should look into is a sentence each."""
 
     @pytest.mark.parametrize("width", [2, 3, 10])
-    @pytest.mark.parametrize("rising", [False, True])
+    @pytest.mark.parametrize("order", ["falling", "rising", "mixed"])
     @pytest.mark.parametrize("kind", ["probabilities", "logits"])
-    def test_sorted_rows_may_be_ranks(self, kind: str, width: int, rising: bool) -> None:
-        values = np.sort(logits(width), axis=1)[:, :: 1 if rising else -1]
+    def test_columns_of_the_same_order_may_be_ranks(
+        self, kind: str, width: int, order: str
+    ) -> None:
+        values = np.sort(logits(width), axis=1)[:, :: 1 if order == "rising" else -1]
+        if order == "mixed":
+            values = np.roll(values, 1, axis=1)
         values = softmax(values, axis=1) if kind == "probabilities" else values
         (doubt,) = seen(values, 7).doubts()
-        assert doubt.startswith(
-            f"the outputs {'rise' if rising else 'fall'} from the first column to"
-        )
-        values[-1] = values[-1, ::-1]
-        assert not seen(values, 7).doubts()
+        assert doubt.startswith("in all 400 rows, the outputs of all columns are in the same order")
+        values[:4] = values[:4, ::-1]
+        doubts = " ".join(seen(values, 7).doubts())
+        assert doubts.startswith("in 396 of 400 rows, the outputs of all col") == (width > 2)
 
     def test_rows_of_equal_values_are_in_no_order(self) -> None:
         assert not seen(np.zeros((N, 4)), 64).doubts()
@@ -282,6 +301,14 @@ class TestDoubts:
         (doubt,) = seen(np.maximum(p, 1 - p), 64).doubts()
         assert doubt.startswith("the only output is at least 0.5 in all 400 rows")
         assert not seen(p, 64).doubts()
+        (doubt,) = seen(100 * p, 64).doubts()
+        assert doubt.startswith("the only output is at least 0 in all 400 rows, so the same class")
+
+    def test_outputs_between_minus_1_and_1_are_doubted(self) -> None:
+        for limit, values in ((1, np.tanh(logits(4))), (0.5, softmax(logits(2), axis=1) - 0.5)):
+            (doubt,) = seen(values, 64).doubts()
+            assert doubt.startswith(f"all outputs of 400 rows lie between -{limit} and {limit}, ")
+        assert not seen(0.1 * logits(4), 64).doubts()
 
     @pytest.mark.parametrize("name", ["8 bits of logits", "linear units"])
     def test_logits_without_negative_values_are_doubted(self, name: str) -> None:
@@ -290,7 +317,7 @@ class TestDoubts:
 
     def test_votes_that_differ_in_number_are_doubted(self) -> None:
         trees = np.random.default_rng(0).integers(150, 220, N)
-        values = np.random.default_rng(1).multinomial(trees, [0.5, 0.3, 0.2])
+        values = np.random.default_rng(1).multinomial(trees, softmax(logits(3), axis=1))
         (doubt,) = seen(values, 64).doubts()
         assert "are at least 0 and all are whole numbers" in doubt
 
