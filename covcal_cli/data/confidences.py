@@ -43,7 +43,9 @@ _NONE = -1.0  # Means "no confidence" in many tools.
 _MOST_DECIMALS = 7
 # Increase of a confidence of 1/K, so that the predicted class is the most probable.
 _ABOVE_CHANCE = 1e-4
-_YES, _NO = ("1", "1.0", "true", "yes", "right"), ("0", "0.0", "false", "no", "wrong")
+# Answers to the question whether a prediction is right.
+ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
+ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
 _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
 
@@ -129,14 +131,13 @@ class _Columns:
         if self.correct is None:
             return [None] * len(self.rows)
         texts = [text.strip().lower() for text in self.store.texts(self.correct)]
-        truths = dict.fromkeys(_YES, True) | dict.fromkeys(_NO, False)
         for row in self.rows.tolist():
-            if texts[row] not in truths and texts[row] not in _MISSING:
+            if texts[row] not in ANSWERS and texts[row] not in _MISSING:
                 raise self.store.error(
                     f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write 1 "
                     "where the prediction is right and 0 where it is wrong"
                 )
-        return [truths.get(texts[row]) for row in self.rows.tolist()]
+        return [ANSWERS.get(texts[row]) for row in self.rows.tolist()]
 
 
 class ConfidenceStore(Store):

@@ -22,6 +22,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
+from covcal_cli.data.confidences import ANSWERS
 from covcal_cli.errors import CovcalError, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile, labels_in
@@ -37,9 +38,11 @@ from covcal_cli.labels.filled_sheet import (
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import predicted_names, region_of
 from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
+from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
+_JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # maximum number of rows in a message
 
 Votes = Mapping[int, Mapping[int, int]]  # class of each label, by row and sheet
@@ -145,7 +148,7 @@ def label(
                 columns = "columns label_NAME" if names else "column label"
                 raise CovcalError(f"{sheet.path} has no labels yet: fill in the {columns}")
             rows.append(rows_of_sheet)
-        sheets_of = [_sheets_by_label(sheet, names) for sheet in read]
+        sheets_of = [_sheets_by_label(sheet, names, file) for sheet in read]
         for sheet, by_label, rows_of_sheet in zip(read, sheets_of, rows, strict=True):
             _require_beside_rows(files, sheet, by_label, rows_of_sheet)
 
@@ -163,8 +166,10 @@ def label(
         return labelling
 
 
-def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
+def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> dict[str, Sheet]:
     """Return the sheet of each label by name. A single label has the name ""."""
+    if not names:
+        return {"": _with_class_names(sheet, file)}
     for name in sorted({*sheet.several} ^ {*names}):
         if name in names:
             fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
@@ -174,14 +179,37 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str]) -> dict[str, Sheet]:
                 "the column"
             )
         raise CovcalError(f"{sheet.path} {fault}")
-    by_label = {name: sheet.of_label(name) for name in names} if names else {"": sheet}
+    by_label = {name: sheet.of_label(name) for name in names}
     values = {cell for of_label in by_label.values() for cell in of_label.labels}
-    if names and values == {"", CLASSES[1]}:
+    if values == {"", CLASSES[1]}:
         raise CovcalError(
             f"{sheet.path} has the answer 1 in some cells, but 0 in none. An empty cell means "
             "that the answer is not known: write 0 where a row does not have the label"
         )
     return by_label
+
+
+def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
+    """Return a sheet with class names for answers such as "correct" or 0.
+
+    Such an answer says whether the prediction is right. It names a class if the file has no
+    classes, or if the file has two classes and the sheet shows the prediction.
+    """
+    words = [plain_number(cell).casefold() for cell in sheet.labels]
+    if file.is_forecast_of_right:
+        known = {word: RIGHT if is_right else WRONG for word, is_right in ANSWERS.items()}
+        return replace(sheet, labels=list(map(known.get, words, sheet.labels)))
+    classes = file.classes
+    shows_predictions = sheet.predicted and all(sheet.predicted)
+    if len(classes) != 2 or not shows_predictions or not {*words} <= {"", *_JUDGEMENTS}:
+        return sheet
+    if not any(words) or {name.casefold() for name in classes} & {*words}:
+        return sheet
+    names = [
+        classes[classes.index(predicted) ^ (not ANSWERS[word])] if word else ""
+        for predicted, word in zip(sheet.predicted, words, strict=True)
+    ]
+    return replace(sheet, labels=names)
 
 
 def _require_beside_rows(
@@ -273,7 +301,11 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
 
 def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
     """Return the class of every line of a sheet; `UNKNOWN_LABEL` if the label is empty."""
-    classes = named_classes(file.classes)
+    names = file.classes[:2] if file.is_forecast_of_right else file.classes
+    classes = named_classes(names)
+    if not all(name.endswith(str(number)) for number, name in enumerate(names)):
+        # 1 could mean the first class, the second class, or a right prediction.
+        classes = replace(classes, by_number=False)
     return [
         _class_of(classes, text, sheet.ids[line], sheet.path) if text else UNKNOWN_LABEL
         for line, text in enumerate(sheet.labels)

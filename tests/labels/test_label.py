@@ -451,3 +451,49 @@ def test_without_arguments_it_reads_what_pick_wrote(folder: Path) -> None:
     assert len(labelled(folder / "adapted.h5")) == N
     done = covcal("label", "second.csv", cwd=folder).require_success()
     assert "Labels     10 new: 30 of the 30 picked rows in 2 batches" in done.out
+
+
+def answered(folder: Path, header: str, words: tuple[str, str], *more: object) -> list[int] | str:
+    """Answer a sheet by whether predictions are right; return the stored classes or the error."""
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(0.5, 1, 60)
+    for name in ("old", "new"):
+        names = ("1", "0") if "correct" in header else ("fraud", "legit")
+        rows = [f"{score:.3f},{names[int(rng.random() > score)]}" for score in scores]
+        (folder / f"{name}.csv").write_text("\n".join([header, *rows]))
+    for arguments in (("extract", "old.csv", "new.csv"), ("pick", "-n", 10, "--split", "all")):
+        covcal(*arguments, *(more if arguments[0] == "pick" else ()), cwd=folder).require_success()
+    lines = lines_of(folder / "to-label.csv")
+    write_lines(
+        folder / "to-label.csv",
+        [line | {"label": words[int(line["id"]) % 2]} for line in lines],
+    )
+    done = covcal("label", "features.h5", "to-label.csv", cwd=folder)
+    if done.code:
+        return done.error_line()
+    draw = labelled(folder / "features.h5")
+    return (draw.labels ^ (draw.rows % 2)).tolist()
+
+
+@pytest.mark.parametrize(
+    "words", [("right", "wrong"), ("Correct", "incorrect"), ("yes", "no"), ("1.0", "0"), ("t", "f")]
+)
+def test_a_judgement_of_a_prediction_is_never_inverted(
+    tmp_path: Path, words: tuple[str, str]
+) -> None:
+    """Class numbers would make 1 the class "wrong", or the class that was not meant."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "hidden").mkdir()
+    events = answered(tmp_path / "events", "confidence,correct", words)
+    if words[0] == "t":
+        assert "use one of right, wrong. If" in str(events)
+    else:
+        assert events == [0] * 10
+    shown = answered(tmp_path / "shown", "prob_fraud,label", words, "--predictions")
+    if words[0] in ("right", "Correct"):  # every row is predicted as fraud
+        assert shown == [0] * 10
+    else:
+        assert "use one of fraud, legit" in str(shown)
+    hidden = answered(tmp_path / "hidden", "prob_fraud,label", words)
+    assert "use one of fraud, legit" in str(hidden)
