@@ -62,7 +62,12 @@ class LabelledFit:
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
         self.by_labels = accuracy_by_labels(file, draw, level=LEVEL, seed=seed)
-        self._scaling, self._accuracy = posterior(self._frame, self.logits, draw, self.prior)
+        alone = (self.by_labels.low, self.by_labels.high)
+        both = (*alone, alone[0] if self.prior is None else self.prior.accuracy)
+        self._limits = min(both), max(both)
+        self._scaling, self._accuracy = posterior(
+            self._frame, self.logits, draw, self.prior, self._limits
+        )
         unlabelled = draw.population - len(draw)
         self._guards = (
             *agreement_with_labels(self.prior, self.by_labels, unlabelled),
@@ -178,7 +183,8 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        return posterior(self._frame, self.logits[~out], self.draw.without(out), self.prior)
+        draw = self.draw.without(out)
+        return posterior(self._frame, self.logits[~out], draw, self.prior, self._limits)
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:

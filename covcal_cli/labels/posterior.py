@@ -12,7 +12,9 @@ T and the offset a of the log odds are fitted by Bayes' rule:
 - **Likelihood.** A labelled row has the likelihood c if the classifier is right, else 1 - c. The
   exponent of this likelihood is the row's weight. Weights have mean 1.
 - **Result.** The offset a is its posterior mean. T gives a mean confidence equal to the posterior
-  mean of the accuracy.
+  mean of the accuracy. This mean is kept between the lowest and the highest of the estimate without
+  labels and the interval of the labels alone. It can be outside if extreme logits are wrong, as
+  boosted trees give them on rare classes: no T and a then fit all rows.
 
 `label_ece` estimates the ECE from the same labels. Bins of a few rows are useless: with 50 labels,
 the binned ECE of a perfect confidence is about 15 %. So a curve is fitted instead: rows with
@@ -50,7 +52,11 @@ _MIN_EXCESS = 0.01
 
 
 def posterior(
-    frame: Floats, logits: Floats, draw: Draw, prior: Estimate | None
+    frame: Floats,
+    logits: Floats,
+    draw: Draw,
+    prior: Estimate | None,
+    limits: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[Scaling, float]:
     """Return the scaling fitted to labels and a prior, and the posterior mean of the accuracy.
 
@@ -59,6 +65,7 @@ def posterior(
     - `draw`: the labelled rows.
     - `prior`: the estimate without labels. Without an estimate, the prior of the accuracy is
       uniform.
+    - `limits`: the smallest and largest result of the accuracy.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -97,7 +104,8 @@ def posterior(
         ]
     chances = np.exp(densities - densities.max())
     chances /= chances.sum()
-    accuracy, offset = float((chances * means).sum()), float(chances.sum(axis=0) @ offsets)
+    offset = float(chances.sum(axis=0) @ offsets)
+    accuracy = float(np.clip((chances * means).sum(), *limits))
     of_offset = np.array([sigmoid(_profile(frame, log_t) + offset).mean() for log_t in log_ts])
     log_t = float(np.interp(accuracy, of_offset[::-1], log_ts[::-1]))
     return Scaling("original", math.exp(log_t), of_label=offset), accuracy

@@ -81,6 +81,22 @@ def test_more_labels_come_nearer(path: Path, target: Arrays) -> None:
     assert found[1]["accuracy"] == pytest.approx(right.mean(), abs=0.03)
 
 
+def test_extreme_logits_do_not_move_the_accuracy(tmp_path: Path) -> None:
+    """Boosted trees give log odds of 90 on a rare class; no temperature fits these rows as well."""
+    rng = np.random.default_rng(0)
+    domains = {name: made_domain(name, classes=2) for name in ("source", "target")}
+    for domain in domains.values():
+        odds = rng.normal(6.5, 1.5, len(domain["labels"]))
+        chance = expit(odds / 1.5)
+        if domain is domains["target"]:
+            odds[::25], chance[::25] = 90.0, 0.7
+        domain["logits"][:] = np.stack([odds, 0 * odds], axis=1)
+        domain["labels"][:] = rng.random(len(odds)) > chance
+    path = write_features(tmp_path / "t.h5", **domains)
+    said = fitted(path, 500).estimates["labelled"]
+    assert said["accuracy"] == pytest.approx(said["accuracy_by_labels"], abs=0.03)
+
+
 def test_a_target_alone_is_enough(tmp_path: Path, target: Arrays) -> None:
     """Without source rows nothing is known beforehand: the labels speak alone."""
     path = write_features(tmp_path / "t.h5", target=target)
