@@ -5,6 +5,7 @@ the classes `CLASSES`. A command loops over the labels. In the block ``with one_
 functions see only one label of the file. Outside such a block, the functions refuse the file.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,7 @@ SCHEMA = "covcal.multilabel/1"
 CLASSES = ("absent", "present")
 T = TypeVar("T")
 _SHOWN = 4  # Largest number of labels in a sentence.
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 _LABEL: ContextVar[str | None] = ContextVar("label", default=None)
 
 
@@ -77,15 +79,21 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return each text once, with the names of its labels."""
-    labels_of: dict[str, list[str]] = {}
+    """Return each text once, with the names of its labels.
+
+    Texts that differ only in numbers count as one. The numbers are those of the first label.
+    """
+    labels_of: dict[str, dict[str, list[str]]] = {}
     for label, of_label in texts.items():
         for text in dict.fromkeys(of_label):
-            labels_of.setdefault(text, []).append(label)
-    return [
-        text if len(labels) == len(texts) else f"{named(labels)}: {text}"
-        for text, labels in labels_of.items()
-    ]
+            alike = labels_of.setdefault(_NUMBER.sub("0", text), {})
+            alike.setdefault(text, []).append(label)
+    lines = []
+    for (text, labels), *others in map(dict.items, labels_of.values()):
+        line = text if len(labels) == len(texts) else f"{named(labels)}: {text}"
+        similar = [label for _, other_labels in others for label in other_labels]
+        lines.append(f"{line} (similar for {named(similar)})" if similar else line)
+    return lines
 
 
 def named(labels: Sequence[str]) -> str:

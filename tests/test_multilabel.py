@@ -30,7 +30,7 @@ from covcal_cli.labels.filled_sheet import read_sheet
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import forecasters_of, score_blocks
 from covcal_cli.labels.sheet import sheet_text
-from covcal_cli.multilabel import current_label, for_each_label, one_label
+from covcal_cli.multilabel import current_label, for_each_label, gathered, one_label
 from covcal_cli.records import of_labels, write_document
 from covcal_cli.report.page import reliability_diagram
 from covcal_cli.report.verdict import verdict
@@ -846,3 +846,14 @@ def test_a_target_without_rows_does_not_look_like_probabilities(
     settings = ExtractSettings(multilabel=True)
     report = api.extract(None, None, tmp_path / "night.csv", tmp_path / "f.h5", settings)
     assert report.warnings == ()
+
+
+def test_texts_that_differ_only_in_numbers_are_one_line() -> None:
+    """Twenty labels repeated a note of three lines twenty times."""
+    texts = {f"l{k}": [f"the accuracy is {k}.5%", "no features"] for k in range(8)}
+    texts["l2"].append("label more rows")
+    assert gathered(texts) == [
+        "l0: the accuracy is 0.5% (similar for l1, l2, l3, l4 and 3 more labels)",
+        "no features",
+        "l2: label more rows",
+    ]

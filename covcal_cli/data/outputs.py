@@ -240,6 +240,13 @@ class OutputTable:
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
+        empty = np.flatnonzero(is_missing.all(axis=0))
+        names = self._columns.outputs
+        if len(empty) == 1 and len(names) == 2 == values.shape[1] and rows[0] == self._rows[0]:
+            raise self._store.error(
+                f"the column {names[empty[0]]} is empty in the first {len(rows):,} rows: fill it "
+                "in, or delete it in every table, because one column is enough for two classes"
+            )
         of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
         if values.shape[1] > 1 and of_rows.any() and self._sets is None:
             some = values[of_rows].astype(np.float64)

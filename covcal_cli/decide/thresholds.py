@@ -34,13 +34,14 @@ from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integer
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
-from covcal_cli.maths.odds import confidences
+from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
 # Margins, as shares of the distance from the estimate to the end of its range: for the accuracy in
 # sets, and for the error of accepted rows. Both were chosen on the benchmark's development shifts.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
+_LEVEL = 0.95  # of the sampling error of a group
 _POINTS = 100
 _SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
@@ -100,6 +101,7 @@ class Sample:
     ) -> tuple[GroupPoint, ...]:
         """Return the accepted share and the expected error of every group.
 
+        The ends of an error are those of the accuracy's range, with 95 % sampling error.
         `numbers`, (n,), is the group of each row, and `accepted`, (n,), says which rows are
         accepted.
         """
@@ -109,7 +111,14 @@ class Sample:
             taken, n, point = rows & accepted, int(rows.sum()), None
             if taken.any():
                 errors = [float(1 - values[taken].mean()) for values in self.confidence]
-                point = _point(float(taken.sum() / n), *errors)
+                error, highest, lowest = np.clip(errors, 0, 1).tolist()
+                count = int(taken.sum())
+                # With confidences near 1, only sampling shows that the error may be above 0.
+                highest, lowest = (
+                    wilson(highest, count, _LEVEL)[1],
+                    wilson(lowest, count, _LEVEL)[0],
+                )
+                point = _point(count / n, error, highest, lowest)
             groups.append(GroupPoint(name, n, point))
         return tuple(groups)
 

@@ -18,6 +18,8 @@ from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
 MOST_CLASSES = 20
+# A range that leaves out less than this at both ends says nothing about the metric.
+_ALL = 0.005
 ALL_CLASSES = "all classes"
 LEAST, MOST = "--fail-below", "--fail-above"
 # A metric and its limit: an upper limit for a cost, else a lower limit.
@@ -153,4 +155,6 @@ def metric_cell(estimate: MetricEstimate) -> str:
         ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""
         return f"{estimate.value:.3g}{ends}"
     ends = f" ({interval(estimate.low, estimate.high, estimate.value)})" if has_range else ""
+    if estimate.low < _ALL and estimate.high > 1 - _ALL:
+        return f"not known{ends}"
     return f"{in_percent(estimate.value)} %{ends}"

@@ -92,7 +92,8 @@ def test_extreme_logits_do_not_move_the_accuracy(tmp_path: Path) -> None:
             odds[::25], chance[::25] = 90.0, 0.7
         domain["logits"][:] = np.stack([odds, 0 * odds], axis=1)
         domain["labels"][:] = rng.random(len(odds)) > chance
-    path = write_features(tmp_path / "t.h5", **domains)
+    source, target = domains.values()
+    path = write_features(tmp_path / "t.h5", source=source, target=target)
     said = fitted(path, 500).estimates["labelled"]
     assert said["accuracy"] == pytest.approx(said["accuracy_by_labels"], abs=0.03)
 

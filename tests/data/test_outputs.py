@@ -576,6 +576,9 @@ def test_a_row_with_a_missing_value_that_does_not_sum_to_1_says_so(tmp_path: Pat
     path = write("csv", tmp_path, values, "probabilities")
     with pytest.raises(CovcalError, match=r"line 5 sum to [0-9.]+ after its missing values are"):
         opened(path, "probabilities")
+    path.write_text("prob_a,prob_b,label\n" + "0.9,,a\n0.2,,b\n" * 5)
+    with pytest.raises(CovcalError, match="the column prob_b is empty in the first 10 rows"):
+        opened(path, "probabilities")
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -15,6 +15,7 @@ from onnxruntime import InferenceSession
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.decide.decide import DecideSettings, decide
+from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import FeatureFile
@@ -493,6 +494,11 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
         count * group["accepted"]["error"] for count, group in zip(accepted, groups, strict=True)
     )
     assert wrong / sum(accepted) == pytest.approx(decision["expected"]["error"], abs=0.01)
+    sure = Sample(np.tile([0.0, 90.0], (100, 1)), 1.0, None)
+    (group,) = sure.groups(["all"], np.zeros(100, dtype=int), np.ones(100, dtype=bool))
+    # 100 rows without an error do not prove that the error is 0.
+    assert group.accepted is not None
+    assert group.accepted.error == 0 < group.accepted.high < 0.04
     screen = covcal(*command, cwd=folder).require_success().out
     assert "expected to be wrong" in screen
     assert "all accepted rows together" in screen

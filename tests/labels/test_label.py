@@ -453,7 +453,7 @@ def test_without_arguments_it_reads_what_pick_wrote(folder: Path) -> None:
     assert "Labels     10 new: 30 of the 30 picked rows in 2 batches" in done.out
 
 
-def answered(folder: Path, header: str, words: tuple[str, str], *more: object) -> list[int] | str:
+def answered(folder: Path, header: str, words: tuple[str, str], *more: str) -> list[int] | str:
     """Answer a sheet by whether predictions are right; return the stored classes or the error."""
     rng = np.random.default_rng(0)
     scores = rng.uniform(0.5, 1, 60)
@@ -472,7 +472,7 @@ def answered(folder: Path, header: str, words: tuple[str, str], *more: object) -
     if done.code:
         return done.error_line()
     draw = labelled(folder / "features.h5")
-    return (draw.labels ^ (draw.rows % 2)).tolist()
+    return [int(label) ^ int(row) % 2 for label, row in zip(draw.labels, draw.rows, strict=True)]
 
 
 @pytest.mark.parametrize(

@@ -264,3 +264,8 @@ def test_the_trend_has_a_table_of_metrics(folder: Path) -> None:
     page = (folder / "trend.html").read_text(encoding="utf-8")
     assert "<h2>Metrics</h2>" in page
     assert "rules of thumb" in page
+
+
+@pytest.mark.parametrize(("low", "high", "text"), [(0, 1, "not known (0 "), (0, 0.9, "40 % (0 ")])
+def test_a_range_of_everything_has_no_number(low: float, high: float, text: str) -> None:
+    assert metric_cell(MetricEstimate("recall", "a", 0.4, low, high, 20, "")).startswith(text)
