@@ -33,6 +33,7 @@ PREDICTIONS = (
     *("answer", "category_id"),
 )
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
+_BOX = "bbox"
 OTHER = "another answer"
 _MOST_CLASSES = 200
 # Largest share of confidences below 1/K.
@@ -157,6 +158,10 @@ class ConfidenceStore(Store):
             self._own["label"] = np.array(labels, dtype=str)
         if self.is_event and columns.predictions is not None:
             self._own["group_prediction"] = np.array([t[:80] for t in columns.predictions])
+        if len(self._store.entries.get(_BOX, Entry((), np.dtype(float))).shape) == 2:
+            # The person who labels a detection must find its box in the image.
+            boxes = self._store.whole(_BOX)[columns.rows].tolist()
+            self._own[_BOX] = np.array([", ".join(f"{side:g}" for side in box) for box in boxes])
         self.entries = {
             name: replace(entry, shape=(n, *entry.shape[1:]))
             for name, entry in self._store.entries.items()
@@ -282,7 +287,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     if "source" in tables and source.label is None and source.correct is None:
         matched = (
             " (for boxes: match the boxes with the annotations)"
-            if "bbox" in source.store.entries
+            if _BOX in source.store.entries
             else ""
         )
         read = (

@@ -145,7 +145,7 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
     for domain in ("old", "new"):
         scores = rng.random(300)
         boxes = [
-            {"category_id": 1 + row % 3, "bbox": [0, 0, 2, 2], "score": float(score)}
+            {"category_id": 1 + row % 3, "bbox": [0.5, 0, 2, 2], "score": float(score)}
             | {"correct": int(rng.random() < score)}
             for row, score in enumerate(scores)
         ]
@@ -153,10 +153,12 @@ def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> No
     report = extract(None, tmp_path / "old.json", tmp_path / "new.json", tmp_path / "f.h5")
     assert report.facts["classes"] == "right and wrong (each row has one confidence)"
     assert not any("no better than" in warning or "bbox" in warning for warning in report.warnings)
-    # A person who judges a prediction must see it.
+    # A person who judges a prediction must see it, and its box.
     sheet = pick(tmp_path / "f.h5", tmp_path / "sheet.csv", PickSettings(rows=20))
     assert sheet.classes == ("right", "wrong")
-    assert (tmp_path / "sheet.csv").read_text().startswith("id,prediction,label,")
+    text = (tmp_path / "sheet.csv").read_text()
+    assert text.startswith("id,bbox,prediction,label,")
+    assert text.count('"0.5, 0, 2, 2"') == 20
     del boxes[0]["correct"]
     (tmp_path / "old.json").write_text(json.dumps(boxes[:1]))
     with pytest.raises(CovcalError, match="for boxes: match the boxes with the annotations"):
