@@ -245,15 +245,8 @@ def evaluate(
             f"all gates together have the confidence level of {100 * evaluation.level:.3g} %, so "
             f"each gate uses an interval of {100 * assessment.level:.3g} %"
         )
-    networks_used = [
-        name for name, scaling in evaluation.scalings.items() if scaling.forecaster != "original"
-    ]
-    if networks_used:
-        console.note(
-            f"the NLL and Brier score of {', '.join(networks_used)} belong to the networks of "
-            "covcal adapt, which can predict other labels than the classifier: compare the ECE "
-            "instead"
-        )
+    if own_scores := _of_networks(evaluation):
+        console.note(own_scores)
 
     def draw() -> None:
         if diagram is not None:
@@ -289,6 +282,17 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
     )
 
 
+def _of_networks(evaluation: "Evaluation") -> str:
+    """Return a note on scores that are not of the classifier; empty if there are none."""
+    names = [name for name, by in evaluation.scalings.items() if by.forecaster != "original"]
+    if not names:
+        return ""
+    return (
+        f"the NLL and Brier score of {', '.join(names)} belong to the networks of covcal adapt, "
+        "which can predict other labels than the classifier: compare the ECE instead"
+    )
+
+
 @dataclass(frozen=True)
 class _Extras:
     every_metric: bool = False
@@ -305,7 +309,8 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
     evaluation = assessment.evaluation
     numbers = tables.titled(_parts(evaluation, extras), kind)
     if kind == "latex":
-        return numbers
+        note = printable(_of_networks(evaluation))
+        return f"% note: {note}\n{numbers}" if note else numbers
     parts = [tables.listed(_answer(evaluation), kind), numbers]
     if extras.diagram and kind == "table":
         last = list(evaluation.metrics)[-1]

@@ -625,6 +625,9 @@ class TestArguments:
         single = covcal("evaluate", *files[:3], *files[5:], cwd=small_files).require_success().err
         assert "all gates together" not in single
         assert "networks of covcal adapt" not in single
+        # stderr does not reach a LaTeX file, so the file has the note as a comment
+        tex = covcal("evaluate", *files[:5], "--format", "latex", cwd=small_files).require_success()
+        assert tex.out.startswith("% note: the NLL and Brier score of fl+temp belong to the ")
 
     def test_without_a_calibration(self, features: Path) -> None:
         """Who names a file and no calibration is told that only the classifier is judged."""
