@@ -34,6 +34,7 @@ from covcal_cli.formats.lineage import is_unchanged, notes_on_named
 from covcal_cli.hdf5 import File
 from covcal_cli.labels.draws import NO_DRAW, Draw, read_draw
 from covcal_cli.labels.filled_sheet import read_sheet
+from covcal_cli.labels.tasks import SUFFIXES, read_tables
 from covcal_cli.multilabel import SCHEMA, one_label
 from covcal_cli.records import (
     Input,
@@ -78,6 +79,8 @@ def describe(path: str | Path) -> str:
         last = history.change_of(history.periods[-1]) if history.periods else ""
         lines = [*_period_lines(history.periods, last), ("schema", Period.schema)]
         lines += [("warning", text) for text in history.damaged]
+    elif tasks := _task_lines(path):
+        lines = tasks
     elif text.startswith("{"):
         lines = _json_lines(path)
     elif start.startswith(b"\x89HDF"):
@@ -152,6 +155,26 @@ def _table_lines(path: Path) -> Lines:
         ("rows", f"{len(confidence)}, written by covcal apply"),
         ("confidence", f"{confidence.mean():.1%} on average"),
         ("columns", columns),
+    ]
+
+
+def _task_lines(path: Path) -> Lines:
+    """Describe the tasks of `pick`, or an export of these tasks; return [] for other files."""
+    try:
+        tables = read_tables(path) if path.suffix.lower() in SUFFIXES else []
+    except CovcalError:
+        return []
+    if not tables or not all({"id", "draw"} <= set(table.columns) for table in tables):
+        return []
+    labels: dict[str, str] = {}
+    for table in tables:
+        cells = table.columns.get("label", [""] * len(table.columns["id"]))
+        for row_id, label in zip(table.columns["id"], cells, strict=True):
+            labels[row_id] = labels.get(row_id) or label
+    labelled = sum(map(bool, labels.values()))
+    return [
+        ("tasks", f"{len(labels)} rows that covcal pick drew; {labelled} have a label"),
+        ("to do", "label them in the annotation tool, and give its export to covcal label"),
     ]
 
 

@@ -165,6 +165,14 @@ def test_a_sheet_to_label_explains_its_columns(features: Path) -> None:
     assert "covcal label needs this column" in found["draw"]
 
 
+@pytest.mark.parametrize("name", ["tasks.json", "tasks.jsonl"])
+def test_tasks_say_what_to_do(features: Path, name: str) -> None:
+    covcal("pick", features, "-n", "5", "-o", features.with_name(name)).require_success()
+    found = shown(features.with_name(name))
+    assert found["tasks"] == "5 rows that covcal pick drew; 0 have a label"
+    assert "give its export to covcal label" in found["to do"]
+
+
 @pytest.mark.parametrize(
     ("start", "kind"),
     [("<!DOCTYPE html>", "is a web page: open it"), ("<?xml version", "is an XML document: open")],

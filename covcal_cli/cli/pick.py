@@ -210,7 +210,6 @@ def pick(
     read = f"covcal label {as_word(path)}"
     saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)
     outputs = " ".join(as_word(sheet.path) for sheet in picked.sheets)
-    what = "it" if people == 1 else "one each"
     fill = "columns label_NAME with 1 or 0" if sheet.several else "column label"
     next_step = f"fill in the {fill}, keep the other columns, then {read} {outputs}"
     interface = output.with_suffix(".xml")
@@ -225,7 +224,12 @@ def pick(
             f"labels as JSONL, then {read} EXPORT.jsonl"
         )
     if picked.pages:
-        next_step = f"open {what} in a browser, label, save {saved}, then {read} {saved}"
+        next_step = f"open the page in a browser, label the rows, save {saved}, then {read} {saved}"
+        if people > 1:
+            next_step = (
+                "each person opens one page in a browser, labels the rows and saves the CSV; then "
+                f"{read} {saved}"
+            )
     places = [*([] if to_stdout else [sheet.path for sheet in picked.sheets]), *picked.pages]
     if output.suffix.lower() == LABEL_STUDIO:
         console.wrote(interface)

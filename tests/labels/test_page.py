@@ -116,7 +116,10 @@ def test_pick_writes_it_beside_the_csv(adapted: Path, tmp_path: Path) -> None:
     arguments = ("pick", adapted, "-n", 4, "-o", tmp_path / "x.csv", "--page")
     run = covcal(*arguments, tmp_path / "x.html").require_success()
     assert "To show images, pass --images TARGET" in run.err
-    assert f"wrote {tmp_path / 'x.html'}\nnext: open it in a browser, label, save" in run.err
+    assert (
+        f"wrote {tmp_path / 'x.html'}\nnext: open the page in a browser, label the rows, save"
+        in run.err
+    )
     data = data_of(tmp_path / "x.html")
     lines = lines_of(tmp_path / "x.csv")
     assert [data["columns"], *data["rows"]] == [list(lines[0]), *(list(x.values()) for x in lines)]
