@@ -157,8 +157,9 @@ class Calibrator:
         require_columns(columns, target_logits, "source_logits")
         labels, names = _labels(source_labels, source.shape, classes, columns)
         require_class_order(names, target_logits, "target_logits")
+        is_single = np.ndim(array_of(source_logits, "source_logits")) == 1
         for array, name in ((source, "source_logits"), (target, "target_logits")):
-            for doubt in form_of(array).doubts():
+            for doubt in form_of(array[:, 1:] if is_single else array).doubts():
                 warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
@@ -170,9 +171,7 @@ class Calibrator:
         self.method_, self.reason_ = calibration.method_used, _in_python(calibration.reason)
         self.notes_ = tuple(map(_in_python, calibration.notes))
         self.classes_: AnyArray = names
-        self.n_features_in_ = (
-            1 if np.ndim(array_of(source_logits, "source_logits")) == 1 else source.shape[1]
-        )
+        self.n_features_in_ = 1 if is_single else source.shape[1]
         self._set_columns(columns)
         for text in calibration.warnings:
             warnings.warn(_in_python(text), stacklevel=3)
