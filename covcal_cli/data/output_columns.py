@@ -30,9 +30,11 @@ class Layout:
 
 # The first matching layout is used.
 LAYOUTS = {
-    "covcal, logits": Layout("logits", r"logits?(?:_(.+))?"),
-    "covcal, probabilities": Layout("probabilities", r"prob(?:s|a|ability|abilities)?(?:_(.+))?"),
-    "covcal apply": Layout("probabilities", r"p(?:_(.+))?"),
+    "covcal, logits": Layout("logits", r"logits?(?:[_.](.+))?"),
+    "covcal, probabilities": Layout(
+        "probabilities", r"prob(?:s|a|ability|abilities)?(?:[_.](.+))?"
+    ),
+    "covcal apply": Layout("probabilities", r"p(?:[_.](.+))?"),
     "H2O": Layout("probabilities", r"p(\d+)"),
     "NannyML": Layout("probabilities", r"y_pred_proba(?:_(.+))?"),
     "Evidently": Layout("probabilities", r"model_score(?:_(.+))?", truth="actual"),
@@ -112,6 +114,8 @@ def kind_of(store: Store) -> OutputKind:
         return "probabilities"
     if any(name.lower() in CONFIDENCES for name in store.entries):
         return "confidence"
+    if _only_object(store):
+        return "probabilities"
     raise store.error(
         f"no column looks like an output of a classifier; the file has {_contents(store)}. Name "
         "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column "
@@ -123,8 +127,7 @@ def kind_of(store: Store) -> OutputKind:
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
     """Find outputs and features by name, or by the class names `classes`."""
     class_of, truth = _of_kind(store, kind)
-    if not class_of and not store.is_table:
-        class_of = _only_matrix(store)
+    class_of = class_of or _only_matrix(store) or _only_object(store)
     if not class_of and store.is_table and kind == "probabilities":
         class_of = _named_like_classes(store, classes)
     if not class_of:
@@ -178,6 +181,16 @@ def _only_matrix(store: Store) -> dict[str, str]:
     if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
         names = ["x"]
     return {names[0]: ""} if len(names) == 1 else {}
+
+
+def _only_object(store: Store) -> dict[str, str]:
+    """Return the column of objects with a number per class, if there is only one."""
+    names = [
+        name
+        for name, entry in store.entries.items()
+        if entry.class_names is not None and len(entry.shape) == 2
+    ]
+    return {names[0]: ""} if len(names) == 1 and store.entries[names[0]].shape[1] > 1 else {}
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:

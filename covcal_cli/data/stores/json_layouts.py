@@ -18,7 +18,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 PROBABILITIES = "probabilities"
@@ -39,23 +39,25 @@ _CUT = -9000.0
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Largest rounding error of a sum of probabilities.
 _MUCH = 0.25  # Probability of other texts that leads to a note.
-_VALUES = ("scores", "probs", "probabilities")
-# Names for a list of classes and a list of probabilities.
-_PAIRS = (("labels", "scores"), *(("classes", name) for name in _VALUES))
-# Names for an object with one number per class. Log-probabilities are logits.
-_MAPS = {
-    **dict.fromkeys(("cats", "scores"), PROBABILITIES),
-    **dict.fromkeys(("logprobs", "log_probs", "log_probabilities"), CHOICES),
+# Keys of class names and of outputs, without capitals and underscores. An "s" may follow.
+_NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
+_SCORES = {
+    **dict.fromkeys(("score", "prob", "proba", "probability", "confidence"), PROBABILITIES),
+    **dict.fromkeys(("probabilitie", "cat"), PROBABILITIES),
+    # log-probabilities are logits
+    **dict.fromkeys(("logit", "logprob", "logprobability", "logprobabilitie"), CHOICES),
 }
-_NESTED = {*_VALUES, "logits"}  # Outputs inside another object.
+# Keys that are columns of outputs themselves.
+_COLUMNS = {"prob", "proba", "probability", "probabilitie", "logit"}
+_DEEPEST = 3  # Levels of objects in which outputs are searched.
 _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
     """Return the columns of a line that a known tool wrote, or the unchanged line."""
     if isinstance(record, list):
-        answers = _unwrapped(record)
-        return {PROBABILITIES: _scores(answers)} if _are_scores(answers) else record
+        scores = _scores(_unwrapped(record))
+        return record if scores is None else {PROBABILITIES: scores}
     if not isinstance(record, dict):
         return record
     choices = record.get("filtered_resps")
@@ -66,28 +68,69 @@ def columns_of(record: Any) -> Any:
             CHOICES: [float(choice[0]) for choice in choices],
         }
     record = {name: _unwrapped(value) for name, value in record.items()}
-    if isinstance(record.get("predictions"), list) and not _are_scores(record["predictions"]):
+    tasks = record.get("predictions")
+    if isinstance(tasks, list) and all(isinstance(t, dict) and "result" in t for t in tasks):
         return _label_studio(record)
-    nested = [v for v in record.values() if isinstance(v, dict) and _NESTED & v.keys()]
-    if len(nested) == 1:
-        record |= {name: nested[0][name] for name in _NESTED & nested[0].keys()}
     if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
         record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
-    for names, values in _PAIRS:
-        labels, scores = record.get(names), record.get(values)
-        if isinstance(labels, list) and isinstance(scores, list) and len(labels) == len(scores):
-            rest = {key: record[key] for key in record if key not in (names, values)}
-            return rest | {PROBABILITIES: dict(sorted(zip(map(str, labels), scores, strict=True)))}
-    for name, outputs in _MAPS.items():
-        if isinstance(record.get(name), dict):
-            return {outputs if key == name else key: record[key] for key in record}
-    lists = [name for name, value in record.items() if type(value) is list and _are_scores(value)]
-    if len(lists) == 1:
-        # the user chose the name of the pipeline's answer
-        record = {key: value for key, value in record.items() if key != lists[0]} | {
-            PROBABILITIES: _scores(record[lists[0]])
-        }
-    return record
+    found = list(_outputs(record))
+    if len(found) != 1:  # none, or the user has to choose
+        return record
+    ((keys, column, values),) = found
+    if record.get(column) is values:
+        return record
+    return {key: value for key, value in record.items() if key not in keys} | {column: values}
+
+
+def _outputs(
+    record: Mapping[str, Any], depth: int = _DEEPEST
+) -> Iterator[tuple[set[str], str, Any]]:
+    """Yield the keys, the column and the values of each object or list of outputs in a line.
+
+    Lists of numbers beside class names become objects. Lists in inner objects are yielded too.
+    """
+    inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
+    names = [key for key, value in inner_values if _word(key) in _NAMES and _are_names(value)]
+    by_number = record.get("id2label")
+    for key, value in inner_values:
+        column = _SCORES.get(_word(key))
+        scores = _scores(value)
+        if scores is not None:
+            yield {key}, PROBABILITIES, scores
+        elif column is not None and isinstance(value, dict) and _are_numbers(value.values()):
+            yield {key}, key if depth == _DEEPEST and _word(key) in _COLUMNS else column, value
+        elif column is not None and isinstance(value, list) and _are_numbers(value):
+            count, own = len(value), [name for name in names if len(record[name]) == len(value)]
+            if len(own) == 1:
+                yield {key, *own}, column, dict(sorted(zip(record[own[0]], value, strict=True)))
+            elif isinstance(by_number, dict) and by_number.keys() == {*map(str, range(count))}:
+                of_classes = {str(by_number[str(place)]): value[place] for place in range(count)}
+                yield {key, "id2label"}, column, of_classes
+            else:
+                yield {key}, key if depth == _DEEPEST else column, value
+        elif depth and (inner := value[0] if _is_single(value) else value):
+            for _, column, values in _outputs(inner, depth - 1) if isinstance(inner, dict) else ():
+                yield {key}, column, values
+
+
+@lru_cache(maxsize=1 << 12)
+def _word(key: str) -> str:
+    word = key.lower().replace("_", "")
+    return word if word.endswith("ss") else word.removesuffix("s")
+
+
+def _are_names(value: Any) -> bool:
+    are_texts = isinstance(value, list) and all(isinstance(name, str) for name in value)
+    return are_texts and len({*value}) == len(value) > 1
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    kinds = {*map(type, values)}
+    return kinds <= {int, float, type(None)} and bool(kinds - {type(None)})
+
+
+def _is_single(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
 
 
 def _unwrapped(value: Any) -> Any:
@@ -137,17 +180,26 @@ def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
     return columns
 
 
-def _are_scores(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) > 0
-        and all(isinstance(pair, dict) and {"label", "score"} <= pair.keys() for pair in value)
-    )
+def _scores(value: Any) -> dict[str, Any] | None:
+    """Return the scores by class, in the order of class names.
 
-
-def _scores(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the scores by label, in the order of labels."""
-    return dict(sorted((str(pair["label"]), pair["score"]) for pair in pairs))
+    `value` is a list of pairs (class, score), or of objects with a key for each of the two.
+    """
+    if not isinstance(value, list) or not value:
+        return None
+    pairs: list[list[Any]] = []
+    for item in value:
+        if isinstance(item, dict):
+            words = {_word(key): key for key in item}
+            keys = [words[word] for word in words if word in _NAMES]
+            keys += [words[word] for word in words if _SCORES.get(word) == PROBABILITIES]
+            pairs.append([item[key] for key in keys])
+        else:
+            pairs.append(item if isinstance(item, list) and len(value) > 1 else [])
+    if not all(len(pair) == 2 and isinstance(pair[0], (str, int)) for pair in pairs):
+        return None
+    scores = {str(name): score for name, score in sorted(pairs, key=lambda pair: str(pair[0]))}
+    return scores if len(scores) == len(pairs) and _are_numbers(scores.values()) else None
 
 
 def _is_likelihood(value: Any) -> bool:
