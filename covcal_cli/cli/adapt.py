@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.tables import aligned
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
@@ -69,7 +71,6 @@ def adapt(
     """
     from covcal_cli.adapt.adapt import adapt
     from covcal_cli.adapt.settings import AdaptSettings
-    from covcal_cli.files import as_word
 
     with usage():
         settings = AdaptSettings(
@@ -93,7 +94,6 @@ def adapt(
 def _summary(report: "AdaptReport") -> str:
     """Return the result and a summary of the training as text."""
     from covcal_cli.adapt.adapt import members_apart
-    from covcal_cli.cli.tables import aligned
 
     members, counts = report.members, report.counts
     apart = members_apart(members)
@@ -121,7 +121,6 @@ def _range(values: Iterable[float], unit: str = " %") -> str:
 
 def _details(report: "AdaptReport") -> str:
     """Return the settings, a table of the ensemble members, and its legend."""
-    from covcal_cli.cli import tables
     from covcal_cli.report.tables import Table
 
     counts = report.counts

@@ -8,6 +8,8 @@ import typer
 
 from covcal_cli.cli import options
 from covcal_cli.cli.console import Console
+from covcal_cli.cli.tables import aligned
+from covcal_cli.errors import UnusedOptionError
 
 if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
@@ -72,8 +74,6 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
-    from covcal_cli.cli.tables import aligned
-    from covcal_cli.errors import UnusedOptionError
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.maths.softmax import shown_temperatures

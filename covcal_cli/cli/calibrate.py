@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, METHODS
-from covcal_cli.cli import options
+from covcal_cli.calibrate.methods import AUTO, AUTO_HELP, LABELS, METHODS, checks_of
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, checks, file_to_read, usage
-from covcal_cli.errors import printable
+from covcal_cli.errors import in_percent, in_points, interval, percent, printable
+from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.methods import Method as MethodEntry
@@ -71,7 +72,6 @@ def calibrate(
     from covcal_cli import api
     from covcal_cli.calibrate.calibrate import calibrate as fit_file
     from covcal_cli.calibrate.problem import CalibrateSettings
-    from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.features import labels_in
     from covcal_cli.records import document_text, write_document
 
@@ -133,7 +133,6 @@ def calibrate(
 
 def _next(path: Path, output: Path) -> str:
     """Return the next command: evaluate if the target has labels, else apply."""
-    from covcal_cli.files import as_word
     from covcal_cli.formats.features import FeatureFile, labels_in
     from covcal_cli.multilabel import for_each_label
 
@@ -148,8 +147,6 @@ def _next(path: Path, output: Path) -> str:
 
 def _count(labels: str) -> int | None:
     """Return the number in --labels, or None if the value is a word."""
-    from covcal_cli.calibrate.methods import LABELS
-
     if labels in LABELS:
         return None
     if not labels.isascii() or not labels.isdigit() or int(labels) < 1:
@@ -162,8 +159,6 @@ def _count(labels: str) -> int | None:
 
 def answer(calibration: "Calibration", verdict: str = "") -> str:
     """Return accuracy, confidence, temperature, reason and checks."""
-    from covcal_cli.calibrate.methods import checks_of
-
     facts = {
         "Verdict": verdict,
         "Target accuracy": _accuracy(calibration),
@@ -178,9 +173,6 @@ def answer(calibration: "Calibration", verdict: str = "") -> str:
 
 def details(calibration: "Calibration") -> str:
     """Return the fit, the weights, the candidates and the checks."""
-    from covcal_cli.calibrate.methods import checks_of
-    from covcal_cli.cli import tables
-
     facts = {"Fit": _fit(calibration)}
     if calibration.class_offsets:
         facts["Class offsets"] = _offsets(calibration)
@@ -216,8 +208,6 @@ def details(calibration: "Calibration") -> str:
 
 
 def _listed(heading: str, guards: Sequence["Guard"]) -> str:
-    from covcal_cli.cli import tables
-
     names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
     lines = tables.aligned({name: guard.sentence for name, guard in names.items()})
     return f"{heading}\n{lines}"
@@ -225,8 +215,6 @@ def _listed(heading: str, guards: Sequence["Guard"]) -> str:
 
 def _accuracy(calibration: "Calibration") -> str:
     """Return the accuracy on the target and on the source."""
-    from covcal_cli.errors import in_percent, interval
-
     estimates, source = _estimates(calibration), calibration.source_accuracy
     how = f"by {calibration.labelled_rows.n} labels" if calibration.labelled_rows else "estimated"
     text = "not estimated; run covcal estimate to get it"
@@ -249,8 +237,6 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 def _confidence(calibration: "Calibration") -> str:
     """Compare the mean confidence with the accuracy, before and after calibration."""
-    from covcal_cli.errors import in_percent, in_points
-
     before, after = calibration.target_confidence
     if before is None or after is None:
         return ""
@@ -303,8 +289,6 @@ def _offsets(calibration: "Calibration") -> str:
 
 
 def _label_error(estimates: Mapping[str, Any]) -> str:
-    from covcal_cli.errors import interval
-
     ends = interval(estimates["ece_low"], estimates["ece_high"])
     return (
         f"{100 * estimates['ece']:.1f} % ({ends}), measured by labels of rows that the fit did "
@@ -329,8 +313,6 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
 
 def _candidates(candidates: Sequence["Candidate"]) -> str:
     """Return a table of the candidates of auto, with the reason for each decision."""
-    from covcal_cli.cli import tables
-    from covcal_cli.errors import percent
     from covcal_cli.maths.softmax import shown_temperatures
     from covcal_cli.report.tables import Table
 

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
+from covcal_cli.errors import CovcalError
+from covcal_cli.files import check_output
 
 if TYPE_CHECKING:
     from covcal_cli.compare.compare import Comparison
@@ -67,8 +69,6 @@ def compare(
     from covcal_cli.compare.compare import compare
     from covcal_cli.compare.runs import ALL, CompareSettings
     from covcal_cli.compare.tables import require_format, write_comparison
-    from covcal_cli.errors import CovcalError
-    from covcal_cli.files import check_output
 
     names = ALL if methods == "all" else tuple(name.strip() for name in methods.split(","))
     with usage():
@@ -108,7 +108,6 @@ def compare(
 
 
 def _rendered(comparison: "Comparison") -> str:
-    from covcal_cli.cli import tables
     from covcal_cli.compare.tables import caption, caption_of_auto, grids, of_auto
 
     parts = [tables.text(grid) for grid in grids(comparison)]

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
+from covcal_cli.errors import TooFewRowsError, in_percent, interval, short_percent
+from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
     from covcal_cli.estimators.inputs import Estimate
@@ -89,12 +91,13 @@ def decide(
       covcal decide --cost costs.json
       covcal decide adapted.h5 -c cal.json --set 0.9
     """
+    from covcal_cli.cli import multilabel
     from covcal_cli.decide.decide import DecideSettings
     from covcal_cli.decide.decide import decide as choose
-    from covcal_cli.files import as_word, check_output
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import file_to_judge, labels_of
-    from covcal_cli.records import document_text, write_document
+    from covcal_cli.multilabel import for_each_label, gathered
+    from covcal_cli.records import document_text, of_labels, write_document
 
     document = calibration or Path("cal.json")
     with usage():
@@ -125,40 +128,32 @@ def decide(
             )
         return path, [*notes, *decision.notes], decision
 
-    content: Decision | dict[str, Any]
-    if labels_of_file := labels_of(file, [document]):
-        from covcal_cli.cli import multilabel
-        from covcal_cli.multilabel import for_each_label, gathered
-        from covcal_cli.records import of_labels
-
-        if coverage is not None:
-            raise typer.BadParameter(
-                "each row of this file can have several labels, but --set is for files where "
-                "each row has one class",
-                param_hint="--set",
-            )
-        of_label = for_each_label(labels_of_file, decided)
-        decisions = {name: decision for name, (_, _, decision) in of_label.items()}
-        content = of_labels(decisions, Path("decide.json") if to_stdout else output)
-        path = next(iter(of_label.values()))[0]
-        is_of_use = any(_is_of_use(decision) for decision in decisions.values())
-        notes = gathered({name: texts for name, (_, texts, _) in of_label.items()})
-        screen = multilabel.decided(decisions) + "".join(
-            f"\n\n{name}{_groups(decision)}" for name, decision in decisions.items() if by
+    labels_of_file = labels_of(file, [document])
+    if labels_of_file and coverage is not None:
+        raise typer.BadParameter(
+            "each row of this file can have several labels, but --set is for files where each row "
+            "has one class",
+            param_hint="--set",
         )
-    else:
-        path, notes, decision = decided()
-        content = decision
-        is_of_use = _is_of_use(decision)
-        screen = answer(decision, str(output)) + _groups(decision)
+    of_label = for_each_label(labels_of_file, decided)
+    path, _, decision = next(iter(of_label.values()))
+    decisions = {name: entry for name, (_, _, entry) in of_label.items()}
+    written = Path("decide.json") if to_stdout else output
+    content: Decision | dict[str, Any] = decision
+    screen = answer(decision, str(output))
+    if labels_of_file:
+        content, screen = of_labels(decisions, written), multilabel.decided(decisions)
+    parts = [screen]
+    for name, entry in decisions.items():
+        parts += [name, _groups(entry)] if entry.groups else []
     if file is None:
         console.note(f"reading {path}")
     if to_stdout:
-        console.result(document_text(content, Path("decide.json")))
+        console.result(document_text(content, written))
     else:
         write_document(content, output, force=force)
-        console.screen(screen)
-    for text in notes:
+        console.screen("\n\n".join(filter(None, parts)))
+    for text in gathered({name: texts for name, (_, texts, _) in of_label.items()}):
         console.note(text)
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
@@ -167,6 +162,7 @@ def decide(
             f"covcal apply{rows}{other} --decide {as_word(output)} writes the decision for every "
             "row"
         )
+        is_of_use = any(entry.threshold is not None or entry.sets for entry in decisions.values())
         console.wrote(output, following if is_of_use else None)
 
 
@@ -184,7 +180,6 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
         return None
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.errors import TooFewRowsError
 
     prior = calibration.target_prior
     try:
@@ -203,15 +198,8 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
         return None
 
 
-def _is_of_use(decision: "Decision") -> bool:
-    return decision.threshold is not None or decision.sets is not None
-
-
 def answer(decision: "Decision", output: str) -> str:
     """Return the share of accepted rows and the error rate among them."""
-    from covcal_cli.cli.tables import aligned
-    from covcal_cli.errors import in_percent, interval, short_percent
-
     facts: dict[str, str] = {}
     above, cost, use, rule = decision.threshold, decision.cost, decision.labels, decision.sets
     if above is not None:
@@ -262,17 +250,13 @@ def answer(decision: "Decision", output: str) -> str:
             f"{rule.mean_size:.2f} classes on average. A set contains the right class in "
             f"{short_percent(rule.coverage)} of rows ({what})"
         )
-    return aligned(facts)
+    return tables.aligned(facts)
 
 
 def _groups(decision: "Decision") -> str:
-    """Return a table of the groups as text; empty if the decision has no groups."""
-    from covcal_cli.cli.tables import text
-    from covcal_cli.errors import in_percent, interval
+    """Return a table of the groups as text."""
     from covcal_cli.report.tables import Table
 
-    if not decision.groups:
-        return ""
     rows = []
     for group in decision.groups:
         point, cells = group.accepted, ["none", ""]
@@ -283,14 +267,12 @@ def _groups(decision: "Decision") -> str:
         rows.append([group.name, str(group.rows), *cells])
     table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
     note = "Each error is an estimate. A promise is about all accepted rows together."
-    return f"\n\n{text(table)}\n{note}"
+    return f"{tables.text(table)}\n{note}"
 
 
 def _offer(decision: "Decision", output: str) -> str:
     """Return how many more labels are needed, and the command that picks rows."""
     from covcal_cli.decide.decide import LIKELY
-    from covcal_cli.errors import in_percent
-    from covcal_cli.files import as_word
 
     labels, is_first = decision.labels_needed, decision.labels is None
     if not labels:

@@ -8,6 +8,7 @@ import typer
 
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import output
+from covcal_cli.errors import in_percent
 
 STEPS = (
     ("extract", "digits.onnx", "source", "target"),
@@ -37,7 +38,6 @@ def demo(
       covcal demo -o my-demo
     """
     from covcal_cli.demo import end_demo, write_demo
-    from covcal_cli.errors import in_percent
     from covcal_cli.formats.calibration import read_calibration
 
     console = Console()

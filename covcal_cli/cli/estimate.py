@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covcal_cli.cli import options
-from covcal_cli.cli.console import Console, file_to_read, usage
+from covcal_cli.cli import options, tables
+from covcal_cli.cli.console import Console, checks, file_to_read, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
+from covcal_cli.errors import CovcalError, LimitExceededError, in_percent, interval
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,9 +86,7 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, expectation_document
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.errors import LimitExceededError
     from covcal_cli.estimators.metrics import parse_metrics
-    from covcal_cli.files import as_word
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
@@ -200,7 +200,6 @@ def _is_for_decision(path: Path) -> bool:
 def _gate(
     estimation: "Estimation", limit: "MetricLimit", end: options.EndName | None
 ) -> "GateResult":
-    from covcal_cli.errors import CovcalError
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_gate
 
@@ -222,7 +221,6 @@ def _further(expectation: "Expectation") -> "list[Table]":
 
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
-    from covcal_cli.cli import tables
     from covcal_cli.estimators.metrics import ACCURACY, COST
     from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table
     from covcal_cli.report.tables import latex
@@ -265,9 +263,6 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
 
 def _answer(estimation: "Estimation") -> str:
     """Return the estimated accuracy and its range, in a few lines."""
-    from covcal_cli.cli import tables
-    from covcal_cli.cli.console import checks
-    from covcal_cli.errors import in_percent, interval
     from covcal_cli.estimators.metrics import COST
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_cell
@@ -299,7 +294,6 @@ def _answer(estimation: "Estimation") -> str:
 
 def _details(estimation: "Estimation", estimates: "Table") -> str:
     """Return the table of estimators, their assumptions, and their checks as text."""
-    from covcal_cli.cli import tables
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 

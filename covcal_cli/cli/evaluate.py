@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
+from covcal_cli.errors import printable
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -265,7 +267,6 @@ def evaluate(
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
-    from covcal_cli.files import as_word
     from covcal_cli.report.verdict import measured_action
 
     file, names = as_word(evaluation.inputs[0].path), list(evaluation.metrics)
@@ -302,8 +303,6 @@ class _Extras:
 
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``markdown``, ``github`` or ``latex``."""
-    from covcal_cli.cli import tables
-    from covcal_cli.errors import printable
     from covcal_cli.evaluate.diagram import text_diagram
 
     evaluation = assessment.evaluation
@@ -324,7 +323,6 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
 
     A single calibration also gets a sentence about its classes.
     """
-    from covcal_cli.errors import printable
     from covcal_cli.evaluate.claims import ClassGaps, percent
     from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import wilson
@@ -428,7 +426,6 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
     """Return the tables with their titles. The first table has no title."""
-    from covcal_cli.errors import printable
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
     parts = [("", _metrics(evaluation, main=True))]

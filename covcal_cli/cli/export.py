@@ -8,6 +8,7 @@ import typer
 
 from covcal_cli.cli import options
 from covcal_cli.cli.console import Console
+from covcal_cli.cli.tables import aligned
 
 if TYPE_CHECKING:
     from covcal_cli.export.forecaster import Agreement
@@ -58,7 +59,6 @@ def export(
       covcal export model.onnx -c fl.json --networks adapted.h5
       covcal export model.pt --trust-model -o calibrated.pt2
     """
-    from covcal_cli.cli.tables import aligned
     from covcal_cli.data.classes import listed
     from covcal_cli.export.export import export as write
     from covcal_cli.formats.calibration import read_calibration

@@ -20,6 +20,7 @@ from covcal_cli.cli.extract_options import (
 from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from covcal_cli.extract.domain import DomainReport
@@ -161,8 +162,6 @@ def _skipped(domain: "DomainReport") -> str | None:
 
 
 def _following(report: "ExtractReport", shard: str | None) -> str:
-    from covcal_cli.files import as_word
-
     quoted = as_word(report.output)
     if shard is not None:
         return f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from covcal_cli.cli import tables
 from covcal_cli.cli.console import Console
+from covcal_cli.errors import CovcalError, LimitExceededError, printable
+from covcal_cli.files import check_output, moved_together, write_text
 
 if TYPE_CHECKING:
     from covcal_cli.evaluate.gates import GateResult
@@ -103,8 +106,6 @@ class GatedOutput:
 
     def check(self, inputs: Sequence[Path]) -> None:
         """Refuse outputs that exist or are inputs."""
-        from covcal_cli.files import check_output
-
         for option, path in self._by_option.items():
             if path is not None and option not in self.appended:
                 check_output(path, force=self.force, inputs=inputs, option=option)
@@ -116,9 +117,6 @@ class GatedOutput:
         The report replaces an earlier success, but only with `force`, and only a JUnit report of
         covcal.
         """
-        from covcal_cli.errors import CovcalError
-        from covcal_cli.files import write_text
-
         try:
             yield
         except CovcalError as error:
@@ -145,8 +143,6 @@ class GatedOutput:
 
         Raises `LimitExceededError` if a gate failed, after everything is written and printed.
         """
-        from covcal_cli.errors import LimitExceededError
-        from covcal_cli.files import moved_together, write_text
         from covcal_cli.records import document_text, write_document
 
         with self.errors_in_report(), moved_together():
@@ -174,9 +170,6 @@ class GatedOutput:
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
     """Add the sentences of the gates to a result."""
-    from covcal_cli.cli import tables
-    from covcal_cli.errors import printable
-
     if not gates:
         return text
     sentences = [gate.sentence for gate in gates]
@@ -190,8 +183,6 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
 
 def _annotations(gates: "Iterable[GateResult]") -> list[str]:
     """Return one GitHub annotation for each gate that did not pass."""
-    from covcal_cli.errors import printable
-
     return [
         f"::{'error' if gate.failed else 'warning'}::covcal: {printable(gate.sentence)}"
         for gate in gates
@@ -201,8 +192,6 @@ def _annotations(gates: "Iterable[GateResult]") -> list[str]:
 
 def _append_to_step_summary(text: str) -> None:
     """Append Markdown to the summary of the GitHub job, if there is one."""
-    from covcal_cli.errors import CovcalError
-
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return

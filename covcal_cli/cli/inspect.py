@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from covcal_cli.cli import decide
+from covcal_cli.cli.calibrate import answer, details
 from covcal_cli.cli.console import Console
 
 
@@ -25,8 +27,7 @@ def inspect(
       covcal inspect features.h5
       covcal inspect to-label.csv
     """
-    from covcal_cli.cli import decide, multilabel
-    from covcal_cli.cli.calibrate import answer, details
+    from covcal_cli.cli import multilabel
     from covcal_cli.formats.calibration import Calibration, read_calibration
     from covcal_cli.formats.decision import Decision
     from covcal_cli.formats.lineage import labels_of

@@ -8,6 +8,8 @@ import typer
 
 from covcal_cli.cli.console import Console, file_to_read
 from covcal_cli.cli.options import InputFile, Quiet, Verbose, output
+from covcal_cli.errors import printable
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from covcal_cli.labels.label import Labelling
@@ -72,7 +74,6 @@ def label(
       covcal label ann.csv bob.csv --resolve drop
       covcal label features.h5 project-1-export.json
     """
-    from covcal_cli.files import as_word
     from covcal_cli.labels.label import label as put_in
     from covcal_cli.labels.sheet import SHEET
 
@@ -121,7 +122,6 @@ def label(
 def _summary(labelling: "Labelling") -> str:
     """Return the number of added labels, and the agreement of labellers."""
     from covcal_cli.data.classes import listed
-    from covcal_cli.errors import printable
     from covcal_cli.labels.label import some_of
 
     rows = labelling.labelled + labelling.empty

@@ -8,6 +8,7 @@ import typer
 from covcal_cli.cli.console import Console
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
+from covcal_cli.files import as_word
 
 
 def merge(
@@ -37,7 +38,6 @@ def merge(
     """
     from covcal_cli.extract.domain import skipped_words
     from covcal_cli.extract.merge import merge
-    from covcal_cli.files import as_word
 
     console = Console(quiet=quiet, verbose=verbose)
     report = merge(parts, output, force=force)

@@ -6,6 +6,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from covcal_cli.calibrate.methods import checks_of
+from covcal_cli.cli import tables
+from covcal_cli.cli.console import checks
+from covcal_cli.errors import CovcalError, in_percent, in_points, interval, percent, short_percent
 from covcal_cli.multilabel import gathered, named
 
 if TYPE_CHECKING:
@@ -26,9 +30,6 @@ if TYPE_CHECKING:
 
 def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool = False) -> str:
     """Return the answer for all labels together, then a table with one line per label."""
-    from covcal_cli.calibrate.methods import checks_of
-    from covcal_cli.cli import tables
-    from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
     from covcal_cli.report.verdict import unmeasured_action
 
@@ -69,8 +70,6 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
 
 
 def _off(gap: float) -> str:
-    from covcal_cli.errors import in_points
-
     points = f"{100 * abs(gap):.0f}"
     if points == "0":
         return "right"
@@ -98,8 +97,6 @@ def _rendered(
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
     kind: str,
 ) -> str:
-    from covcal_cli.cli import tables
-
     parts = [("", _metrics(result))]
     if any(assessment.evaluation.decision for assessment in result.labels.values()):
         parts.append(("rows that the decision accepts", _accepted(result)))
@@ -114,7 +111,6 @@ def _rendered(
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
     """Return the labels whose confidence is right, and the ECE of each calibration."""
-    from covcal_cli.errors import percent
     from covcal_cli.report.verdict import measured_action
 
     names = result.calibrations
@@ -143,8 +139,6 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the verdict on all labels, and the next step."""
-    from covcal_cli.cli import tables
-
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""
     next_step = f"read {report.page}{before}"
     if result is None:
@@ -160,7 +154,6 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
 
 def _accepted(result: "LabelAssessments") -> "Table":
     """Return the accepted share and its error rate for each label."""
-    from covcal_cli.errors import percent
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -220,8 +213,6 @@ def _metrics(result: "LabelAssessments") -> "Table":
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
     """Return the share of rows whose prediction is accepted, for each label."""
-    from covcal_cli.cli import tables
-    from covcal_cli.errors import in_percent, interval, short_percent
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -259,7 +250,6 @@ def publish_expectations(
 ) -> None:
     """Show the estimated accuracy of each label in one table, then more tables per label."""
     from covcal_cli.calibrate.estimate import expectation_document
-    from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
     from covcal_cli.records import of_labels, sentences_of_failed
 
@@ -286,8 +276,6 @@ def publish_expectations(
 
 
 def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
-    from covcal_cli.cli.console import checks
-    from covcal_cli.errors import in_percent, interval
     from covcal_cli.report.tables import Table
 
     rows = []
@@ -312,7 +300,6 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
     """Acknowledge the alarms of all labels. Return the changes."""
-    from covcal_cli.errors import CovcalError
     from covcal_cli.multilabel import one_label
 
     changes, refused = {}, []
@@ -335,7 +322,6 @@ def publish_watched(
     draw: Callable[[Any, str], str],
 ) -> None:
     """Show the last verdict for each label, then all periods of each label."""
-    from covcal_cli.cli import tables
     from covcal_cli.evaluate.macro import gate_of_label
     from covcal_cli.records import of_labels
 

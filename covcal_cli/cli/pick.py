@@ -7,6 +7,8 @@ import typer
 
 from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, file_to_read, usage
+from covcal_cli.errors import in_points, printable
+from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from covcal_cli.labels.pick import PickReport
@@ -125,8 +127,6 @@ def pick(
       covcal pick -n 80 --for decide.json
       covcal pick features.h5 -n 20 -c cal.json --after to-label.csv -o more.csv
     """
-    from covcal_cli.errors import printable
-    from covcal_cli.files import as_word
     from covcal_cli.formats.decision import rows_file_of
     from covcal_cli.formats.features import ALL, SPLITS
     from covcal_cli.labels.pick import PickSettings
@@ -240,7 +240,6 @@ def pick(
 def _summary(picked: "PickReport", where: str) -> str:
     """Return the rows to label, and the expected precision of the accuracy."""
     from covcal_cli.data.classes import listed
-    from covcal_cli.errors import in_points, printable
     from covcal_cli.labels.score import region_of
 
     batch = picked.sheet.batch

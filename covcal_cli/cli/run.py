@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli.calibrate import answer, details
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.extract_options import (
     Confidence,
@@ -31,7 +32,8 @@ from covcal_cli.cli.options import (
     output,
 )
 from covcal_cli.cli.tables import aligned
-from covcal_cli.errors import LimitExceededError, StoppedError
+from covcal_cli.errors import CovcalError, LimitExceededError, StoppedError, printable
+from covcal_cli.files import as_word
 from covcal_cli.progress import Progress, ProgressCallback
 
 if TYPE_CHECKING:
@@ -285,8 +287,6 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 
 def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
     """Return the request of an earlier run, with the user's new options."""
-    from covcal_cli.errors import CovcalError
-    from covcal_cli.files import as_word
     from covcal_cli.run.renewal import earlier_run
 
     earlier = earlier_run(folder)
@@ -312,8 +312,6 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     """Return the decision between the calibrations, with its reason and numbers."""
-    from covcal_cli.files import as_word
-
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -372,8 +370,6 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
     """Return the verdict, the estimate, the measurement (if any) and the next step as text."""
-    from covcal_cli.cli.calibrate import answer, details
-    from covcal_cli.errors import printable
     from covcal_cli.report.verdict import class_order_action, measured_action, unmeasured_action
 
     lines = [answer(report.calibration)]

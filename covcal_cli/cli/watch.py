@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
+from covcal_cli.files import check_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -211,7 +212,6 @@ def watch(
     """
     from covcal_cli.cli import multilabel
     from covcal_cli.estimators.metrics import parse_metrics
-    from covcal_cli.files import check_output
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.report.metric_estimates import cost_limit, metric_limit
@@ -357,7 +357,6 @@ def _gates(
 
 
 def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
-    from covcal_cli.cli import tables
     from covcal_cli.report.metric_estimates import MOST_CLASSES
     from covcal_cli.report.trend import (
         column_table,
@@ -382,7 +381,6 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
 
 def _answer(watched: "Watched") -> str:
     """Return the verdict on the last period, what changed, and a summary of all periods."""
-    from covcal_cli.cli import tables
     from covcal_cli.watch.period import VERDICTS
 
     if not watched.periods:
