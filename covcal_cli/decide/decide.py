@@ -15,27 +15,21 @@ from pathlib import Path
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Rows
-from covcal_cli.decide.thresholds import (
-    Sample,
-    cut_by_labels,
-    largest_share,
-    mean_size,
-    read_costs,
-    right_excluded,
-    true_scores,
-)
+from covcal_cli.decide import thresholds
+from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, require_one_of, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import (
+    FIRST,
+    LATER,
     CurvePoint,
     Decision,
     GroupPoint,
     LabelUse,
     SetRule,
-    beliefs_at,
     beliefs_of,
 )
 from covcal_cli.formats.features import Domain, FeatureFile
@@ -43,17 +37,8 @@ from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, frame_rows
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
-from covcal_cli.maths.acceptance import (
-    Ranking,
-    Sampling,
-    best_region,
-    chance,
-    inclusions,
-    level_of_look,
-    most_wrong,
-    plan,
-    sampling,
-)
+from covcal_cli.maths import acceptance
+from covcal_cli.maths.acceptance import Ranking, Sampling
 from covcal_cli.multilabel import current_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Input
@@ -157,15 +142,12 @@ def decide(
         drawn = target.drawn(most, settings.seed, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
         logits, temperature = scaled.prepared(target, drawn)
-        accuracy = None
-        if estimate is not None:
-            accuracy = estimate.low, estimate.accuracy, estimate.high
+        accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
         curve = sample.curve()
-        ranking = Ranking(scores, beliefs_at(curve, 1))
-        later = Ranking(scores, beliefs_at(curve, 2))
-        labelled = _Labelled(target, draw, rows, scores, (ranking, later))
+        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in (FIRST, LATER)]
+        labelled, ranking = _Labelled(target, draw, rows, scores, rankings), rankings[0]
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
@@ -197,13 +179,13 @@ def decide(
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:
-            cost = sample.cheapest(*read_costs(settings.costs, file.classes), predicted)
+            cost = sample.cheapest(*thresholds.read_costs(settings.costs, file.classes), predicted)
             threshold = ranking.threshold(round(cost.share * len(ranking)))
         elif settings.error is not None and uses_labels:
             looks += len(labelled.used)
             threshold, use = labelled.tested(settings)
         elif settings.error is not None:
-            share = largest_share(curve, settings.error)
+            share = thresholds.largest_share(curve, settings.error)
             threshold = ranking.threshold(int(share * len(ranking)))
         above = ranking.above(threshold)
         share = above / len(ranking)
@@ -216,7 +198,7 @@ def decide(
             groups = sample.groups(names, numbers, sample.confidence[0] > threshold)
         offer = 0, 0.0, 0.0
         if settings.error is not None:
-            level = level_of_look(settings.certainty, looks)
+            level = acceptance.level_of_look(settings.certainty, looks)
             offer = labelled.offer(curve, settings.error, level, looks)
         return Decision(
             error=settings.error,
@@ -264,7 +246,7 @@ class _Labelled:
         draw: Draw,
         rows: Rows,
         scores: Float64s,
-        rankings: tuple[Ranking, Ranking],  # for the first batch, for later batches
+        rankings: Sequence[Ranking],  # for the first batch, for later batches
     ) -> None:
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
@@ -320,23 +302,23 @@ class _Labelled:
 
         Return the lowest threshold that passes, or infinity, with the counts of its test.
         """
-        level = level_of_look(settings.certainty, look)
+        level = acceptance.level_of_look(settings.certainty, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
-        ranking = self._ranking(look)
+        ranking = self._rankings[look > 1]
 
         def limits(threshold: float) -> tuple[int, int]:
             rows = ranking.above(threshold)
             drawn = [self.sampling(i, threshold) for i in numbers]
             lost = int(((self.scores > threshold) & ~self.is_used).sum())
             these = settings.these_rows
-            allowed = most_wrong(rows, drawn, error, level, these_rows=these, lost=lost)
+            allowed = acceptance.most_wrong(rows, drawn, error, level, these_rows=these, lost=lost)
             return round(sum(batch.inclusion for batch in drawn) * rows), allowed
 
         region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
         is_used = np.isin(self.draw.batch, numbers)
         drawn, lowest = int(is_used.sum()), math.inf
         use = LabelUse(drawn, 0, 0, -1, look)
-        for candidate in plan(ranking, region, limits).candidates:
+        for candidate in acceptance.plan(ranking, region, limits).candidates:
             above = is_used & (self.scores > candidate.threshold)
             wrong = int((above & self.wrong).sum())
             passed = wrong <= candidate.wrong
@@ -347,9 +329,6 @@ class _Labelled:
             lowest = candidate.threshold
         return lowest, use
 
-    def _ranking(self, look: int) -> Ranking:
-        return self._rankings[look > 1]
-
     def offer(
         self, curve: Sequence[CurvePoint], error: float, level: float, look: int
     ) -> tuple[int, float, float]:
@@ -358,16 +337,16 @@ class _Labelled:
         Return this number, the share of rows that can be accepted, and the probability that the
         labels are enough. Return zeros if no number is enough.
         """
-        beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._ranking(look)
+        beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._rankings[look > 1]
         used = self.is_used & (look > 1)
         scores, wrong = self.scores[used], self.wrong[used]
         for labels in _OFFERS:
             if labels > len(ranking) - len(self.scores):
                 break
-            region = best_region(ranking, labels, error, level, scores)
+            region = acceptance.best_region(ranking, labels, error, level, scores)
             if region is not None and region.plan.share >= _LEAST_SHARE:
                 first = region.plan.candidates[0]
-                of_first = chance(ranking, first, beliefs, scores, wrong)
+                of_first = acceptance.chance(ranking, first, beliefs, scores, wrong)
                 share = first.rows / len(ranking) if look > 1 else region.plan.share
                 offers.append((labels, share, of_first))
                 if of_first >= LIKELY:
@@ -383,7 +362,7 @@ class _Labelled:
     def _inclusions(self, number: int) -> tuple[float, float]:
         batch, region = self.draw.batches[number], self.used[number]
         inside = self._left(number, region)
-        return inclusions(batch.drawn, inside, batch.population - inside)
+        return acceptance.inclusions(batch.drawn, inside, batch.population - inside)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
         """Return the `Sampling` of a batch, for the rows above a threshold."""
@@ -393,8 +372,8 @@ class _Labelled:
         # With -1, all rows have the same probability.
         # Otherwise some rows are below the batch's own threshold.
         if region == -1 or threshold < region - _NEAR:
-            return sampling(p if region == -1 else min(p, q), rows, drawn)
-        return sampling(p, rows)
+            return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
+        return acceptance.sampling(p, rows)
 
     def require_design(self) -> None:
         """Refuse rows that were picked for another calibration."""
@@ -421,18 +400,20 @@ def _sets(
         draw, target = labelled.draw, labelled.target
         n_labels, blocks = int(draw.labelled.sum()), target.blocks(draw.rows, "logits")
         shares = [scaled.forecast(target, rows).probabilities.T for rows in blocks]
-        excluded = right_excluded(draw.rows, coverage)
+        excluded = thresholds.right_excluded(draw.rows, coverage)
         if settings.certain_sets:
             certainty = settings.certainty
-            excluded = most_wrong(
+            excluded = acceptance.most_wrong(
                 draw.population,
                 [labelled.sampling(i, -1.0) for i in labelled.used],
                 1 - coverage,
-                level_of_look(certainty, len(labelled.used)),
+                acceptance.level_of_look(certainty, len(labelled.used)),
                 these_rows=settings.these_rows,
             )
-        cut = cut_by_labels(true_scores(np.concatenate(shares), draw.labels), excluded)
-    return SetRule(coverage, cut, mean_size(sample.probabilities, cut), n_labels, certainty)
+        cut = thresholds.cut_by_labels(np.concatenate(shares), draw.labels, excluded)
+    return SetRule(
+        coverage, cut, thresholds.mean_size(sample.probabilities, cut), n_labels, certainty
+    )
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:

@@ -15,13 +15,8 @@ from covcal_cli.array_arguments import (
     whole_numbers_of,
 )
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
-from covcal_cli.decide.thresholds import (
-    Sample,
-    cut_by_labels,
-    largest_share,
-    right_excluded,
-    true_scores,
-)
+from covcal_cli.decide import thresholds
+from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, checked, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
@@ -117,9 +112,7 @@ class Decision:
         if rows is not None:
             _require_plain_index(logits)
         drawn, known_labels = _labelled(rows, labels, values.shape)
-        accuracy = None
-        if estimate is not None:
-            accuracy = estimate.low, estimate.accuracy, estimate.high
+        accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         sample = Sample(values, self.temperature, accuracy)
         shares = self._probabilities(values)
         scores = shares.max(axis=1)
@@ -130,12 +123,12 @@ class Decision:
             wrong = values[drawn].argmax(axis=1) != known_labels
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
-            accepted = int(largest_share(sample.curve(), self.error) * len(scores))
+            accepted = int(thresholds.largest_share(sample.curve(), self.error) * len(scores))
             self.threshold_ = Ranking(scores, []).threshold(accepted) if accepted else 1.0
         self.is_promise_ = len(drawn) > 0 and self.error is not None and self.threshold_ < 1
         if self.coverage is not None and len(drawn):
-            excluded = right_excluded(drawn, self.coverage)
-            self.cut_ = cut_by_labels(true_scores(shares[drawn], known_labels), excluded)
+            excluded = thresholds.right_excluded(drawn, self.coverage)
+            self.cut_ = thresholds.cut_by_labels(shares[drawn], known_labels, excluded)
         elif self.coverage is not None:
             self.cut_ = sample.cut(self.coverage)
         return self

@@ -184,13 +184,11 @@ def right_excluded(rows: Rows, coverage: float) -> int:
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
-def cut_by_labels(scores: Float64s, excluded: int) -> float:
-    """Return the cut that excludes the right class in this number of rows.
-
-    `scores`, (n,), are probabilities of the right classes.
-    """
+def cut_by_labels(probabilities: Float64s, labels: Labels, excluded: int) -> float:
+    """Return the cut that excludes the right class in this number of labelled rows."""
     if excluded < 0:
         return 0.0
+    scores = true_scores(probabilities, labels)
     return float(np.sort(scores)[min(excluded, len(scores) - 1)])
 
 

@@ -170,17 +170,12 @@ class Decision(Document):
         return next(entry for entry in self.inputs if entry.role in _OF_ROWS)
 
 
-def beliefs_at(curve: Sequence[CurvePoint], look: int) -> list[Float64s]:
-    """Return the expected wrong rows for the test after batch `look`, without labels.
-
-    Later batches assume a large error, because they mostly follow a failed promise.
-    """
-    return beliefs_of(curve) if look == 1 else beliefs_of(curve, [0.5, 1.0])
+# Assumed errors for the tests of the first batch and of later batches. Later batches assume a large
+# error, because they mostly follow a failed promise.
+FIRST, LATER = (0.5, 0.0, -0.5), (0.5, 1.0)
 
 
-def beliefs_of(
-    curve: Sequence[CurvePoint], parts: Sequence[float] = (0.5, 0.0, -0.5)
-) -> list[Float64s]:
+def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float] = FIRST) -> list[Float64s]:
     """Return the expected shares of wrong rows at each point of a curve.
 
     Part 0 is the expected error, part 1 the high end of its range, and part -1 the low end.

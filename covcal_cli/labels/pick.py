@@ -31,7 +31,14 @@ from covcal_cli.errors import (
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
-from covcal_cli.formats.decision import Decision, beliefs_at, calibration_of, read_decision
+from covcal_cli.formats.decision import (
+    FIRST,
+    LATER,
+    Decision,
+    beliefs_of,
+    calibration_of,
+    read_decision,
+)
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, labels_in
 from covcal_cli.labels.draws import (
     Batch,
@@ -432,7 +439,7 @@ class _Frame:
         self._is_by_score = True
         scores = self._scores(slice(None))
         look = 1 + sum(region_of(batch.score) is not None for batch in batches)
-        ranking = Ranking(scores, beliefs_at(decision.curve, look))
+        ranking = Ranking(scores, beliefs_of(decision.curve, FIRST if look == 1 else LATER))
         level = level_of_look(decision.certainty, look)
         region = best_region(ranking, n, decision.error, level)
         if region is None:

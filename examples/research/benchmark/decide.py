@@ -29,7 +29,7 @@ from covcal_cli.decide.thresholds import (
     true_scores,
 )
 from covcal_cli.forecast import ScaledLogits
-from covcal_cli.formats.decision import Decision, beliefs_at
+from covcal_cli.formats.decision import Decision, beliefs_of
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import drawn_along, frame_rows
 from covcal_cli.labels.target_labels import target_labels
@@ -166,7 +166,7 @@ def of_error(
     for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
-    ranking = Ranking(score, beliefs_at(decision.curve, 1))
+    ranking = Ranking(score, beliefs_of(decision.curve))
     for count in labels:
         share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
         numbers += [share, broken]
@@ -184,7 +184,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
     covered, sizes = [], []
     for draw in range(draws):
         rows = np.random.default_rng(draw).permutation(len(score))[:SET_LABELS]
-        cut = cut_by_labels(score[rows], right_excluded(rows, COVERAGE))
+        cut = cut_by_labels(probabilities[rows], labels[rows], right_excluded(rows, COVERAGE))
         covered.append(float((score >= cut).mean()))
         sizes.append(mean_size(probabilities, cut) / n_classes)
     return [*numbers, float(np.mean(covered)), float(np.mean(sizes))]
