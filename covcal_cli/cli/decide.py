@@ -91,7 +91,6 @@ def decide(
       covcal decide --cost costs.json
       covcal decide adapted.h5 -c cal.json --set 0.9
     """
-    from covcal_cli.cli import multilabel
     from covcal_cli.decide.decide import DecideSettings
     from covcal_cli.decide.decide import decide as choose
     from covcal_cli.formats.calibration import read_calibration
@@ -142,6 +141,8 @@ def decide(
     content: Decision | dict[str, Any] = decision
     screen = answer(decision, str(output))
     if labels_of_file:
+        from covcal_cli.cli import multilabel
+
         content, screen = of_labels(decisions, written), multilabel.decided(decisions)
     parts = [screen]
     for name, entry in decisions.items():

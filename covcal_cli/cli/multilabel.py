@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.cli import tables
-from covcal_cli.cli.console import checks
+from covcal_cli.cli.console import Console, checks
 from covcal_cli.errors import CovcalError, in_percent, in_points, interval, percent, short_percent
-from covcal_cli.multilabel import gathered, named
+from covcal_cli.evaluate.macro import gate_of_label
+from covcal_cli.evaluate.metrics import on_screen
+from covcal_cli.multilabel import gathered, named, one_label
+from covcal_cli.records import of_labels, sentences_of_failed
+from covcal_cli.report.tables import Table
+from covcal_cli.report.verdict import measured_action, unmeasured_action
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Expectation
-    from covcal_cli.cli.console import Console
     from covcal_cli.cli.gates import GatedOutput
     from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.evaluate.macro import LabelAssessments
     from covcal_cli.evaluate.result import Evaluation
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
-    from covcal_cli.report.tables import Table
     from covcal_cli.run.run import RunReport
     from covcal_cli.watch.period import Watched
 
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
 
 def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool = False) -> str:
     """Return the answer for all labels together, then a table with one line per label."""
-    from covcal_cli.report.tables import Table
-    from covcal_cli.report.verdict import unmeasured_action
-
     rows, gaps = [], {}
     of_verdict: dict[str, list[str]] = {}
     for label, calibration in calibrations.items():
@@ -82,7 +82,7 @@ def _off(gap: float) -> str:
 def publish(
     result: "LabelAssessments",
     report: "GatedOutput",
-    console: "Console",
+    console: Console,
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
     """Show a table of all labels, with the mean and the worst value, then more tables."""
@@ -111,8 +111,6 @@ def _rendered(
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
     """Return the labels whose confidence is right, and the ECE of each calibration."""
-    from covcal_cli.report.verdict import measured_action
-
     names = result.calibrations
     n = [assessment.evaluation.n for assessment in result.labels.values()]
     rows = f"{n[0]}" if len({*n}) == 1 else f"{min(n)} to {max(n)}"
@@ -152,10 +150,8 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
     return f"{screen}\n\n{tables.text(_metrics(result))}" if verbose else screen
 
 
-def _accepted(result: "LabelAssessments") -> "Table":
+def _accepted(result: "LabelAssessments") -> Table:
     """Return the accepted share and its error rate for each label."""
-    from covcal_cli.report.tables import Table
-
     rows = []
     for label, assessment in result.labels.items():
         metrics = assessment.evaluation.decision
@@ -170,11 +166,8 @@ def _accepted(result: "LabelAssessments") -> "Table":
     return Table(("label", "accepted", "wrong", "interval"), rows)
 
 
-def _metrics(result: "LabelAssessments") -> "Table":
+def _metrics(result: "LabelAssessments") -> Table:
     """Return a table with a row per label and calibration, the means, and the worst values."""
-    from covcal_cli.evaluate.metrics import on_screen
-    from covcal_cli.report.tables import Table
-
     columns = [(name, display) for name, display, metric in on_screen() if metric.main]
 
     def cells(values: Mapping[str, float | None]) -> list[str]:
@@ -213,8 +206,6 @@ def _metrics(result: "LabelAssessments") -> "Table":
 
 def decided(decisions: "Mapping[str, Decision]") -> str:
     """Return the share of rows whose prediction is accepted, for each label."""
-    from covcal_cli.report.tables import Table
-
     rows = []
     for label, decision in decisions.items():
         point, above = decision.expected, decision.threshold
@@ -245,13 +236,11 @@ def publish_expectations(
     expectations: "Mapping[str, Expectation]",
     gates: "Mapping[str, Sequence[GateResult]]",
     report: "GatedOutput",
-    console: "Console",
+    console: Console,
     more: "Callable[[Expectation], list[Table]]",
 ) -> None:
     """Show the estimated accuracy of each label in one table, then more tables per label."""
     from covcal_cli.calibrate.estimate import expectation_document
-    from covcal_cli.evaluate.macro import gate_of_label
-    from covcal_cli.records import of_labels, sentences_of_failed
 
     def content(path: Path) -> dict[str, Any]:
         documents = {
@@ -275,9 +264,7 @@ def publish_expectations(
     console.warn(gathered(failed))
 
 
-def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
-    from covcal_cli.report.tables import Table
-
+def _estimates(expectations: "Mapping[str, Expectation]") -> Table:
     rows = []
     for label, expectation in expectations.items():
         estimation = expectation.estimation
@@ -300,8 +287,6 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> "Table":
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:
     """Acknowledge the alarms of all labels. Return the changes."""
-    from covcal_cli.multilabel import one_label
-
     changes, refused = {}, []
     for label in labels:
         try:
@@ -318,12 +303,10 @@ def publish_watched(
     watched: "Mapping[str, Watched]",
     gates: "Mapping[str, Sequence[GateResult]]",
     report: "GatedOutput",
-    console: "Console",
+    console: Console,
     draw: Callable[[Any, str], str],
 ) -> None:
     """Show the last verdict for each label, then all periods of each label."""
-    from covcal_cli.evaluate.macro import gate_of_label
-    from covcal_cli.records import of_labels
 
     def render(kind: str) -> str:
         table = _verdicts(watched)
@@ -345,9 +328,7 @@ def publish_watched(
     report.publish(console, render, results, content=partial(of_labels, watched))
 
 
-def _verdicts(watched: "Mapping[str, Watched]") -> "Table":
-    from covcal_cli.report.tables import Table
-
+def _verdicts(watched: "Mapping[str, Watched]") -> Table:
     rows = []
     for label, entry in watched.items():
         if entry.periods:
