@@ -243,12 +243,8 @@ def read_named(
     `names` are the user's names, in the order of `documents`. An empty name becomes the method's
     name, or the file's name if several calibrations have the method.
 
-    Raises
-    ------
-    CovcalError
-        If a calibration cannot be read, or two calibrations have the same name.
-    UnusedOptionError
-        If `networks` are given and no calibration scales aligned logits.
+    Raises `CovcalError` if a calibration cannot be read, or two calibrations have the same name.
+    Raises `UnusedOptionError` if `networks` are given and no calibration scales aligned logits.
     """
     calibrations = [read_calibration(document) for document in documents]
     if networks is not None and not any(read.scaling.reads_aligned for read in calibrations):
@@ -327,12 +323,8 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
 
     `path` is the features file, for messages.
 
-    Raises
-    ------
-    CovcalError
-        If no accuracy is known.
-    LimitExceededError
-        If the accuracy is too low.
+    Raises `CovcalError` if no accuracy is known. Raises `LimitExceededError` if the accuracy is too
+    low.
     """
     if accuracy is None:
         raise CovcalError(
@@ -357,11 +349,8 @@ def require_fitting(
 ) -> None:
     """Refuse a file that the calibration in `document` does not fit.
 
-    Raises
-    ------
-    CovcalError
-        If model, classes, columns or tensors differ. Different preprocessing is refused too, unless
-        `allow_other_preprocessing` is true.
+    Raises `CovcalError` if model, classes, columns or tensors differ. Different preprocessing is
+    refused too, unless `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
     # first, because class names say more than hashes

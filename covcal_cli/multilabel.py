@@ -62,10 +62,7 @@ def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
 def chosen_label(path: Path, names: Sequence[str]) -> str:
     """Return the label of the block ``with one_label(name)``.
 
-    Raises
-    ------
-    CovcalError
-        If there is no such block, or the file lacks the label.
+    Raises `CovcalError` if there is no such block, or the file lacks the label.
     """
     name = _LABEL.get()
     if name is None:

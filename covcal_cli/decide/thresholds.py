@@ -229,10 +229,7 @@ def read_costs(
     Return costs by true and predicted class, (K, K), and the cost of a review. The cost of a review
     may be missing unless `needs_review` is true.
 
-    Raises
-    ------
-    CovcalError
-        If the file cannot be read, lacks a cost, or has an unknown key or class.
+    Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
     """
     example = {"review": 1, "wrong": 10} if needs_review else {"wrong": 10}
     try:

@@ -40,10 +40,7 @@ class AlignedForecasters:
 class EstimatorInputs:
     """Logits of labelled source validation rows and of unlabelled target rows.
 
-    Raises
-    ------
-    ValueError
-        If shapes, labels, weights or logits are invalid.
+    Raises `ValueError` if shapes, labels, weights or logits are invalid.
     """
 
     source_logits: Floats  # (n_v, K)

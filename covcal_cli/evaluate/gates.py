@@ -35,10 +35,7 @@ Outcome = Literal["passed", "failed", "not proved", "skipped"]
 class Gates:
     """The gates of an evaluation.
 
-    Raises
-    ------
-    CovcalError
-        If a metric has no interval, but gates compare intervals.
+    Raises `CovcalError` if a metric has no interval, but gates compare intervals.
     """
 
     limits: Sequence[Limit] = ()
@@ -129,12 +126,8 @@ def assess(
     - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`.
     - `check`: called with all input files before the work starts.
 
-    Raises
-    ------
-    CovcalError
-        If `evaluate` raises this error, or a gate's metric has no value.
-    UnusedOptionError
-        If no calibration needs the given `networks`.
+    Raises `CovcalError` if `evaluate` raises this error, or a gate's metric has no value. Raises
+    `UnusedOptionError` if no calibration needs the given `networks`.
     """
     if decision is not None and not documents:
         documents = [calibration_of(decision)]

@@ -67,10 +67,7 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
     of dates `by`, periods are units of time, or blocks of rows sorted by date. A file without rows
     is one period only if it is not divided.
 
-    Raises
-    ------
-    CovcalError
-        If the column `by` is missing, or one of its values is not a date.
+    Raises `CovcalError` if the column `by` is missing, or one of its values is not a date.
     """
     rows = target.rows(ALL)
     size = rows_of(every)

@@ -80,10 +80,7 @@ class History:
 def read_history(path: Path) -> History:
     """Read a history. If the file does not exist, the history is empty.
 
-    Raises
-    ------
-    CovcalError
-        If the file cannot be read, or is not a history.
+    Raises `CovcalError` if the file cannot be read, or is not a history.
     """
     try:
         with open_plain(path) as handle:
@@ -102,10 +99,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
     Only lines that are not in `earlier` are read. If `lines` raises an exception, nothing is
     appended.
 
-    Raises
-    ------
-    CovcalError
-        If the file cannot be read or written, or is not a history.
+    Raises `CovcalError` if the file cannot be read or written, or is not a history.
     """
     path = earlier.path
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)

@@ -371,10 +371,7 @@ class LateLabels:
     def of_rows(self, file: FeatureFile, period: str, rows: Rows) -> tuple[Rows, Labels]:
         """Return the labelled rows of a period, ascending, and their labels.
 
-        Raises
-        ------
-        CovcalError
-            If an id belongs to several rows, or a label is not a class.
+        Raises `CovcalError` if an id belongs to several rows, or a label is not a class.
         """
         self.watched.append(period)
         ids = file.require_target().id_bytes(rows)
@@ -440,10 +437,7 @@ class LateLabels:
 def read_late_labels(path: Path) -> LateLabels:
     """Read a CSV of labels.
 
-    Raises
-    ------
-    CovcalError
-        If a column is missing, or an id occurs twice.
+    Raises `CovcalError` if a column is missing, or an id occurs twice.
     """
     require_file(path, remedy=_REMEDY)
     store = CSVStore(path, as_texts=True)

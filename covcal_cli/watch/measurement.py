@@ -94,10 +94,7 @@ def standard_of(
     For safety, features files outside the calibration's folder are opened only if the user `named`
     them.
 
-    Raises
-    ------
-    CovcalError
-        If the reference data are missing and cannot be made.
+    Raises `CovcalError` if the reference data are missing and cannot be made.
     """
     fitted, *others = calibration.inputs
     if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
@@ -138,12 +135,8 @@ def _is_same(first: Path, second: Path) -> bool:
 def make_reference(calibration: Calibration, document: Path, sha256: str) -> Reference:
     """Make the reference data of a calibration from its features file.
 
-    Raises
-    ------
-    CovcalError
-        If the file is missing or has changed.
-    TooFewRowsError
-        If the features file has fewer than 2 labelled source validation rows.
+    Raises `CovcalError` if the file is missing or has changed. Raises `TooFewRowsError` if the
+    features file has fewer than 2 labelled source validation rows.
     """
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
@@ -203,10 +196,8 @@ def measurements(
     If the history has the same rows already, only labels are read. A period is "grown" if new rows
     follow the rows of the history.
 
-    Raises
-    ------
-    CovcalError
-        If the file has no target, is of another classifier, or has a value that is not a date.
+    Raises `CovcalError` if the file has no target, is of another classifier, or has a value that is
+    not a date.
     """
     with FeatureFile(source.path) as file:
         yield from measurements_of(file, source, standard, recorded, late)

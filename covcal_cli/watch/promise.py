@@ -49,10 +49,8 @@ class WatchedDecision:
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
     """Read a decision that was made with the calibration `document`.
 
-    Raises
-    ------
-    CovcalError
-        If the file cannot be read, belongs to another calibration, or makes no promise.
+    Raises `CovcalError` if the file cannot be read, belongs to another calibration, or makes no
+    promise.
     """
     decision = read_decision(path, document)
     if decision.error is None:

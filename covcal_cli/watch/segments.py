@@ -146,10 +146,7 @@ def _parts(
 ) -> list[tuple[str, Rows]]:
     """Return the name and the rows of each segment that occurs in `rows`.
 
-    Raises
-    ------
-    CovcalError
-        If the column is missing, or has too many values.
+    Raises `CovcalError` if the column is missing, or has too many values.
     """
     if column in domain.columns or column != PREDICTED:
         groups = column_groups(domain, column, rows, others=[PREDICTED])

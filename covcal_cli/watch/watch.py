@@ -375,10 +375,7 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
 def acknowledge(document: Path, history: Path, reason: str) -> str:
     """Accept the changed rows of the last period, so its alarm ends. Return the change in words.
 
-    Raises
-    ------
-    CovcalError
-        If there is no alarm, or no reason is given.
+    Raises `CovcalError` if there is no alarm, or no reason is given.
     """
     calibration = read_calibration(document)
     used = WatchedCalibration(document, identity_of(document), calibration.method_used)
