@@ -5,18 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import extract_options
 from covcal_cli.cli.console import Console
-from covcal_cli.cli.extract_options import (
-    Confidence,
-    ExtractOptions,
-    Inputs,
-    Logits,
-    Model,
-    Probabilities,
-    Source,
-    Target,
-    takes_extract_options,
-)
 from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
@@ -30,20 +20,20 @@ _SHOWN_FILES = 3
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-@takes_extract_options()
+@extract_options.takes_extract_options()
 def extract(
-    model: Model = None,
-    source: Source = None,
-    target: Target = None,
+    model: extract_options.Model = None,
+    source: extract_options.Source = None,
+    target: extract_options.Target = None,
     target_only: Annotated[
         Path | None, typer.Option("--target", help="The new data, if there is no source.")
     ] = None,
     output: Annotated[Path, output("Features file to write.")] = Path("features.h5"),
-    logits: Logits = False,
-    probabilities: Probabilities = False,
-    confidence: Confidence = False,
+    logits: extract_options.Logits = False,
+    probabilities: extract_options.Probabilities = False,
+    confidence: extract_options.Confidence = False,
     *,
-    options: ExtractOptions,
+    options: extract_options.ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that was killed or interrupted.")
@@ -73,7 +63,7 @@ def extract(
       covcal extract model.onnx source/ target/ --sample 50000 --dry-run
       covcal extract model.onnx source/ target/ --shard 1/10 -o shard-1.h5
     """
-    typed = Inputs.read(
+    typed = extract_options.Inputs.read(
         model,
         source,
         target,

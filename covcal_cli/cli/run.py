@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import extract_options
 from covcal_cli.cli.calibrate import answer, details
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.extract_options import (
-    Confidence,
-    ExtractOptions,
-    Inputs,
-    Logits,
-    Model,
-    Probabilities,
-    Source,
-    Target,
-    takes_extract_options,
-)
 from covcal_cli.cli.options import (
     Device,
     DeviceName,
@@ -61,16 +51,16 @@ Earlier = Annotated[
 ]
 
 
-@takes_extract_options("providers", "limit", "shard", "on_error")
+@extract_options.takes_extract_options("providers", "limit", "shard", "on_error")
 def run(
     context: typer.Context,
-    model: Model = None,
-    source: Source = None,
-    target: Target = None,
+    model: extract_options.Model = None,
+    source: extract_options.Source = None,
+    target: extract_options.Target = None,
     output: Annotated[Path, output("Folder for the results.")] = Path("covcal-run"),
-    logits: Logits = False,
-    probabilities: Probabilities = False,
-    confidence: Confidence = False,
+    logits: extract_options.Logits = False,
+    probabilities: extract_options.Probabilities = False,
+    confidence: extract_options.Confidence = False,
     method: Method = MethodName.auto,
     adapt: Annotated[
         bool,
@@ -97,7 +87,7 @@ def run(
         ),
     ] = False,
     *,
-    options: ExtractOptions,
+    options: extract_options.ExtractOptions,
     expect_accuracy: ExpectedAccuracy = None,
     force: Annotated[
         bool,
@@ -149,7 +139,7 @@ def run(
         for name, has_value in (("history", history is not None), ("replace", replace_unproved)):
             if has_value:
                 raise typer.BadParameter("needs --from", param_hint=f"--{name}")
-        inputs = Inputs.read(
+        inputs = extract_options.Inputs.read(
             model, source, target, logits=logits, probabilities=probabilities, confidence=confidence
         )
         folder, request = output, _Request(inputs.model, method.value, options, inputs.outputs)
@@ -264,7 +254,7 @@ class _Request:
 
     model: str | None
     method: str
-    options: ExtractOptions
+    options: extract_options.ExtractOptions
     outputs: "OutputKind | None"
     adapt: bool = False
 
@@ -275,7 +265,7 @@ _RENEWING = ("batch", "threads", "trust_model")
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
     """Refuse options of extract that are not `allowed`."""
-    decided = {entry.name for entry in fields(ExtractOptions)} - {*allowed}
+    decided = {entry.name for entry in fields(extract_options.ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
@@ -285,7 +275,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
             )
 
 
-def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Request:
+def _earlier(context: typer.Context, folder: Path, new: extract_options.ExtractOptions) -> _Request:
     """Return the request of an earlier run, with the user's new options."""
     from covcal_cli.run.renewal import earlier_run
 
@@ -297,7 +287,7 @@ def _earlier(context: typer.Context, folder: Path, new: ExtractOptions) -> _Requ
             words.remove(f"--{kind}")
             outputs = kind
     try:
-        options = ExtractOptions.of(words)
+        options = extract_options.ExtractOptions.of(words)
     except ValueError as error:
         raise CovcalError(
             f"{earlier.features} was extracted with unknown options ({error}): run covcal run "

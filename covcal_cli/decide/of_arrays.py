@@ -7,13 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from covcal_cli.array_arguments import (
-    array_of,
-    columns_of,
-    logits_of,
-    require_columns,
-    whole_numbers_of,
-)
+from covcal_cli import array_arguments
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
@@ -107,8 +101,8 @@ class Decision:
             raise CovcalError(
                 "Decision needs a limit: create Decision(error=...) or Decision(coverage=...)"
             )
-        values = logits_of(logits, "logits")
-        self._classes, self._columns = values.shape[1], columns_of(logits)
+        values = array_arguments.logits_of(logits, "logits")
+        self._classes, self._columns = values.shape[1], array_arguments.columns_of(logits)
         if rows is not None:
             _require_plain_index(logits)
         drawn, known_labels = _labelled(rows, labels, values.shape)
@@ -176,13 +170,13 @@ class Decision:
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
         """Return probabilities. Refuse another number of classes than in `fit`."""
-        values = logits_of(logits, "logits")
+        values = array_arguments.logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(
                 f"logits have {values.shape[1]} classes, but the Decision was fitted to "
                 f"{self._classes}"
             )
-        require_columns(self._columns, logits, "the logits that were passed to fit")
+        array_arguments.require_columns(self._columns, logits, "the logits that were passed to fit")
         return self._probabilities(values)
 
     def _probabilities(self, logits: Float64s) -> Float64s:
@@ -206,14 +200,14 @@ def _require_plain_index(logits: ArrayLike) -> None:
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
-    names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
+    names = [] if labels is None else array_arguments.array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
         raise CovcalError(
             "labels must be class numbers, from 0 in the order of the logits, not class names: "
             "give [classes.index(name) for name in labels]"
         )
     drawn, drawn_labels = (
-        whole_numbers_of([] if values is None else values, name)
+        array_arguments.whole_numbers_of([] if values is None else values, name)
         for values, name in ((rows, "rows"), (labels, "labels"))
     )
     if drawn.shape != drawn_labels.shape:

@@ -37,19 +37,12 @@ from functools import cached_property
 import numpy as np
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.estimators import confidences
 from covcal_cli.estimators.clusters import (
     CLUSTERING,
     FIXED_CLUSTERING,
     change_within_classes,
     clusterings,
-)
-from covcal_cli.estimators.confidences import (
-    PREDICTED_CLASSES,
-    agreement,
-    atc,
-    doc,
-    mean_confidence,
-    predicted_classes,
 )
 from covcal_cli.estimators.cot import confidence_change, cot
 from covcal_cli.estimators.guards import (
@@ -105,24 +98,24 @@ class Estimates(Mapping[str, Estimate]):
         self._inputs, self._prior = inputs, prior
         self._computed: dict[str, Estimate] = {}
         self._estimators: dict[str, Callable[[EstimatorInputs], Estimate]] = {
-            "atc": atc,
-            "doc": doc,
-            "confidence": mean_confidence,
+            "atc": confidences.atc,
+            "doc": confidences.doc,
+            "confidence": confidences.mean_confidence,
         }
         if not inputs.has_all_classes:
             if len(np.unique(inputs.source_predictions)) > 1:
-                self._estimators[PREDICTED_CLASSES] = predicted_classes
+                self._estimators[confidences.PREDICTED_CLASSES] = confidences.predicted_classes
             return
         self._estimators = {
             "cot": lambda inputs: cot(inputs, prior),
-            "atc": atc,
-            "doc": doc,
-            "confidence": mean_confidence,
+            "atc": confidences.atc,
+            "doc": confidences.doc,
+            "confidence": confidences.mean_confidence,
             CLUSTERING: lambda _: self._clusterings[CLUSTERING],
             FIXED_CLUSTERING: lambda _: self._clusterings[FIXED_CLUSTERING],
         }
         if inputs.aligned is not None:
-            self._estimators["agreement"] = agreement
+            self._estimators["agreement"] = confidences.agreement
         if inputs.source_weights is not None:
             self._estimators["weighting"] = weighted_accuracy
 
@@ -211,7 +204,7 @@ def by_confidence(
     if not fall.passed:
         reason = _DOC_BECAUSE[FALL_IN_CONFIDENCE]
         return consensus(inputs, [estimates["doc"]], used, drift=drift, reason=reason)
-    of_classes = estimates.get(PREDICTED_CLASSES)
+    of_classes = estimates.get(confidences.PREDICTED_CLASSES)
     if of_classes is not None and of_classes.accuracy < _median(used):
         return consensus(inputs, [of_classes], used, drift=drift)
     return consensus(inputs, used, [], drift=drift)

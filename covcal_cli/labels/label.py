@@ -26,15 +26,8 @@ from covcal_cli.data.confidences import ANSWERS
 from covcal_cli.errors import CovcalError, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile, labels_in
+from covcal_cli.labels import filled_sheet
 from covcal_cli.labels.draws import Draw, read_draw, write_copy
-from covcal_cli.labels.filled_sheet import (
-    plain_number,
-    read_sheets,
-    require_cells_beside_rows,
-    require_labels_beside_rows,
-    with_batch,
-    with_batches,
-)
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import predicted_names, region_of
 from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
@@ -127,7 +120,7 @@ def label(
     is_replaced = output.exists() and output.samefile(path)
     if not is_replaced:
         check_output(output, force=force, inputs=map(Path, sheets))
-    read = [sheet for name in sheets for sheet in read_sheets(Path(name))]
+    read = [sheet for name in sheets for sheet in filled_sheet.read_sheets(Path(name))]
     for number, name in enumerate(sheets):
         if any(Path(name).samefile(other) for other in sheets[:number]):
             raise CovcalError(f"{name} is given twice: give the CSV of each person once")
@@ -141,9 +134,9 @@ def label(
 
         files = for_each_label(names, opened)
         file = next(iter(files.values()))
-        draw, rows = with_batches(file, read_draw(file), read), []
+        draw, rows = filled_sheet.with_batches(file, read_draw(file), read), []
         for sheet in read:
-            draw, rows_of_sheet = with_batch(file, draw, sheet)
+            draw, rows_of_sheet = filled_sheet.with_batch(file, draw, sheet)
             if sheet.number not in filled:
                 columns = "columns label_NAME" if names else "column label"
                 raise CovcalError(f"{sheet.path} has no labels yet: fill in the {columns}")
@@ -218,12 +211,12 @@ def _require_beside_rows(
     """Raise a CovcalError if cells or labels seem to be beside the wrong rows."""
     predicted = {name: predicted_names(file, rows) for name, file in files.items()}
     cells = kept_cells(next(iter(files.values())).require_target(), rows)
-    require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
+    filled_sheet.require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
     columns = {
         f"{LABEL_PREFIX}{name}" if name else "label": (by_label[name].labels, names)
         for name, names in predicted.items()
     }
-    require_labels_beside_rows(sheet, columns)
+    filled_sheet.require_labels_beside_rows(sheet, columns)
 
 
 def _joined(
@@ -315,7 +308,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
     """Return the class of a label. Case is ignored, unless two classes differ only in case."""
     same = [name for name in classes.names if name.casefold() == text.casefold()]
-    for name in (text, plain_number(text), *(same if len(same) == 1 else ())):
+    for name in (text, filled_sheet.plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
             return classes.require(path, name, what="label")
     names = {name.casefold(): name for name in classes.names}

@@ -21,6 +21,7 @@ from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.lineage import is_unchanged
 from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
+from covcal_cli.watch import sketches
 from covcal_cli.watch.accuracy import SourceRows, source_rows
 from covcal_cli.watch.calendar import Cut, cuts, rows_of
 from covcal_cli.watch.columns import drifts
@@ -45,16 +46,6 @@ from covcal_cli.watch.reference import (
     reference_path,
 )
 from covcal_cli.watch.segments import Segments, segments_by, segments_of
-from covcal_cli.watch.sketches import (
-    calibrated_confidence,
-    margins,
-    moments,
-    most_points,
-    points,
-    reference_of,
-    shares,
-    squared_distance,
-)
 
 # Maximum number of rows to read from a period. More rows hardly help, because most noise comes from
 # the calibration's own rows.
@@ -153,7 +144,7 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
         )
     with FeatureFile(fitted.path) as file:
         scaled = ScaledLogits(calibration.scaling)
-        reference = reference_of(file, scaled, calibration.seed, sha256)
+        reference = sketches.reference_of(file, scaled, calibration.seed, sha256)
     if reference is None:
         raise TooFewRowsError(
             f"{fitted.path} has fewer than 2 labelled source validation rows, which are too few "
@@ -362,10 +353,12 @@ def _of_period(
     reference, seed = standard.reference, standard.calibration.seed
     rows = _sample(target, cut, seed)
     logits = target.logits(rows)
-    confidence = calibrated_confidence(target, rows, scaled)
-    some = thinned(np.arange(len(rows)), most_points(target, reference.coordinates.of), seed)
+    confidence = sketches.calibrated_confidence(target, rows, scaled)
+    some = thinned(
+        np.arange(len(rows)), sketches.most_points(target, reference.coordinates.of), seed
+    )
     compared = _compared(target, rows[some], reference) if len(rows) else None
-    own_moments = None if compared is None else moments(compared)
+    own_moments = None if compared is None else sketches.moments(compared)
     auc_source, auc_target, effective = distances(reference, own_moments)
     signals = []
     if len(rows):
@@ -380,7 +373,7 @@ def _of_period(
         read=len(rows),
         confidence_before=_mean(confidences(logits, 1.0)),
         confidence=_mean(confidence),
-        predicted=tuple(shares(logits.argmax(axis=1), target.n_classes).tolist()),
+        predicted=tuple(sketches.shares(logits.argmax(axis=1), target.n_classes).tolist()),
         estimate=standard.source.estimate(logits),
         labels=None,
         auc_target=auc_target,
@@ -473,7 +466,7 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
-    return coordinates.axes.located(points(target, rows, coordinates.of))
+    return coordinates.axes.located(sketches.points(target, rows, coordinates.of))
 
 
 def distances(
@@ -487,9 +480,9 @@ def distances(
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
-    of_source = squared_distance(reference.coordinates.source, moments)
+    of_source = sketches.squared_distance(reference.coordinates.source, moments)
     target = reference.coordinates.target
-    of_target = None if target is None else _auc(squared_distance(target, moments))
+    of_target = None if target is None else _auc(sketches.squared_distance(target, moments))
     rows = reference.source.right + reference.source.wrong
     return _auc(of_source), of_target, rows * math.exp(-of_source)
 
@@ -522,7 +515,7 @@ def signals_of(
     if density is not None and compared is not None:
         values[DENSITY_RATIO] = compared @ density.values
     classes = [signal for signal in reference.signals if signal.class_number is not None]
-    of_classes = margins(logits, [int(signal.class_number or 0) for signal in classes])
+    of_classes = sketches.margins(logits, [int(signal.class_number or 0) for signal in classes])
     values |= {signal.name: row for signal, row in zip(classes, of_classes, strict=True)}
     for signal in reference.signals:
         if signal.axis is not None and compared is not None:

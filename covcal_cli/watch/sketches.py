@@ -15,14 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from covcal_cli.arrays import Float64s, Floats, Labels, Rows
-from covcal_cli.estimators.clusters import (
-    LEAST_ROWS_OF_CLASS,
-    MOST_ROWS,
-    class_centres,
-    directions,
-    places,
-    strays,
-)
+from covcal_cli.estimators import clusters
 from covcal_cli.estimators.inputs import ESTIMATED, MAX_ROWS
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain, thinned, thinned_places
@@ -123,13 +116,13 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
     n_classes = logits.shape[1]
     if n_classes > _MOST_CLASSES_CLUSTERED:
         return None
-    drawn = thinned(np.arange(len(labels)), MOST_ROWS, 0)
+    drawn = thinned(np.arange(len(labels)), clusters.MOST_ROWS, 0)
     logits, labels = logits[drawn], labels[drawn]
-    cloud = directions(logits)
-    centres = class_centres(cloud, labels)
+    cloud = clusters.directions(logits)
+    centres = clusters.class_centres(cloud, labels)
     frequencies = np.bincount(labels, minlength=n_classes) + 0.5
     fixed_shares = frequencies / frequencies.sum()
-    free, fixed = strays(cloud, logits.argmax(axis=1), centres, fixed_shares)
+    free, fixed = clusters.strays(cloud, logits.argmax(axis=1), centres, fixed_shares)
     return Clusters(
         centres=Packed.of(centres.directions),
         classes=tuple(centres.classes.tolist()),
@@ -143,7 +136,7 @@ def _places(logits: Floats) -> ClassPlaces | None:
     """Return the mean logits of predicted classes; None if there are two classes, or too many."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
-    of = places(logits, LEAST_ROWS_OF_CLASS)
+    of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)
     numbers, counts = tuple(of.classes.tolist()), tuple(of.counts.tolist())
     return ClassPlaces(numbers, counts, Packed.of(of.means), Packed.of(of.spreads))
 
