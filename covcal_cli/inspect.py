@@ -357,7 +357,7 @@ def _model(calibration: Calibration) -> str:
 
 def _calibration_lines(path: Path) -> Lines:
     read = read_calibration(path)
-    aligned = read.aligned_temperature
+    aligned, offset = read.aligned_temperature, read.confidence_offset
     logits = "of the classifier" if read.forecaster == "original" else "that covcal adapt learnt"
     lines = [("warning", text) for text in read.warnings]
     lines += [
@@ -365,7 +365,11 @@ def _calibration_lines(path: Path) -> Lines:
         ("T_f", f"{read.forecaster_temperature:.6g}, which divides the logits {logits}"),
         *([] if aligned is None else [("T_a", f"{aligned:.6g}, which divides the aligned logits")]),
         *_offsets(read),
-        *_confidence_offset(read),
+        *(
+            [("offset", f"{offset:+.4g}, added to the log odds of the confidence")]
+            if offset
+            else []
+        ),
         ("classes", _classes(read.classes)),
         ("model", _model(read)),
         *_inputs(read.inputs),
@@ -385,14 +389,6 @@ def _asked_for(calibration: Calibration) -> str:
     if rows is None or calibration.method == AUTO:
         return calibration.method
     return f"{AUTO} with --labels {rows.n if rows.design == 'random' else rows.design}"
-
-
-def _confidence_offset(calibration: Calibration) -> Lines:
-    if not calibration.confidence_offset:
-        return []
-    return [
-        ("offset", f"{calibration.confidence_offset:+.4g}, added to the log odds of the confidence")
-    ]
 
 
 def _offsets(calibration: Calibration) -> Lines:

@@ -177,7 +177,12 @@ def details(calibration: "Calibration") -> str:
     if calibration.class_offsets:
         facts["Class offsets"] = _offsets(calibration)
     if calibration.labelled_rows is not None:
-        facts["ECE"] = _label_error(calibration.estimates["labelled"])
+        by_labels = calibration.estimates["labelled"]
+        ends = interval(by_labels["ece_low"], by_labels["ece_high"])
+        facts["ECE"] = (
+            f"{100 * by_labels['ece']:.1f} % ({ends}), measured by labels of rows that the fit did "
+            "not use"
+        )
     if calibration.discriminator_temperatures:
         values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
         many = " (one per ensemble member)" if "," in values else ""
@@ -286,14 +291,6 @@ def _offsets(calibration: "Calibration") -> str:
     largest = sorted(pairs, key=lambda pair: -abs(pair[1]))
     text = ", ".join(f"{name} {value:+.2f}" for name, value in largest[:_SHOWN_OFFSETS])
     return f"log odds moved by {text}{', ...' if len(largest) > _SHOWN_OFFSETS else ''}"
-
-
-def _label_error(estimates: Mapping[str, Any]) -> str:
-    ends = interval(estimates["ece_low"], estimates["ece_high"])
-    return (
-        f"{100 * estimates['ece']:.1f} % ({ends}), measured by labels of rows that the fit did "
-        "not use"
-    )
 
 
 def _weights(health: Mapping[str, Any]) -> dict[str, str]:

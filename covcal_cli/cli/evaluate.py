@@ -335,9 +335,10 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     answer = {}
     if single is not None:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])
+    files = sum(entry.role != "calibration" for entry in evaluation.inputs)
     answer["Accuracy"] = (
         f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own}on {before.n} "
-        f"labelled target rows{_of_files(evaluation)}"
+        f"labelled target rows{f' of {files} files' if files > 1 else ''}"
     )
     for name in names[: 1 + _MOST_ANSWERED]:
         classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -357,11 +358,6 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
             after = "" if single == NONE else f"after {printable(single)}, "
             answer["Classes"] = f"{after}{classes.count}{worst}"
     return answer
-
-
-def _of_files(evaluation: "Evaluation") -> str:
-    files = sum(entry.role != "calibration" for entry in evaluation.inputs)
-    return f" of {files} files" if files > 1 else ""
 
 
 def _decided(evaluation: "Evaluation") -> dict[str, str]:

@@ -117,11 +117,6 @@ class Comparison:
             if all(self.score(shift, method) is not None for shift in self.shifts)
         )
 
-    @cached_property
-    def singles(self) -> tuple[str, ...]:
-        """The methods that ran on every shift, without ``auto``."""
-        return tuple(method for method in self.everywhere if method != AUTO)
-
     def mean(self, method: str, metric: str | None = None) -> float:
         """Return the mean of a metric over shifts. Default: the ranking metric.
 
@@ -136,9 +131,10 @@ class Comparison:
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
-        """Return the method of `singles` with the best mean over shifts."""
+        """Return the method with the best mean over shifts, without ``auto``."""
         sign = 1 if self.metric.better == "lower" else -1
-        return min(self.singles, key=lambda method: sign * self.mean(method))
+        singles = [method for method in self.everywhere if method != AUTO]
+        return min(singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
         """Return the mean rank of a method in `everywhere`."""

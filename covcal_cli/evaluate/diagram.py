@@ -84,7 +84,9 @@ def figure_of(metrics: Mapping[str, Metrics], title: str) -> Any:
         threshold = figure.add_subplot(grid[2 * row, 1])
         share = figure.add_subplot(grid[2 * row + 1, 1], sharex=threshold)
         _draw_reliability(reliability, name, entry)
-        _draw_counts(counts, entry.bins)
+        edges = entry.bins.edges
+        counts.bar(edges[:-1], entry.bins.counts, np.diff(edges), align="edge", color=_BAR)
+        counts.set(xlabel="confidence", ylabel="rows")
         _draw_threshold(threshold, share, name, entry.bins)
     return figure
 
@@ -123,11 +125,6 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
     axes.set_title(f"{name}: ECE {entry.ece:.2%}, n = {entry.n}", fontsize=10)
     axes.legend(handles=legend, loc="best", fontsize=8, framealpha=0.9)
     axes.tick_params(labelbottom=False)
-
-
-def _draw_counts(axes: Any, bins: ReliabilityBins) -> None:
-    axes.bar(bins.edges[:-1], bins.counts, np.diff(bins.edges), align="edge", color=_BAR)
-    axes.set(xlabel="confidence", ylabel="rows")
 
 
 def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> None:

@@ -255,7 +255,7 @@ def evaluate(
             decision=collector.decision,
             model=file.model["name"],
             notes=(
-                *_notes_on_split(settings.split),
+                *([_EARLIER_ROWS] if settings.split != "test" else []),
                 *_notes_on_fitted(targets, calibrations, files),
                 *_notes_on_left_out(targets, left_out, calibrations),
                 *(_notes_on_selection(targets, rows, settings.seed) if unlabelled else ()),
@@ -310,6 +310,10 @@ def _versions(
     return versions
 
 
+_EARLIER_ROWS = (
+    "covcal has already used the target's training and validation rows, without their labels. On "
+    "later rows, the metrics may be a little worse"
+)
 _FOR_CALIBRATION = (
     "the labels from covcal label are for the calibration, so evaluate does not read them. To "
     "measure, put labels of other rows into the target data and extract again"
@@ -527,15 +531,6 @@ def _without_fitted(
         )
     pairs = list(zip(rows, unused, strict=True))
     return [part[inside] for part, inside in pairs], [part[~inside] for part, inside in pairs]
-
-
-def _notes_on_split(split: str) -> list[str]:
-    if split == "test":
-        return []
-    return [
-        "covcal has already used the target's training and validation rows, without their labels. "
-        "On later rows, the metrics may be a little worse"
-    ]
 
 
 def _notes_on_fitted(

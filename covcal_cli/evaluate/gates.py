@@ -218,7 +218,7 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
         least = GATED[verdict.metric].better == "higher"
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)
-        if 0 < detected < GATED[verdict.metric].highest:
+        if 0 < detected < GATED[verdict.metric].limits.high:
             label, beyond = _label(verdict.metric), "lower" if least else "higher"
             numbers += (
                 f". With {n} rows, this gate fails in 4 of 5 cases if the true {label} is "

@@ -107,7 +107,7 @@ def _parse_metric(text: str) -> Limit:
         raise ValueError(
             f"{metric} has no interval for groups of rows: use one of {', '.join(GROUP_METRICS)}"
         )
-    return Limit(metric, limit_from(number, metric, GATED[metric].highest), by or None)
+    return Limit(metric, limit_from(number, metric, GATED[metric].limits.high), by or None)
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:

@@ -55,6 +55,9 @@ class Display:
     percent: bool = True
 
 
+_SHARE = Within(0, 1)
+
+
 @dataclass(frozen=True)
 class Metric:
     """The properties of one metric."""
@@ -68,8 +71,7 @@ class Metric:
     # The bins whose gaps are summed.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
     main: bool = False  # shown by default
-    lowest: float = 0.0
-    highest: float = 1.0
+    limits: Within = _SHARE
 
 
 _TABLE = (
@@ -93,7 +95,7 @@ _TABLE = (
         Display("Negative log-likelihood", order=3, percent=False),
         interval="mean",
         main=True,
-        highest=np.inf,
+        limits=Within(0),
     ),
     Metric(
         "brier",
@@ -101,9 +103,9 @@ _TABLE = (
         Display("Brier score", order=2, percent=False),
         interval="mean",
         main=True,
-        highest=2.0,
+        limits=Within(0, 2),
     ),
-    Metric("calibration", None, None, highest=2.0),
+    Metric("calibration", None, None, limits=Within(0, 2)),
     Metric("sharpness", None, None, "higher"),
     Metric("agreement", Display("agreement", order=1), None, "higher"),
     Metric(
@@ -118,7 +120,7 @@ _TABLE = (
         "debiased_ece",
         Display("debiased ECE"),
         Display("bias-corrected ECE (may be negative)"),
-        lowest=-1.0,
+        limits=Within(-1, 1),
     ),
     Metric("smooth_ece", Display("smooth ECE"), Display("ECE without bins (smooth)")),
     Metric("mce", Display("MCE"), Display("Largest gap of a bin")),
@@ -145,7 +147,7 @@ _TABLE = (
         Display("hit NLL", order=2, percent=False),
         Display("Log loss of correctness", order=5, percent=False),
         interval="mean",
-        highest=np.inf,
+        limits=Within(0),
     ),
     Metric(
         "correctness_auroc",
@@ -178,7 +180,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
     present = {name: value for name, value in values.items() if value is not None}
     for name, value in present.items():
         if name in METRICS:
-            Within(METRICS[name].lowest, METRICS[name].highest).require(f"{what}.{name}", value)
+            METRICS[name].limits.require(f"{what}.{name}", value)
 
     def require(is_right: bool, name: str, reason: str) -> None:
         if not is_right:

@@ -177,7 +177,8 @@ def areas(rows: RankedRows) -> Areas:
     The AUROC is the Mann-Whitney U, divided by the number of pairs of a right and a wrong row.
     """
     n = require_rows(len(rows))
-    right = sum(int(np.count_nonzero(correct_of(part))) for part in _chunks(rows.keys))
+    parts = (rows.keys[start : start + _CHUNK] for start in range(0, n, _CHUNK))
+    right = sum(int(np.count_nonzero(correct_of(part))) for part in parts)
     wrong = n - right
     area = pairs = 0.0
     for run in _runs(rows):
@@ -241,10 +242,6 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
         errors_at_ends = np.concatenate([[errors], wrong + errors], dtype=float)
         yield _Runs(ends, errors_at_ends, last)
         stop, errors = start, errors + int(wrong[-1])
-
-
-def _chunks(keys: Keys) -> Iterator[Keys]:
-    return (keys[start : start + _CHUNK] for start in range(0, len(keys), _CHUNK))
 
 
 _MAX_ATOMS = 1 << 16  # with more rows, similar rows are joined

@@ -22,7 +22,7 @@ from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
-from covcal_cli.records import Count, Document, Input, Within, at, require_ascending
+from covcal_cli.records import Count, Document, Input, at, require_ascending
 
 Predictions = Literal["original", "own"]
 _TABLE = (
@@ -264,7 +264,7 @@ class MetricsRecord(Document):
                     raise ValueError(f"intervals.{name}.{metric} has {len(ends)} entries, not 2")
                 require_ascending(low=ends[0], high=ends[1])
                 for end in ends if metric in METRICS else ():
-                    _range_of(metric).require(f"intervals.{name}.{metric}", end)
+                    METRICS[metric].limits.require(f"intervals.{name}.{metric}", end)
 
     def bins_of(self, name: str) -> Bins | None:
         """Return the bins of a calibration; None if they are missing or damaged."""
@@ -281,10 +281,6 @@ class MetricsRecord(Document):
         if not possible or counts.sum() != self.n:
             return None
         return Bins(counts.astype(np.int64), np.rint(hits).astype(np.int64), sums)
-
-
-def _range_of(metric: str) -> Within:
-    return Within(METRICS[metric].lowest, METRICS[metric].highest)
 
 
 def metrics_document(

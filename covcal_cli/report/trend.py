@@ -24,7 +24,6 @@ from covcal_cli.watch.history import History, in_time
 from covcal_cli.watch.period import (
     UNCHANGED,
     VERDICTS,
-    Gap,
     Period,
     PeriodAccuracy,
     SegmentVerdict,
@@ -246,7 +245,12 @@ def _periods_table(trend: Timeline) -> str:
     rows, has_promise = [], any(period.promise is not None for period in trend.periods)
     for period in reversed(trend.periods[-_MOST_LISTED:]):
         numbers = period.measured
-        gap = "-" if period.gap is None else _points(period.gap)
+        gap = "-"
+        if period.gap is not None:
+            value, low, high = (
+                f"{100 * end:+.0f}" for end in (period.gap.value, period.gap.low, period.gap.high)
+            )
+            gap = f"{value} ({low} to {high})"
         rows.append(
             [
                 *(numbers.period, period.verdict),
@@ -356,11 +360,6 @@ def _segments_section(period: Period) -> str:
     if not period.measured.segments:
         return ""
     return section("Segments of the last period", html(segment_table(period.measured.segments)))
-
-
-def _points(gap: Gap) -> str:
-    value, low, high = (100 * end for end in (gap.value, gap.low, gap.high))
-    return f"{value:+.0f} ({low:+.0f} to {high:+.0f})"
 
 
 def _with_interval(accuracy: PeriodAccuracy | None) -> str:
@@ -513,9 +512,11 @@ class _Field:
             x = self.trend.at(self.trend.places[periods[0].measured.period])
             bottom = self.height + _TOP
             if number > 1:
+                first = periods[0]
+                method, since = first.calibration.method, first.measured.period
                 yield (
-                    f'<line class="change" x1="{x:.3f}%" x2="{x:.3f}%" y1="0" '
-                    f'y2="{bottom}"><title>{_in_use(number, periods)}</title></line>'
+                    f'<line class="change" x1="{x:.3f}%" x2="{x:.3f}%" y1="0" y2="{bottom}">'
+                    f"<title>{safe(f'calibration {number} ({method}) from {since}')}</title></line>"
                 )
             if number > 1 and self.height == _ACCURACY:
                 yield f'<text class="change" x="{x:.3f}%" dx="4" y="{bottom - 5}">{number}</text>'
@@ -538,11 +539,6 @@ class _Field:
                 f'width="{width:.3f}%" height="{self.height + _TOP}"><title>{safe(_hint(period))}'
                 "</title></rect>"
             )
-
-
-def _in_use(number: int, periods: Sequence[Period]) -> str:
-    first = periods[0]
-    return safe(f"calibration {number} ({first.calibration.method}) from {first.measured.period}")
 
 
 def _hint(period: Period) -> str:

@@ -90,16 +90,12 @@ class Results(Document):
 
     def __post_init__(self) -> None:
         for name in (*self.begun, *self.results, *self.kept):
-            if not _is_result(name):
+            if name not in _RESULTS and _MODEL.fullmatch(name) is None:
                 raise ValueError(f"{shown(name)} is not a result of covcal run")
         for name, second in self.kept.items():
             number = _number(second)
             if number < 1 or second != _numbered(name, str(number)):
                 raise ValueError(f"{shown(second)} is not a second name of {name}")
-
-
-def _is_result(name: str) -> bool:
-    return name in _RESULTS or _MODEL.fullmatch(name) is not None
 
 
 def own_path(folder: Path, name: str) -> Path:

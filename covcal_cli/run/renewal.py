@@ -162,7 +162,8 @@ def renew(
             steps.carry_over(reference, new_folder / CALIBRATION)
     old = place(folder)
     steps = replace(steps, folder=folder, journal=Journal(folder))
-    report = all_after(replace(steps, tell=_silently), folder / FEATURES, model)
+    # The user has already seen the messages of the steps.
+    report = all_after(replace(steps, tell=lambda _: None), folder / FEATURES, model)
     return Renewal(report, comparison, True, tuple(old), keeps_reference)
 
 
@@ -287,7 +288,3 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
         after - before if ece is None else ece.high,
         brier is not None and brier.low > 0,
     )
-
-
-def _silently(_: Step) -> None:
-    """Show nothing: the user has already seen the messages of a step."""
