@@ -73,7 +73,9 @@ def calibrate(
     from covcal_cli.calibrate.calibrate import calibrate as fit_file
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.formats.features import labels_in
-    from covcal_cli.records import document_text, write_document
+    from covcal_cli.formats.lineage import notes_on_named
+    from covcal_cli.multilabel import for_each_label, gathered
+    from covcal_cli.records import document_text, of_labels, write_document
 
     count = _count(labels)
     with usage():
@@ -96,36 +98,31 @@ def calibrate(
         # only `api` may draw rows with known labels
         return fit_file(path, settings) if count is None else api.fit_file(path, settings)
 
-    content: Calibration | dict[str, Any]
-    if labels_of_file := labels_in(path):
+    labels_of_file = labels_in(path)
+    calibrations = for_each_label(labels_of_file, fit)
+    calibration = next(iter(calibrations.values()))
+    written = Path("cal.json") if to_stdout else output
+    content: Calibration | dict[str, Any] = calibration
+    notes = gathered({name: c.notes for name, c in calibrations.items()})
+    if labels_of_file:
         from covcal_cli.cli import multilabel
-        from covcal_cli.multilabel import for_each_label, gathered
-        from covcal_cli.records import of_labels
 
-        calibrations = for_each_label(labels_of_file, fit)
-        content = of_labels(calibrations, Path("cal.json") if to_stdout else output)
-        screen = multilabel.calibrated(calibrations)
-        warnings = gathered({name: c.warnings for name, c in calibrations.items()})
-        notes = gathered({name: c.notes for name, c in calibrations.items()})
+        content, screen = of_labels(calibrations, written), multilabel.calibrated(calibrations)
     else:
-        content = calibration = fit()
         screen = answer(calibration)
         screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
-        warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
-            from covcal_cli.formats.lineage import notes_on_named
-
             notes = [*notes_on_named(file), *notes]
     # `_next` can fail, so call it before writing
     hint = _next(path, output)
     if to_stdout:
-        console.result(document_text(content, Path("cal.json")))
+        console.result(document_text(content, written))
     else:
         write_document(content, output, force=force)
         console.screen(screen)
     for text in notes:
         console.note(text)
-    console.warn(warnings)
+    console.warn(gathered({name: c.warnings for name, c in calibrations.items()}))
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"
         console.wrote(output, hint, about=about)
@@ -140,8 +137,7 @@ def _next(path: Path, output: Path) -> str:
         with FeatureFile(path) as file:
             return file.target is not None and file.target.n_labelled > 0
 
-    names = labels_in(path)
-    labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
+    labelled = any(for_each_label(labels_in(path), is_labelled).values())
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
 
 

@@ -217,6 +217,12 @@ def file_to_read(file: Path | None, console: Console) -> Path:
     return file
 
 
+def is_given(context: typer.Context, option: str) -> bool:
+    """Return whether the user gave a value to an option."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
 @contextmanager
 def usage() -> Iterator[None]:
     """Report settings that contradict each other as a usage error."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, checks, file_to_read, usage
-from covcal_cli.cli.gates import GatedOutput, parsed
+from covcal_cli.cli.console import Console, checks, file_to_read, is_given, usage
+from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
 from covcal_cli.errors import CovcalError, LimitExceededError, in_percent, interval
 from covcal_cli.files import as_word
 
@@ -86,17 +86,11 @@ def estimate(
     """
     from covcal_cli.calibrate.estimate import expect, expectation_document
     from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.forecast import split_names
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.records import json_of, sentences_of_failed
-    from covcal_cli.report.metric_estimates import LEAST, cost_limit, metric_limit
-
-    def given(option: str) -> bool:
-        source = context.get_parameter_source(option)
-        return source is not None and source.name != "DEFAULT"
 
     values: dict[str, Any] = {
         "target_prior": target_prior,
@@ -104,16 +98,12 @@ def estimate(
         "seed": seed,
         "labels": labels.value,
     }
-    asked = {name: value for name, value in values.items() if given(name)}
+    asked = {name: value for name, value in values.items() if is_given(context, name)}
     with usage():
         EstimateSettings(**asked)
     console = Console(quiet=quiet, verbose=verbose)
-    (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
-    limits = parsed(fail_below, metric_limit, "--fail-below")
-    limits += parsed(fail_above, cost_limit, "--fail-above")
-    if fail_above and costs is None:
-        raise typer.BadParameter("needs --cost", param_hint="--fail-above")
-    if by is not None and not wanted and costs is None:
+    wanted, limits = metrics_and_limits(metrics, fail_below, fail_above, costs, end)
+    if by is not None and not metrics and costs is None:
         raise typer.BadParameter("needs --metrics or --cost", param_hint="--by")
     report = GatedOutput(
         command="estimate",
@@ -124,8 +114,6 @@ def estimate(
         has_gates=bool(limits),
         gate_options="--fail-below or --fail-above",
     )
-    if not limits and end is not None:
-        raise typer.BadParameter("needs --fail-below or --fail-above", param_hint="--end")
     path, (documents, names) = file_to_read(file, console), split_names(calibration or [])
     with report.errors_in_report():
         report.check([path, *documents, Path(target_prior), *([costs] if costs else [])])
@@ -137,9 +125,7 @@ def estimate(
             names=names,
             networks=networks,
             allow_other_preprocessing=allow_other_preprocessing,
-            metrics=tuple(
-                dict.fromkeys([*wanted, *(m for m, _, option in limits if option == LEAST)])
-            ),
+            metrics=wanted,
             by=by,
             costs=costs,
         )

@@ -21,8 +21,10 @@ from covcal_cli.errors import CovcalError, LimitExceededError, printable
 from covcal_cli.files import check_output, moved_together, write_text
 
 if TYPE_CHECKING:
+    from covcal_cli.estimators.metrics import Wanted
     from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.records import Document
+    from covcal_cli.report.metric_estimates import MetricLimit
 
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -47,6 +49,28 @@ def parsed(texts: Sequence[str] | None, parse: Callable[[str], T], option: str) 
         return [parse(text) for text in texts or []]
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def metrics_and_limits(
+    metrics: str | None,
+    fail_below: Sequence[str] | None,
+    fail_above: Sequence[str] | None,
+    costs: Path | None,
+    end: StrEnum | None,
+) -> "tuple[tuple[Wanted, ...], list[MetricLimit]]":
+    """Parse the options of estimated metrics. Return all metrics to estimate, and their limits."""
+    from covcal_cli.estimators.metrics import parse_metrics
+    from covcal_cli.report.metric_estimates import cost_limit, metric_limit
+
+    (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
+    limits = parsed(fail_below, metric_limit, "--fail-below")
+    wanted = tuple(dict.fromkeys([*wanted, *(metric for metric, _, _ in limits)]))
+    limits += parsed(fail_above, cost_limit, "--fail-above")
+    if fail_above and costs is None:
+        raise typer.BadParameter("needs --cost", param_hint="--fail-above")
+    if end is not None and not limits:
+        raise typer.BadParameter("needs --fail-below or --fail-above", param_hint="--end")
+    return wanted, limits
 
 
 @dataclass(frozen=True, kw_only=True)

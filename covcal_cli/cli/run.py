@@ -10,7 +10,7 @@ import typer
 
 from covcal_cli.cli import extract_options
 from covcal_cli.cli.calibrate import answer, details
-from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.console import Console, is_given, usage
 from covcal_cli.cli.options import (
     Device,
     DeviceName,
@@ -267,8 +267,7 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
     """Refuse options of extract that are not `allowed`."""
     decided = {entry.name for entry in fields(extract_options.ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if is_given(context, name):
             hint = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(
                 "the earlier run set this option: leave it out", param_hint=hint
@@ -294,9 +293,7 @@ def _earlier(context: typer.Context, folder: Path, new: extract_options.ExtractO
             f"MODEL SOURCE TARGET -o {as_word(earlier.features.parent)}"
         ) from error
     options = replace(options, **{name: getattr(new, name) for name in _RENEWING})
-    origin = context.get_parameter_source("method")
-    is_named = origin is not None and origin.name != "DEFAULT"
-    method = context.params["method"] if is_named else earlier.method
+    method = context.params["method"] if is_given(context, "method") else earlier.method
     return _Request(earlier.model, str(method), options, outputs, earlier.is_adapted)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.cli.gates import GatedOutput, parsed
+from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
 from covcal_cli.files import check_output
 
 if TYPE_CHECKING:
@@ -211,10 +211,8 @@ def watch(
       covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.cli import multilabel
-    from covcal_cli.estimators.metrics import parse_metrics
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
-    from covcal_cli.report.metric_estimates import cost_limit, metric_limit
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
     from covcal_cli.watch.watch import WatchSettings
@@ -274,14 +272,7 @@ def watch(
         )
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
-    (wanted,) = parsed([metrics] if metrics else None, parse_metrics, "--metrics") or [()]
-    limits = parsed(fail_below, metric_limit, "--fail-below")
-    wanted = tuple(dict.fromkeys([*wanted, *(metric for metric, _, _ in limits)]))
-    limits += parsed(fail_above, cost_limit, "--fail-above")
-    if fail_above and costs is None:
-        raise typer.BadParameter("needs --cost", param_hint="--fail-above")
-    if end is not None and not limits:
-        raise typer.BadParameter("needs --fail-below or --fail-above", param_hint="--end")
+    wanted, limits = metrics_and_limits(metrics, fail_below, fail_above, costs, end)
     with usage():
         settings = WatchSettings(
             by=by,
