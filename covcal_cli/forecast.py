@@ -36,6 +36,7 @@ from covcal_cli.maths.softmax import (
 )
 from covcal_cli.maths.source_accuracy import CHECKS, SourceAccuracy
 from covcal_cli.multilabel import current_label
+from covcal_cli.progress import Progress, ProgressCallback, silent
 from covcal_cli.records import Guard
 
 NONE = "none"
@@ -200,6 +201,17 @@ class ScaledLogits:
                 yield labels, self.scaling.confidence(self._blocks(domain, block, logits), labels)
             else:
                 yield top_confidence(logits, self.scaling.temperature)
+
+    def confidence(
+        self, domain: Domain, rows: Rows, progress: ProgressCallback = silent
+    ) -> Float64s:
+        """Return the calibrated probabilities of the predicted labels, shape (n,)."""
+        values, stop = np.empty(len(rows)), 0
+        for _, block in self.confidences(domain, rows):
+            start, stop = stop, stop + len(block)
+            values[start:stop] = block
+            progress(Progress("confidence", stop, len(rows)))
+        return values
 
     def mean_confidence(self, domain: Domain, *splits: str) -> float:
         """Return the mean calibrated confidence of the rows in `splits`."""

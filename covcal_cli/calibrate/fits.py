@@ -44,7 +44,7 @@ from dataclasses import replace
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.calibrate.problem import MethodFit, Problem, minimised, plain
+from covcal_cli.calibrate.problem import MethodFit, Problem, minimised
 from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.consensus import ESTIMATE_ALONE
@@ -298,7 +298,7 @@ def _fitted(
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     """Use T_s and class offsets b."""
-    fit = plain(problem, forecaster)
+    fit = minimised(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
         fit,
@@ -312,7 +312,7 @@ def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> Meth
     """Use class offsets b, and match the mean confidence to COT's accuracy; T is at least T_s."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
-    fit = plain(problem, forecaster)
+    fit = minimised(problem, forecaster)
     least = fit.scaling.temperature
     scaling = Scaling(forecaster, max(match.temperature, least), offsets=problem.prior_offsets)
     of_cot = (*problem.cot.guards, match.guard)

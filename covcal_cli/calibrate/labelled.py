@@ -257,9 +257,6 @@ def error_of(
             return None
         return measured["ece"], measured["ece_low"], measured["ece_high"]
 
-    def confidence(rows: Rows) -> Float64s:
-        return np.concatenate([values for _, values in scaled.confidences(target, rows)])
-
-    frame = thinned(draw.frame, MAX_FRAME, draw.seed)
+    frame = scaled.confidence(target, thinned(draw.frame, MAX_FRAME, draw.seed))
     right = draw.right(target.logits(draw.rows))
-    return label_ece(confidence(frame), confidence(draw.rows), draw, right)
+    return label_ece(frame, scaled.confidence(target, draw.rows), draw, right)

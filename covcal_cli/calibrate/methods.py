@@ -78,7 +78,7 @@ METHODS = {
         Method(
             "temp",
             "original",
-            "plain",
+            "minimised",
             "temperature scaling, fitted to labelled source rows",
             candidate=True,
             main=True,
@@ -94,7 +94,7 @@ METHODS = {
         Method(
             "fl+temp",
             "aligned",
-            "plain",
+            "minimised",
             "temp on the logits of adapt (fl: adapted features)",
             candidate=True,
         ),

@@ -514,11 +514,6 @@ class Problem:
         return self.estimates.combined
 
 
-def plain(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T without weights."""
-    return minimised(problem, forecaster)
-
-
 def minimised(
     problem: Problem,
     forecaster: ForecasterName,
@@ -526,7 +521,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T with row weights. `guards` and `warnings` are about `row_weights`."""
+    """Fit T, perhaps with row weights. `guards` and `warnings` are about `row_weights`."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)

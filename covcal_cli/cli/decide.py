@@ -103,8 +103,7 @@ def decide(
         settings = DecideSettings(
             error=error,
             coverage=coverage,
-            certainty=0.9 if certainty is None else certainty,
-            certain_sets=certainty is not None,
+            certainty=certainty,
             these_rows=these_rows,
             labels=labels.value,
             by=by,

@@ -17,14 +17,12 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s, Rows
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
-from covcal_cli.errors import CovcalError, require_one_of, require_shares
+from covcal_cli.errors import CovcalError, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import (
-    FIRST,
-    LATER,
     CurvePoint,
     Decision,
     GroupPoint,
@@ -40,11 +38,10 @@ from covcal_cli.labels.score import region_of
 from covcal_cli.maths import acceptance
 from covcal_cli.maths.acceptance import Ranking, Sampling
 from covcal_cli.multilabel import current_label
-from covcal_cli.progress import Progress, ProgressCallback, silent
+from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
-LABELS = ("auto", "marked", "none")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
@@ -57,6 +54,7 @@ LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 # Assumed errors: the high end of the error's range (1), the estimate (0), the low end (-1).
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5
+_CERTAINTY = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,7 @@ class DecideSettings:
 
     error: float | None = None  # Maximum error rate of the accepted rows.
     coverage: float | None = None  # Minimum share of rows whose set contains the right class.
-    certainty: float = 0.9
-    certain_sets: bool = False  # Whether `certainty` applies to sets too.
+    certainty: float | None = None  # For promises, the default is 0.9. For sets, there is none.
     # Whether the guarantee is only for the rows of this file.
     these_rows: bool = False
     # "marked" (labels from covcal label), "none", or "auto" ("marked" if possible)
@@ -87,46 +84,32 @@ class DecideSettings:
         if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
-        require_one_of("labels", self.labels, LABELS)
 
 
 def decide(
-    path: str | Path,
-    document: str | Path,
+    path: Path,
+    document: Path,
     settings: DecideSettings,
     estimate: Estimate | None = None,
     *,
-    networks: str | Path | None = None,
-    progress: ProgressCallback | None = None,
+    networks: Path | None = None,
+    progress: ProgressCallback = silent,
 ) -> Decision:
-    """Decide which target rows to accept.
+    """Decide which target rows of a features or adapted file to accept.
 
-    Parameters
-    ----------
-    path : str or Path
-        A features or adapted file.
-    document : str or Path
-        The cal.json.
-    settings : DecideSettings
-    estimate : Estimate, optional
-        The estimated target accuracy. By default, the calibrated confidence is assumed to be right.
-    networks : str or Path, optional
-        The adapted file with the networks, if it has moved.
-    progress : callable, optional
+    - `document`: the cal.json.
+    - `estimate`: the estimated target accuracy. By default, the calibrated confidence is assumed to
+      be right.
+    - `networks`: the adapted file with the networks, if it has moved.
 
-    Raises
-    ------
-    CovcalError
-        If the calibration does not fit the file, there are no rows, or the requested labels cannot
-        be used.
+    Raises `CovcalError` if the calibration does not fit the file, there are no rows, or the
+    requested labels cannot be used.
     """
-    path, document = Path(path), Path(document)
     calibration = read_calibration(document)
     with FeatureFile(path) as file:
         if settings.coverage is not None:
             file.require_all_classes("--set")
-        networks_path = None if networks is None else Path(networks)
-        aligned = networks_for(calibration, document, file, networks_path)
+        aligned = networks_for(calibration, document, file, networks)
         target = file.require_target()
         draw = draw_with_labels(file)
         splits = draw.batches[0].splits if draw.batches else SPLITS_READ
@@ -137,7 +120,7 @@ def decide(
                 "another file, or another --split"
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
-        scores = _scores(target, rows, scaled, progress or silent)
+        scores = scaled.confidence(target, rows, progress)
         most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
         drawn = target.drawn(most, settings.seed, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
@@ -146,7 +129,7 @@ def decide(
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
         curve = sample.curve()
-        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in (FIRST, LATER)]
+        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in acceptance.BELIEFS]
         labelled, ranking = _Labelled(target, draw, rows, scores, rankings), rankings[0]
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
@@ -198,11 +181,11 @@ def decide(
             groups = sample.groups(names, numbers, sample.confidence[0] > threshold)
         offer = 0, 0.0, 0.0
         if settings.error is not None:
-            level = acceptance.level_of_look(settings.certainty, looks)
+            level = acceptance.level_of_look(settings.certainty or _CERTAINTY, looks)
             offer = labelled.offer(curve, settings.error, level, looks)
         return Decision(
             error=settings.error,
-            certainty=settings.certainty,
+            certainty=settings.certainty or _CERTAINTY,
             covers="these rows" if settings.these_rows else "future rows",
             score="confidence",
             threshold=threshold if above else None,
@@ -228,26 +211,11 @@ def decide(
         )
 
 
-def _scores(
-    target: Domain, rows: Rows, scaled: ScaledLogits, progress: ProgressCallback
-) -> Float64s:
-    scores, start = np.empty(len(rows)), 0
-    for _, confidence in scaled.confidences(target, rows):
-        scores[start : start + len(confidence)] = confidence
-        start += len(confidence)
-        progress(Progress("confidence", start, len(rows)))
-    return scores
-
-
 class _Labelled:
     def __init__(
-        self,
-        target: Domain,
-        draw: Draw,
-        rows: Rows,
-        scores: Float64s,
-        rankings: Sequence[Ranking],  # for the first batch, for later batches
+        self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, rankings: Sequence[Ranking]
     ) -> None:
+        # The first ranking is for the first batch, the second for later batches.
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
@@ -263,9 +231,7 @@ class _Labelled:
     @property
     def is_uniform(self) -> bool:
         """Whether every batch drew all rows with the same probability."""
-        return bool(self.used) and all(
-            self.used.get(i) == -1 for i in range(len(self.draw.batches))
-        )
+        return list(self.used.values()) == [-1] * len(self.draw.batches)
 
     def unusable(self, calibration: Calibration, document: Path) -> str | None:
         """Return why the labels cannot be used, or None."""
@@ -302,7 +268,7 @@ class _Labelled:
 
         Return the lowest threshold that passes, or infinity, with the counts of its test.
         """
-        level = acceptance.level_of_look(settings.certainty, look)
+        level = acceptance.level_of_look(settings.certainty or _CERTAINTY, look)
         error, numbers = settings.error or 0.0, list(self.used)[:look]
         ranking = self._rankings[look > 1]
 
@@ -343,16 +309,17 @@ class _Labelled:
         for labels in _OFFERS:
             if labels > len(ranking) - len(self.scores):
                 break
-            region = acceptance.best_region(ranking, labels, error, level, scores)
-            if region is not None and region.plan.share >= _LEAST_SHARE:
-                first = region.plan.candidates[0]
+            best = acceptance.best_region(ranking, labels, error, level, scores)
+            if best is not None and best[1].share >= _LEAST_SHARE:
+                plan = best[1]
+                first = plan.candidates[0]
                 of_first = acceptance.chance(ranking, first, beliefs, scores, wrong)
-                share = first.rows / len(ranking) if look > 1 else region.plan.share
+                share = first.rows / len(ranking) if look > 1 else plan.share
                 offers.append((labels, share, of_first))
                 if of_first >= LIKELY:
                     break
-        best = max((offer[2] for offer in offers), default=0.0)
-        least = LIKELY if best >= LIKELY else max(_NEARLY * best, _EVEN)
+        most = max((offer[2] for offer in offers), default=0.0)
+        least = LIKELY if most >= LIKELY else max(_NEARLY * most, _EVEN)
         return next((offer for offer in offers if offer[2] >= least), (0, 0.0, 0.0))
 
     def _left(self, number: int, threshold: float) -> int:
@@ -401,8 +368,7 @@ def _sets(
         n_labels, blocks = int(draw.labelled.sum()), target.blocks(draw.rows, "logits")
         shares = [scaled.forecast(target, rows).probabilities.T for rows in blocks]
         excluded = thresholds.right_excluded(draw.rows, coverage)
-        if settings.certain_sets:
-            certainty = settings.certainty
+        if (certainty := settings.certainty) is not None:
             excluded = acceptance.most_wrong(
                 draw.population,
                 [labelled.sampling(i, -1.0) for i in labelled.used],

@@ -14,7 +14,7 @@ from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, checked, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
-from covcal_cli.maths.acceptance import Ranking, Sampling, most_wrong, plan
+from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, plan
 from covcal_cli.maths.odds import probabilities
 
 _POSSIBLE = (1.0, 0.8, 0.6)
@@ -108,10 +108,10 @@ class Decision:
         drawn, known_labels = _labelled(rows, labels, values.shape)
         accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         sample = Sample(values, self.temperature, accuracy)
-        shares = self._probabilities(values)
+        shares = sample.probabilities
         scores = shares.max(axis=1)
         if self.error is not None and len(drawn):
-            beliefs = beliefs_of(sample.curve())
+            beliefs = beliefs_of(sample.curve(), BELIEFS[0])
             if estimate is None:
                 beliefs = self._beliefs(values, float(scores.mean()))
             wrong = values[drawn].argmax(axis=1) != known_labels
@@ -177,10 +177,7 @@ class Decision:
                 f"{self._classes}"
             )
         array_arguments.require_columns(self._columns, logits, "the logits that were passed to fit")
-        return self._probabilities(values)
-
-    def _probabilities(self, logits: Float64s) -> Float64s:
-        return np.ascontiguousarray(probabilities(logits, self.temperature).T)
+        return probabilities(values, self.temperature).T
 
 
 def _require_plain_index(logits: ArrayLike) -> None:

@@ -164,18 +164,8 @@ class Decision(Document):
         """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
 
-    @property
-    def rows_file(self) -> Input:
-        """The features or adapted file whose target rows the decision was made on."""
-        return next(entry for entry in self.inputs if entry.role in _OF_ROWS)
 
-
-# Assumed errors for the tests of the first batch and of later batches. Later batches assume a large
-# error, because they mostly follow a failed promise.
-FIRST, LATER = (0.5, 0.0, -0.5), (0.5, 1.0)
-
-
-def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float] = FIRST) -> list[Float64s]:
+def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float]) -> list[Float64s]:
     """Return the expected shares of wrong rows at each point of a curve.
 
     Part 0 is the expected error, part 1 the high end of its range, and part -1 the low end.
@@ -216,7 +206,8 @@ def calibration_of(path: str | Path) -> Path:
 def rows_file_of(path: str | Path) -> Path:
     """Return the path of the features or adapted file that a decide.json was made on."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
-    return _found(decision.rows_file, path, "on the rows of", "name the file to read")
+    rows_file = next(entry for entry in decision.inputs if entry.role in _OF_ROWS)
+    return _found(rows_file, path, "on the rows of", "name the file to read")
 
 
 def _found(entry: Input, decision: str | Path, role: str, remedy: str) -> Path:

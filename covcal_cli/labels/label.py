@@ -188,7 +188,7 @@ def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
     Such an answer says whether the prediction is right. It names a class if the file has no
     classes, or if the file has two classes and the sheet shows the prediction.
     """
-    words = [plain_number(cell).casefold() for cell in sheet.labels]
+    words = [filled_sheet.plain_number(cell).casefold() for cell in sheet.labels]
     if file.is_forecast_of_right:
         known = {word: RIGHT if is_right else WRONG for word, is_right in ANSWERS.items()}
         return replace(sheet, labels=list(map(known.get, words, sheet.labels)))

@@ -32,8 +32,6 @@ from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import (
-    FIRST,
-    LATER,
     Decision,
     beliefs_of,
     calibration_of,
@@ -74,7 +72,7 @@ from covcal_cli.labels.sheet import (
     tasks_text,
 )
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
-from covcal_cli.maths.acceptance import Ranking, best_region, inclusions, level_of_look
+from covcal_cli.maths.acceptance import BELIEFS, Ranking, best_region, inclusions, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
@@ -439,19 +437,18 @@ class _Frame:
         self._is_by_score = True
         scores = self._scores(slice(None))
         look = 1 + sum(region_of(batch.score) is not None for batch in batches)
-        ranking = Ranking(scores, beliefs_of(decision.curve, FIRST if look == 1 else LATER))
+        ranking = Ranking(scores, beliefs_of(decision.curve, BELIEFS[look > 1]))
         level = level_of_look(decision.certainty, look)
-        region = best_region(ranking, n, decision.error, level)
-        if region is None:
+        best = best_region(ranking, n, decision.error, level)
+        if best is None:
             raise CovcalError(
                 f"{n} labels are too few to promise at most {100 * decision.error:.4g} % wrong: "
                 f"ask for {decision.labels_needed or 'more'} labels (-n), or run covcal decide "
                 "with a larger --error"
             )
-        p, q = inclusions(n, region.rows, len(scores) - region.rows)
-        return words_of_region(region.threshold), lambda scores: np.where(
-            scores > region.threshold, p, q
-        )
+        threshold, rows = best[0], ranking.above(best[0])
+        p, q = inclusions(n, rows, len(scores) - rows)
+        return words_of_region(threshold), lambda scores: np.where(scores > threshold, p, q)
 
 
 def _variance(scores: Float64s, inclusion: Float64s) -> float:

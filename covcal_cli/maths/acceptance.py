@@ -137,6 +137,10 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     return np.array(bounds)
 
 
+# Assumed errors for the tests of the first batch and of later batches. The number 0 is the
+# estimated error, 1 the high end of its range, and -1 the low end. Later batches assume a large
+# error, because they mostly follow a failed promise.
+BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)
@@ -308,24 +312,15 @@ def _allowed(n: int, error: float, level: float) -> int:
     return int((np.cumsum(_binomial(n, error, int(n * error))) <= level).sum()) - 1
 
 
-@dataclass(frozen=True)
-class Region:
-    """The rows from which labels are drawn, and their plan."""
-
-    rows: int
-    threshold: float
-    plan: Plan
-
-
 def best_region(
     ranking: Ranking, labels: int, error: float, level: float, labelled: Float64s = NONE
-) -> Region | None:
-    """Return the best region for this number of labels, or None.
+) -> tuple[float, Plan] | None:
+    """Return the best region for this number of labels as its threshold and its plan, or None.
 
     `labelled` are the scores of rows that have a label already; these labels count too. A binomial
     tail approximates the exact bound here. The guarantee itself is exact.
     """
-    best: Region | None = None
+    best: tuple[float, Plan] | None = None
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
     # The number of wrong labelled rows that still proves the limit, by number of labels.
     table = [_allowed(n, error, level) for n in sizes_of.tolist()]
@@ -345,9 +340,9 @@ def best_region(
             return round(p * above) + before, table[place] if above else -1
 
         candidate = plan(ranking, rows, limits)
-        if best is None or candidate.share > best.plan.share:
-            best = Region(rows, threshold, candidate)
-    return best if best is not None and best.plan.candidates else None
+        if candidate.candidates and (best is None or candidate.share > best[1].share):
+            best = threshold, candidate
+    return best
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:

@@ -35,7 +35,7 @@ from covcal_cli.watch.labels import (
     together,
 )
 from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy
-from covcal_cli.watch.promise import WatchedDecision, accepted_in_period, accepted_rows
+from covcal_cli.watch.promise import WatchedDecision, accepted_in_period
 from covcal_cli.watch.reference import (
     CONFIDENCE,
     DENSITY_RATIO,
@@ -269,7 +269,7 @@ def _with_accepted(
     of_rows = None if labels is None else labels.of(cut.rows)
     if is_recorded and of_rows is None:
         return entry
-    accepted = accepted_rows(target, cut.rows, scaled, decision)
+    accepted = cut.rows[decision.decision.accepts(scaled.confidence(target, cut.rows))]
     # Count all labels again: an earlier run may have read some of them without this decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
@@ -353,7 +353,7 @@ def _of_period(
     reference, seed = standard.reference, standard.calibration.seed
     rows = _sample(target, cut, seed)
     logits = target.logits(rows)
-    confidence = sketches.calibrated_confidence(target, rows, scaled)
+    confidence = scaled.confidence(target, rows)
     some = thinned(
         np.arange(len(rows)), sketches.most_points(target, reference.coordinates.of), seed
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Rows
+from covcal_cli.arrays import Rows
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import sha256_of
@@ -62,13 +62,6 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
             f"{path} accepts no row, so there is no promise to watch: run covcal decide again"
         )
     return WatchedDecision(decision, sha256_of(path), decision.error)
-
-
-def accepted_rows(target: Domain, rows: Rows, scaled: ScaledLogits, by: WatchedDecision) -> Rows:
-    """Return the rows of a period that the decision accepts."""
-    masks = [by.decision.accepts(scores) for _, scores in scaled.confidences(target, rows)]
-    accepted: Booleans = np.concatenate([np.zeros(0, dtype=np.bool_), *masks])
-    return rows[accepted]
 
 
 def accepted_in_period(

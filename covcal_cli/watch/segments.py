@@ -26,7 +26,7 @@ from covcal_cli.watch.columns import corrected, drift_of, sketch
 from covcal_cli.watch.labels import ERROR, FileLabels, pooled
 from covcal_cli.watch.period import Measured, SegmentVerdict
 from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
-from covcal_cli.watch.sketches import baseline_of, calibrated_confidence
+from covcal_cli.watch.sketches import baseline_of
 from covcal_cli.watch.verdict import verdict_on
 
 PREDICTED = "predicted"  # Stands for the predicted class, unless a column has this name.
@@ -174,6 +174,6 @@ def _values(
     """Return the confidence, predicted class and kept columns of rows, by name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
-        CONFIDENCE: calibrated_confidence(domain, rows, scaled),
+        CONFIDENCE: scaled.confidence(domain, rows),
         "predicted class": utf8(classes)[_predicted(domain, rows)],
     }

@@ -166,7 +166,7 @@ def _signals(
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)
     confidence_rows = unseen if scaled.scaling.reads_aligned else rows
-    signals = [signal(CONFIDENCE, calibrated_confidence(baseline, confidence_rows, scaled))]
+    signals = [signal(CONFIDENCE, scaled.confidence(baseline, confidence_rows))]
     if coordinates.density is not None:
         places = coordinates.axes.located(points(baseline, unseen, of))
         signals.append(signal(DENSITY_RATIO, places @ coordinates.density.values))
@@ -224,11 +224,6 @@ def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
         others = np.where(predictions == number, second, top)
         values[place] = logits[:, number] - np.maximum(others, lowest)
     return values
-
-
-def calibrated_confidence(domain: Domain, rows: Rows, scaled: ScaledLogits) -> Float64s:
-    """Return the calibrated confidence in the predicted class, shape (n,)."""
-    return np.concatenate([np.empty(0), *(part for _, part in scaled.confidences(domain, rows))])
 
 
 def signal(

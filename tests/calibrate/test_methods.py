@@ -37,7 +37,7 @@ def test_every_method_is_in_the_help_and_on_the_page() -> None:
 
 
 def test_a_forgotten_method_would_be_found() -> None:
-    made = Method("made-up", "original", "plain", "an entry that nobody documented")
+    made = Method("made-up", "original", "minimised", "an entry that nobody documented")
     assert unexplained(covcal("calibrate", "--help").out, [made]) == ["made-up"]
     assert undocumented(PAGE.read_text(encoding="utf-8"), ["temp", "made-up"]) == ["made-up"]
 
@@ -46,7 +46,7 @@ def test_an_entry_is_all_that_a_method_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A method put into the table is fitted under its name, and auto looks at it."""
-    made = Method("again", "original", "plain", "temp once more", candidate=True)
+    made = Method("again", "original", "minimised", "temp once more", candidate=True)
     monkeypatch.setitem(METHODS, "again", made)
     path = write_adapted(tmp_path / "a.h5")
     found, temp = (calibrate(path, CalibrateSettings(method=name)) for name in ("again", "temp"))

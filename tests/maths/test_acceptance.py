@@ -144,7 +144,7 @@ def test_fifty_labels_can_promise_five_percent_at_the_first_look() -> None:
     level = level_of_look(0.9, 1)
     region = best_region(Ranking(scores, [np.zeros(101)]), 50, 0.05, level)
     assert region is not None
-    assert region.plan.share > 0.9
+    assert region[1].share > 0.9
     assert sum(level_of_look(0.9, look) for look in range(1, 40)) <= 0.1
 
 
@@ -154,7 +154,7 @@ def test_rows_above_many_tied_scores_are_never_an_empty_candidate() -> None:
     beliefs = [0.1 * np.linspace(0, 1, 101) ** 2]
     region = best_region(Ranking(scores, beliefs), 100, 0.1, 0.09)
     assert region is not None
-    rows = [candidate.rows for candidate in region.plan.candidates]
+    rows = [candidate.rows for candidate in region[1].candidates]
     assert min(rows) >= 200
     assert rows == sorted(set(rows))
 
@@ -168,7 +168,7 @@ def test_a_candidate_of_nearly_equal_scores_is_the_set_above_its_threshold() -> 
     ranking = Ranking(1 - 1e-5 * rng.random(3000), [0.5 * np.linspace(0, 1, 101) ** 3])
     region = best_region(ranking, 300, 0.05, 0.09)
     assert region is not None
-    candidates = region.plan.candidates
+    candidates = region[1].candidates
     assert len(candidates) > 1
     for candidate in candidates:
         assert candidate.rows == ranking.above(candidate.threshold)
@@ -205,4 +205,4 @@ def test_a_region_counts_the_labels_of_an_earlier_batch() -> None:
     assert best_region(ranking, 60, 0.05, 0.001) is None
     region = best_region(ranking, 60, 0.05, 0.001, labelled=np.linspace(0.1, 1, 100))
     assert region is not None
-    assert region.plan.candidates[0].labels > 130
+    assert region[1].candidates[0].labels > 130

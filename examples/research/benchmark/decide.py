@@ -34,6 +34,7 @@ from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import drawn_along, frame_rows
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.acceptance import (
+    BELIEFS,
     Ranking,
     best_region,
     inclusions,
@@ -65,18 +66,19 @@ def promises(
 ) -> tuple[float, float, float]:
     """Return mean accepted share, share of draws with a promise, share with a broken promise."""
     level, n = level_of_look(0.9, 1), len(ranking)
-    region = best_region(ranking, min(labels, n), error, level)
-    if region is None:
+    best = best_region(ranking, min(labels, n), error, level)
+    if best is None:
         return 0.0, 0.0, 0.0
-    p, q = inclusions(min(labels, n), region.rows, n - region.rows)
+    region = ranking.above(best[0])
+    p, q = inclusions(min(labels, n), region, n - region)
 
     def limits(threshold: float) -> tuple[int, int]:
         above = ranking.above(threshold)
         drawn = [sampling(p, above)]
         return round(p * above), most_wrong(above, drawn, error, level, these_rows=these_rows)
 
-    tests = plan(ranking, region.rows, limits)
-    inclusion = np.where(np.arange(n) < region.rows, p, q)
+    tests = plan(ranking, region, limits)
+    inclusion = np.where(np.arange(n) < region, p, q)
     shares, broken = [], []
     for draw in range(draws):
         rows = drawn_along([(np.arange(n), inclusion)], np.random.default_rng([draw, labels]))
@@ -166,7 +168,7 @@ def of_error(
     for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
-    ranking = Ranking(score, beliefs_of(decision.curve))
+    ranking = Ranking(score, beliefs_of(decision.curve, BELIEFS[0]))
     for count in labels:
         share, _, broken = promises(ranking, wrong, error, count, draws, these_rows=these_rows)
         numbers += [share, broken]

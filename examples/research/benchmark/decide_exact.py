@@ -111,7 +111,7 @@ class Draws:
         earlier = np.sort(np.concatenate([np.empty((draws, 0), np.int64), *self.rows], axis=1))
         left = self.setting.ranking(np.delete(self.scores, earlier[0]))
         best = best_region(left, labels, self.setting.error, level_of_look(CERTAINTY, look))
-        region = self.ranking.above(best.threshold) if best is not None else n
+        region = self.ranking.above(best[0]) if best is not None else n
         inside = region - (earlier < region).sum(axis=1)
         rows, parts = np.empty((draws, labels), dtype=np.int64), np.empty((draws, 2))
         for number in np.unique(inside):
