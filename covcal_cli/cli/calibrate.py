@@ -98,19 +98,20 @@ def calibrate(
         # only `api` may draw rows with known labels
         return fit_file(path, settings) if count is None else api.fit_file(path, settings)
 
-    labels_of_file = labels_in(path)
-    calibrations = for_each_label(labels_of_file, fit)
-    calibration = next(iter(calibrations.values()))
     written = Path("cal.json") if to_stdout else output
-    content: Calibration | dict[str, Any] = calibration
-    notes = gathered({name: c.notes for name, c in calibrations.items()})
-    if labels_of_file:
+    content: Calibration | dict[str, Any]
+    if labels_of_file := labels_in(path):
         from covcal_cli.cli import multilabel
 
+        calibrations = for_each_label(labels_of_file, fit)
         content, screen = of_labels(calibrations, written), multilabel.calibrated(calibrations)
+        warnings = gathered({name: c.warnings for name, c in calibrations.items()})
+        notes = gathered({name: c.notes for name, c in calibrations.items()})
     else:
+        content = calibration = fit()
         screen = answer(calibration)
         screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
+        warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
     # `_next` can fail, so call it before writing
@@ -122,7 +123,7 @@ def calibrate(
         console.screen(screen)
     for text in notes:
         console.note(text)
-    console.warn(gathered({name: c.warnings for name, c in calibrations.items()}))
+    console.warn(warnings)
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"
         console.wrote(output, hint, about=about)
@@ -137,7 +138,8 @@ def _next(path: Path, output: Path) -> str:
         with FeatureFile(path) as file:
             return file.target is not None and file.target.n_labelled > 0
 
-    labelled = any(for_each_label(labels_in(path), is_labelled).values())
+    names = labels_in(path)
+    labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
 
 
