@@ -11,7 +11,7 @@ from typing import Any
 
 from covcal_cli.calibrate import fits
 from covcal_cli.calibrate.auto import candidates, candidates_for, choose
-from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_for
+from covcal_cli.calibrate.labelled import LABELLED, LabelledFit, labels_against, labels_for
 from covcal_cli.calibrate.methods import (
     AUTO,
     BBSE_PRIOR,
@@ -72,7 +72,6 @@ def calibrate(
     CovcalError
         If the file lacks something that the method needs, or T is at a limit.
     """
-    notes: list[str] = []
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):
             raise CovcalError(
@@ -85,14 +84,21 @@ def calibrate(
                 return _fit_to_labels(file, draw, settings, LABELLED)
             if not draw.is_for_decision:
                 return _fit_to_labels(file, draw, settings, AUTO)
-            notes.append(
+            calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
+            found, is_contradicted = labels_against(file.require_target(), draw, calibration)
+            note = (
                 f"the {len(draw)} labels were picked for a decision, so most of their rows have a "
                 "high confidence. covcal decide uses these labels, and this fit does not. To fit "
                 "to labels, extract the data to another file, and draw its rows with covcal pick "
                 "-n 50"
             )
-        calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
-    return replace(calibration, notes=(*notes, *calibration.notes))
+            warnings = [f"the labels contradict this calibration: {found}"]
+            return replace(
+                calibration,
+                notes=(note, *([] if is_contradicted else [found]), *calibration.notes),
+                warnings=(*(warnings if is_contradicted else []), *calibration.warnings),
+            )
+        return calibrate_file(Problem(file, settings, settings.loss), settings)
 
 
 def calibrate_file(problem: Problem, settings: CalibrateSettings = DEFAULTS) -> Calibration:
@@ -337,7 +343,7 @@ def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> li
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())
     if temperature > _LARGE:
-        right = "" if accuracy is None else f" It gets {accuracy} right."
+        right = "" if accuracy is None else f" The classifier gets {accuracy} right."
         warnings.append(
             f"T = {temperature:.4g} is very large: the outputs are far more confident than "
             f"accurate.{right} Check the preprocessing, and check that the chosen output holds "

@@ -5,6 +5,7 @@ rows with known labels. ``evaluate`` leaves out the labelled rows. `labels.poste
 fit.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from covcal_cli.labels.draws import Draw
 from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
-from covcal_cli.maths.odds import confidences
+from covcal_cli.maths.odds import confidences, quantile
 from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import effective_sample_size
@@ -240,6 +241,24 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
     """Return the confidence in the predicted class, shape (n,)."""
     moved = with_offsets(logits, scaling.temperature, None, scaling.of_label)
     return confidences(moved, scaling.temperature, logits.argmax(axis=1))
+
+
+def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
+    """Compare the confidence of labelled rows with their labels.
+
+    Return a sentence, and whether the labels prove the mean confidence of these rows wrong. The
+    labels must not have been used in the fit.
+    """
+    blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
+    confidence = np.concatenate([values for _, values in blocks])
+    accuracy = float(draw.right(target.logits(draw.rows)).mean())
+    mean = float(confidence.mean())
+    reach = quantile(LEVEL) * math.sqrt(float(confidence @ (1 - confidence))) / len(draw)
+    return (
+        f"on the {len(draw)} labelled rows, {100 * mean:.0f} % is promised and "
+        f"{100 * accuracy:.0f} % is right",
+        abs(mean - accuracy) > reach,
+    )
 
 
 def error_of(

@@ -1,6 +1,7 @@
 """Labels that a user marked: taken by auto and estimate, batch by batch, and by no other method."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
+from covcal_cli.labels.draws import Draw
 from covcal_cli.report.verdict import unmeasured_action
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
@@ -205,13 +207,27 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_calibrate_does_not_fit_to_labels_for_a_decision(decided: Path) -> None:
+def test_calibrate_does_not_fit_to_labels_for_a_decision(
+    decided: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But it says what they show, and warns if they contradict the fit."""
     without = calibrate(decided / "features.h5", CalibrateSettings(labels="none"))
-    note, *notes = calibrate(decided / "features.h5").notes
-    assert calibrate(decided / "features.h5") == replace(without, notes=(note, *notes))
+    found = calibrate(decided / "features.h5")
+    note, labels, *notes = found.notes
+    assert found == replace(without, notes=(note, labels, *notes))
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
     assert "covcal pick -n 50" in note
+    promised = labels.removesuffix(" is right").removeprefix("on the 60 labelled rows, ")
+    confidence, accuracy = (int(part.split()[0]) for part in promised.split(" is promised and "))
+    assert abs(confidence - accuracy) < 100 * 1.96 * 0.5 / math.sqrt(60)
+    monkeypatch.setattr(Draw, "right", lambda draw, _: np.arange(len(draw)) % 2.0)
+    contradicted = calibrate(decided / "features.h5")
+    assert contradicted.notes == (note, *notes)
+    text, *warnings = contradicted.warnings
+    assert tuple(warnings) == without.warnings
+    assert "labels contradict this calibration: on the 60 labelled rows" in text
+    assert f" {confidence} % is promised and 50 % is right" in text
 
 
 def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
