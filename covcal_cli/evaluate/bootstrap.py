@@ -14,7 +14,8 @@ contains every true ECE that the data do not reject:
 - A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
 - ECE* is the ECE of a resample under a hypothesis.
 - Every true ECE is tested with two hypotheses. `concentrated` keeps only significant gaps, so noise
-  adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least.
+  adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least. No gap
+  is larger than the accuracy allows.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
@@ -237,18 +238,18 @@ def ece_interval(
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
     bounds: list[float] = []
-    for direction in _directions(gaps, significant, fixed, part):
-        unit = direction / float(part(direction) @ shares)  # gaps for a true ECE of 1
+    for direction in _directions(confidence, significant, fixed, part):
+        worlds = _possible(direction, grid, shares, confidence, part)
         size = max(1, MAX_DRAWS // noise.size)
         consistent = np.concatenate(
             [
                 _shares_as_far(
-                    part(noise + weights * (fixed + worlds * unit)).sum(axis=2) - cut, observed
+                    part(noise + weights * (fixed + gaps_of[:, None])).sum(axis=2) - cut, observed
                 )
-                for worlds in np.split(grid[:, None, None], range(size, _GRID, size))
+                for gaps_of in np.split(worlds, range(size, len(worlds), size))
             ]
         )
-        bounds += _crossings(grid, consistent, 1 - level)
+        bounds += _crossings(grid[: len(worlds)], consistent, 1 - level)
     low, high = (min(bounds), max(bounds)) if bounds else (observed_part, observed_part)
 
     # Set the lower end to 0 if neither test rejects a true ECE of 0.
@@ -302,20 +303,40 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 
 
 def _directions(
-    gaps: Float64s, significant: Float64s, fixed: Float64s, part: Part
+    confidence: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
     """Yield the gaps of both hypotheses, up to a factor."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
-    signs = np.where(gaps < 0, -1.0, 1.0)
+    signs = np.where(confidence < 0.5, -1.0, 1.0)  # the direction with more possible gaps
     if part is over:
-        signs = np.ones(len(gaps))
+        signs = np.ones(len(confidence))
     elif part is under:
-        signs = -np.ones(len(gaps))
+        signs = -np.ones(len(confidence))
     even = np.where(fixed == 0, signs, 0.0)
     if even.any():
         yield even
+
+
+def _possible(
+    direction: Float64s, grid: Float64s, shares: Float64s, confidence: Float64s, part: Part
+) -> Float64s:
+    """Return the gaps in every bin for each true ECE in `grid` that is possible.
+
+    Gaps are a multiple of `direction`. A gap is at most the confidence, and at least the confidence
+    minus 1.
+    """
+    moved = direction != 0
+    ends = np.where(direction > 0, confidence, confidence - 1)[moved] / direction[moved]
+    factors = np.unique(np.append(0.0, ends))
+
+    def gaps(factors: Float64s) -> Float64s:
+        return np.clip(factors[:, None] * direction, confidence - 1, confidence)
+
+    # The ECE is linear in the factor between two ends.
+    totals = part(gaps(factors)) @ shares
+    return gaps(np.interp(grid[grid <= totals[-1]], totals, factors))
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
