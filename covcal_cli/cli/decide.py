@@ -206,6 +206,8 @@ def answer(decision: "Decision", output: str) -> str:
         facts["Accept"] = (
             f"{in_percent(decision.share)} % of the target rows: those with a confidence above "
             f"{short_percent(above)}"
+            if above > 0
+            else "all target rows"
         )
     elif decision.accepts_rows:
         facts["Accept"] = "none of the target rows"

@@ -167,7 +167,8 @@ EstimatedMetrics = Annotated[
         metavar="METRIC[:CLASS],...",
         help="More metrics, for every class or for the named class, such as f1,recall:fraud. "
         "Metrics: precision, recall, f1, specificity, auroc, balanced_accuracy, accuracy, or all. "
-        "Write macro instead of a class for the mean over all classes.",
+        "accuracy and balanced_accuracy are about all classes, so they take no class. Write macro "
+        "instead of a class for the mean over all classes.",
     ),
 ]
 RowCosts = Annotated[
@@ -193,7 +194,7 @@ LeastGate = Annotated[
         "--fail-below",
         metavar="METRIC[:CLASS]=LEAST",
         help="Exit with 3 if a metric is below a limit, such as accuracy=0.8 or "
-        "recall:fraud=0.7. May be repeated.",
+        "recall:fraud=0.7. accuracy and balanced_accuracy take no class. May be repeated.",
     ),
 ]
 EndName = StrEnum("EndName", ["low", "middle", "high"])

@@ -5,9 +5,12 @@ names of the classes. A table has one column per class, named as in `LAYOUTS`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
+
+import numpy as np
 
 from covcal_cli.data.classes import are_placeholders, is_plain_number, listed, placeholder_number
 from covcal_cli.data.feeding import plain_numbers
@@ -50,6 +53,7 @@ _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 CLASSES = "classes"  # the array with the names of the classes
+_FIRST_ROWS = 1000
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
 
@@ -224,15 +228,31 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns with the names of the `classes`, or of all labels."""
+    """Return the columns with the names of the `classes`, or of all labels.
+
+    H2O writes the column ``predict``, and then one column per class.
+    """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
-    for names in (set(classes), labels):
+    for names in (set(classes), _after_predict(store, numbers), labels):
         if len(names) > 1 and names <= numbers:
             return {name: name for name in store.entries if name in names}
     return {}
+
+
+def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
+    """Return the columns of numbers after ``predict`` if they are H2O's probabilities."""
+    rest = iter(store.entries)
+    if "predict" not in rest:  # moves to the column after it
+        return set()
+    names = [*takewhile(numbers.__contains__, rest)]
+    if not set(store.texts("predict")) <= set(names):
+        return set()
+    rows = np.arange(min(_FIRST_ROWS, *store.entries["predict"].shape), dtype=np.int64)
+    sums = [sum(part.values()) for _, part in store.pieces(names, rows, _FIRST_ROWS)]
+    return set(names) if np.allclose(np.concatenate(sums), 1, atol=0.01) else set()
 
 
 def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:

@@ -152,6 +152,19 @@ class TestLayoutsOfTools:
         np.testing.assert_array_equal(found.labels(numbered_classes(K)), LABELS)
         assert not found.notes
 
+    @pytest.mark.parametrize("wrong", [0, 1])
+    def test_class_names_after_predict(self, wrong: int, tmp_path: Path) -> None:
+        """H2O: no labels are needed to find the classes, but the columns must be probabilities."""
+        names = [f"kind {k}" for k in range(K)]
+        columns = {"predict": [names[k] for k in self.HARD]}
+        columns |= {name: (self.P[:, k] + wrong).tolist() for k, name in enumerate(names)}
+        path = write_csv(tmp_path / "t.csv", columns | {"y_true": ["kind 0", "kind 2"] * (N // 2)})
+        if wrong:
+            with pytest.raises(CovcalError):
+                opened(path, "probabilities")
+        else:
+            assert opened(path, "probabilities").class_names == tuple(names)
+
     @pytest.mark.parametrize(
         ("column", "truth"),
         [

@@ -103,6 +103,7 @@ def test_words_are_read_in_any_case_and_letters_are_not() -> None:
     "record",
     [
         lambda shares: chat(entry("A", shares)),
+        lambda shares: {"answer": "A", "top_logprobs": entry("A", shares)["top_logprobs"]},
         lambda shares: {"custom_id": "q", "response": {"body": chat(entry("A", shares))}},
         lambda shares: {
             "choices": [
@@ -133,7 +134,7 @@ def test_words_are_read_in_any_case_and_letters_are_not() -> None:
             "output": [{"content": [{"text": "A", "logprobs": [entry("A", shares)]}]}],
         },
     ],
-    ids=["chat", "batch", "completions", "vLLM", "responses"],
+    ids=["chat", "list", "batch", "completions", "vLLM", "responses"],
 )
 def test_logs_of_servers_are_read_alike(record: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "log.jsonl", [record({"A": 0.75, "B": 0.25})] * 3)
