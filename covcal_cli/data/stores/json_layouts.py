@@ -58,7 +58,7 @@ def columns_of(record: Any) -> Any:
     if isinstance(record, list):
         scores = _scores(_unwrapped(record))
         return record if scores is None else {PROBABILITIES: scores}
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or _is_plain(record):
         return record
     choices = record.get("filtered_resps")
     if isinstance(choices, list) and choices and all(map(_is_likelihood, choices)):
@@ -131,6 +131,20 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 def _is_single(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
+
+
+def _is_plain(record: Mapping[str, Any]) -> bool:
+    """Return whether a line has only texts, numbers and one object of outputs: a fast test."""
+    objects = 0
+    for key, value in record.items():
+        kind = type(value)
+        if kind is dict:
+            objects += 1
+            if _word(key) not in _COLUMNS or not _are_numbers(value.values()):
+                return False
+        elif kind is list:
+            return False
+    return objects < 2 and "answer" not in record
 
 
 def _unwrapped(value: Any) -> Any:

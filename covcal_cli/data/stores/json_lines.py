@@ -386,7 +386,7 @@ class JSONLinesStore(Store):
     def _keep(self, column: _Column, name: str, value: Any) -> None:
         """Keep a text, a label, an id or a group as text."""
         texts = column.texts
-        if column.is_named and _kind(value) == "names":
+        if type(value) is list and column.is_named and _kind(value) == "names":
             value = json.dumps(value, ensure_ascii=False)
         if texts is None or isinstance(value, (list, dict)):
             raise self.error(
