@@ -4,21 +4,20 @@ An HDF5 file can refer to other files. If another file is missing, HDF5 reads ze
 error. A file can also have arrays that were never written, or implausibly large arrays. `File`
 refuses such a file.
 
-HDF5 stores an array in chunks, and compares their checksums (fletcher32) when it reads. This module
-also refuses a chunk that is missing or has no checksum. covcal's own files store a hash of all
-checksums, so exchanged chunks are refused. Exceptions of h5py become a `CovcalError`.
+covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` compares a block
+with its CRC-32 when it reads the block for the first time. Exceptions of h5py become a
+`CovcalError`.
 """
 
 import errno
 import hashlib
 import json
 import math
-import os
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,20 +31,77 @@ from covcal_cli.files import as_word, grows_beyond_belief, require_file
 Plain = str | int | float
 # Matches the file name of a table.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
-# Attribute of a dataset: the hash of its name, shape, type and checksums.
-CHECKSUMS_SHA256 = "checksums_sha256"
+# Attribute of a dataset; see `Checksums`.
+CRC32 = "covcal_crc32"
 # Attribute of the file: the hash of its other attributes.
 ATTRIBUTES_SHA256 = "attributes_sha256"
-_CHECKSUM_BYTES = 4  # Length of the checksum of a chunk.
+_BLOCK_BYTES = 512 << 10
+_MOST_BLOCKS = 8192  # HDF5 allows 64 KiB for an attribute.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
 
 
-class Dataset:
-    """An array of an open file, which is read by slices."""
+class Checksums:
+    """The CRC-32 of each block of rows of a dataset. Blocks have about half a MiB.
 
-    def __init__(self, path: Path, name: str, identifier: Any) -> None:
+    The attribute `CRC32` of a dataset contains, as uint32:
+
+    1. the CRC-32 of the dataset's name, shape and type, and of the next two numbers
+    2. the axis of the rows
+    3. the number of rows of a block
+    4. for each block, the CRC-32 of its bytes, row by row
+    """
+
+    def __init__(
+        self,
+        name: str,  # The path of the dataset in the file.
+        shape: tuple[int, ...],  # With at least one axis.
+        dtype: np.dtype[Any],
+        axis: int,
+        rows: int | None = None,  # Rows of a block.
+    ) -> None:
+        self.n, self.axis = shape[axis], axis
+        row_bytes = math.prod(shape) // max(1, self.n) * dtype.itemsize
+        self.rows = rows or max(1, _BLOCK_BYTES // max(1, row_bytes), -(-self.n // _MOST_BLOCKS))
+        # Only the last two names of the path, because labels share datasets.
+        about = [name.split("/")[-2:], shape, dtype.str, axis, self.rows]
+        self.head = [zlib.crc32(json.dumps(about).encode()), axis, self.rows]
+        self.of_blocks: list[int] = []
+        self._added = 0  # Number of rows added so far.
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return -(-self.n // self.rows)
+
+    def add(self, values: AnyArray) -> slice:
+        """Add the next rows, and return which rows they are."""
+        start, end = self._added, self._added + values.shape[self.axis]
+        rows = np.moveaxis(values, self.axis, 0)
+        while self._added < end:
+            into = self._added % self.rows  # Rows of this block that were added before.
+            stop = min(end, self._added - into + self.rows)
+            before = self.of_blocks.pop() if into else 0
+            part = np.ascontiguousarray(rows[self._added - start : stop - start])
+            self.of_blocks.append(zlib.crc32(part.data, before))
+            self._added = stop
+        return slice(start, end)
+
+    def attribute(self) -> AnyArray:
+        """Return the attribute `CRC32`. All rows must have been added."""
+        if self._added != self.n:
+            raise ValueError(f"{self._added} of {self.n} rows were written")
+        return np.array([*self.head, *self.of_blocks], dtype=np.uint32)
+
+
+class Dataset:
+    """An array of an open file, which is read by slices.
+
+    With `needs_checksums`, a dataset without the attribute `CRC32` is refused.
+    """
+
+    def __init__(
+        self, path: Path, name: str, identifier: Any, *, needs_checksums: bool = False
+    ) -> None:
         self.path, self.name, self._identifier = path, name, identifier
-        self._chunks_are_checked = False
         with _readable(path, name):
             space, self._type = identifier.get_space(), identifier.get_type()
             shape = None if space.get_simple_extent_type() == h5py.h5s.NULL else space.shape
@@ -54,7 +110,12 @@ class Dataset:
             # Whether rows or columns can be added.
             self.can_grow = self.ndim > 0 and space.get_simple_extent_dims(True) != self.shape
             self.dtype: np.dtype[Any] = self._type.dtype
+            stored = self._stored_checksums(is_needed=needs_checksums)
         self.is_text = h5py.check_string_dtype(self.dtype) is not None
+        self._checksums: Checksums | None = None
+        if stored is not None:
+            self._checksums = self._required_checksums(*stored)
+            self._is_checked = np.zeros(len(self._checksums), dtype=bool)
 
     @cached_property
     def _raw(self) -> Any:
@@ -62,10 +123,14 @@ class Dataset:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """The shape of a chunk, or None without chunks."""
+        """The shape of the blocks that are read at once, or None without blocks."""
+        if self._checksums is not None:
+            sides = [*self.shape]
+            sides[self._checksums.axis] = min(self._checksums.rows, self._checksums.n)
+            return tuple(sides)
         with _readable(self.path, self.name):
-            sides: tuple[int, ...] | None = self._raw.chunks
-            return sides
+            chunks: tuple[int, ...] | None = self._raw.chunks
+            return chunks
 
     @property
     def is_usual(self) -> bool:
@@ -76,11 +141,6 @@ class Dataset:
                 self.dtype == self.dtype.newbyteorder("<") and self._type.equal(usual(self.dtype))
             )
 
-    def has(self, attribute: str) -> bool:
-        """Return whether the dataset has an attribute."""
-        with _readable(self.path, self.name):
-            return bool(h5py.h5a.exists(self._identifier, attribute.encode()))
-
     def __len__(self) -> int:
         """Return the number of rows."""
         return self.shape[0] if self.shape else 0
@@ -90,32 +150,64 @@ class Dataset:
         if isinstance(key, str):
             raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
         with _readable(self.path, self.name):
-            values = np.asarray(self._raw[key])
-        if not self._chunks_are_checked and _has_zeros(values):
-            self._require_chunks()
-            self._chunks_are_checked = True
-        return values
+            if self._checksums is None:
+                return np.asarray(self._raw[key])
+            return self._checked(self._checksums, *(key if isinstance(key, tuple) else (key,)))
 
-    def _require_chunks(self) -> None:
-        """Refuse a dataset with checksums if HDF5 does not find all of its chunks.
+    def _checked(self, checksums: Checksums, *key: slice) -> AnyArray:
+        """Return the values of slices. Check each block that is read for the first time."""
+        axis, rows = checksums.axis, checksums.rows
+        key = (*key, *[slice(None)] * (axis + 1 - len(key)))
+        start, stop, step = key[axis].indices(checksums.n)
+        first = start // rows
+        unchecked = first + np.flatnonzero(~self._is_checked[first : -(-stop // rows)])
+        if len(unchecked) == 0:
+            return np.asarray(self._raw[key])
+        low = min(start, int(unchecked[0]) * rows)
+        high = max(stop, min(checksums.n, (int(unchecked[-1]) + 1) * rows))
+        values = np.asarray(self._raw[(slice(None),) * axis + (slice(low, high),)])
+        by_row = np.moveaxis(values, axis, 0)
+        for number in unchecked.tolist():
+            block = by_row[number * rows - low : (number + 1) * rows - low]
+            if zlib.crc32(np.ascontiguousarray(block).data) != checksums.of_blocks[number]:
+                raise self._changed()
+            self._is_checked[number] = True
+        return values[(*key[:axis], slice(start - low, stop - low, step), *key[axis + 1 :])]
 
-        HDF5 finds chunks by an index. If the index is damaged, HDF5 reads zeros.
-        """
-        with _readable(self.path, self.name):
-            sides, stored = self._raw.chunks, self._raw.id
-            if sides is None or not self._raw.fletcher32:
-                return
-            starts = [
-                range(0, side, length) for side, length in zip(self.shape, sides, strict=True)
-            ]
-            try:
-                for place in product(*starts):
-                    stored.read_direct_chunk(place)
-            except _DAMAGE as error:
+    def _stored_checksums(self, *, is_needed: bool) -> list[int] | None:
+        """Return the attribute `CRC32`."""
+        if not h5py.h5a.exists(self._identifier, CRC32.encode()):
+            if is_needed and self.ndim >= 0:
                 raise CovcalError(
-                    f"{self.path}: {self.name} has damaged chunks: copy the file again or make it "
-                    "again"
-                ) from error
+                    f"{self.path}: {self.name} has no attribute {CRC32}, so an earlier version of "
+                    "covcal or another program wrote it: make the file again. If you changed it "
+                    f"yourself, delete the file's attribute {ATTRIBUTES_SHA256}"
+                )
+            return None
+        attribute = h5py.h5a.open(self._identifier, CRC32.encode())
+        if len(attribute.shape) != 1 or attribute.shape[0] > _MOST_BLOCKS + 3:
+            raise self._changed()
+        values = np.empty(attribute.shape, dtype=np.uint32)
+        attribute.read(values)
+        numbers: list[int] = values.tolist()
+        return numbers
+
+    def _required_checksums(self, *stored: int) -> Checksums:
+        """Refuse a dataset whose name, shape or type changed."""
+        head, of_blocks = stored[:3], stored[3:]
+        if len(head) == 3 and head[1] < self.ndim and head[2] > 0:
+            checksums = Checksums(self.name, self.shape, self.dtype, *head[1:])
+            if [*head] == checksums.head and len(of_blocks) == len(checksums):
+                checksums.of_blocks = [*of_blocks]
+                return checksums
+        raise self._changed()
+
+    def _changed(self) -> CovcalError:
+        return CovcalError(
+            f"{self.path}: {self.name} was changed after covcal wrote the file: copy the file "
+            "again or make it again. If you changed it yourself, delete its attribute "
+            f"{CRC32} and the file's attribute {ATTRIBUTES_SHA256}"
+        )
 
     def texts(self) -> list[str]:
         """Return the values of a list of texts, which are stored as UTF-8."""
@@ -131,21 +223,6 @@ class Dataset:
 def _usual_type(dtype: np.dtype[Any]) -> Any:
     """Return the HDF5 type for a NumPy type. The type is cached, because h5py is slow."""
     return h5py.h5t.py_create(dtype)
-
-
-def _has_zeros(values: AnyArray) -> bool:
-    """Return whether any row has only zeros or empty texts."""
-    if values.ndim == 0 or values.size == 0:
-        return False
-    zero = np.zeros((), values.dtype)
-    rows = values if values.ndim > 1 else values[:, None]
-    # to save time, first find the rows that end in a zero
-    if values.dtype.kind == "S" and values.ndim == 1:
-        # the first byte of an empty text is zero, and bytes are compared faster than texts
-        empty = rows[np.ascontiguousarray(values).view(np.uint8)[:: values.itemsize] == 0]
-    else:
-        empty = rows[rows[..., -1] == zero]
-    return bool((empty == zero).all(axis=-1).any())
 
 
 class Group(Mapping[str, Any]):
@@ -248,12 +325,10 @@ class File(Group):
                     )
             place = within(self.attrs)
             with _readable(path, place):
-                reads = raw.driver == "sec2" and hasattr(os, "pread")
-                descriptor = raw.id.get_vfd_handle() if reads else None
                 self._raw = raw = raw if place == "/" else raw[place]
-                self.datasets, self.members = _examined(path, raw, descriptor)
-                if digest is not None:
-                    _require_all_checksums(self.datasets)
+                self.datasets, self.members = _examined(
+                    path, raw, needs_checksums=digest is not None
+                )
         except BaseException:
             self.close()
             raise
@@ -327,12 +402,11 @@ def _readable(path: Path, name: str) -> Iterator[None]:
 
 
 def _examined(
-    path: Path, file: Any, descriptor: int | None
+    path: Path, file: Any, *, needs_checksums: bool
 ) -> tuple[dict[str, Dataset], dict[str, Any]]:
     """Return all datasets, in the order of their names, and all members.
 
     Refuse links. Members are low-level identifiers, which are several times as fast as objects.
-    Checksums are read from the open file `descriptor`, if there is one.
     """
     datasets, members = dict[str, Dataset](), dict[str, Any]()
     seen = set()  # a group may contain itself
@@ -347,8 +421,8 @@ def _examined(
         if isinstance(member, h5py.h5d.DatasetID):
             members[place] = member
             if is_new:
-                dataset = Dataset(path, f"/{place}", member)
-                _require_own(dataset, member, descriptor)
+                dataset = Dataset(path, f"/{place}", member, needs_checksums=needs_checksums)
+                _require_own(dataset, member)
                 if dataset.ndim >= 0:
                     datasets[place] = dataset
         elif is_new:
@@ -377,7 +451,7 @@ def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
     )
 
 
-def _require_own(dataset: Dataset, identifier: Any, descriptor: int | None) -> None:
+def _require_own(dataset: Dataset, identifier: Any) -> None:
     """Refuse a dataset that is in another file, incomplete, or far too large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
@@ -398,105 +472,16 @@ def _require_own(dataset: Dataset, identifier: Any, descriptor: int | None) -> N
     if sides is not None:
         lengths = zip(dataset.shape, sides, strict=True)
         chunks = math.prod(-(-side // length) for side, length in lengths)
-        stored_chunks = identifier.get_num_chunks()
-        missing = stored_chunks < chunks
+        missing = identifier.get_num_chunks() < chunks
     else:
         missing = stored < bytes_needed
     if missing:
         raise CovcalError(f"{where} was not written completely: make the file again")
-    if sides is not None:
-        _require_checksums(dataset, identifier, settings, sides, stored_chunks, descriptor)
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
             f"{where} needs {bytes_needed / 1000000000.0:.1f} GB, but the file has only {stored} "
             "bytes for this: copy the file again or make it again"
         )
-
-
-def _require_checksums(
-    dataset: Dataset,
-    identifier: Any,
-    settings: Any,
-    sides: tuple[int, ...],
-    n_chunks: int,
-    descriptor: int | None,
-) -> None:
-    """Refuse a dataset if a chunk is missing, has no checksum, or has another checksum.
-
-    `settings` are the creation properties of the dataset. `sides` is the shape of a chunk.
-    """
-    filters = [settings.get_filter(number)[0] for number in range(settings.get_nfilters())]
-    if h5py.h5z.FILTER_FLETCHER32 not in filters:
-        return
-    switched_off = 1 << filters.index(h5py.h5z.FILTER_FLETCHER32)
-    bytes_needed = math.prod(sides) * dataset.dtype.itemsize + _CHECKSUM_BYTES
-    places = dict[tuple[int, ...], int]()
-
-    def is_damaged(chunk: Any) -> bool | None:
-        """Store the place of a chunk. Return True, to stop, if the chunk is damaged."""
-        places[chunk.chunk_offset] = chunk.byte_offset + chunk.size - _CHECKSUM_BYTES
-        starts = zip(chunk.chunk_offset, sides, dataset.shape, strict=True)
-        fits = all(start % length == 0 and start < side for start, length, side in starts)
-        # only compressed chunks can be smaller than their numbers
-        whole = chunk.size == bytes_needed or len(filters) > 1
-        return None if fits and whole and not chunk.filter_mask & switched_off else True
-
-    damaged = identifier.chunk_iter(is_damaged)
-    where = f"{dataset.path}: {dataset.name}"
-    if damaged or len(places) < n_chunks:
-        raise CovcalError(f"{where} has damaged chunks: copy the file again or make it again")
-    if len(filters) > 1 or descriptor is None:  # another program has compressed the chunks
-        return
-    written = dict(_plain_attributes(identifier, (CHECKSUMS_SHA256,))).get(CHECKSUMS_SHA256)
-    if written not in (None, _checksums_sha256(dataset.name, dataset, places, descriptor)):
-        raise _changed(where)
-
-
-def _require_all_checksums(datasets: Mapping[str, Dataset]) -> None:
-    """Refuse a dataset that another program wrote into a file of covcal.
-
-    If no dataset has the attribute, another program has written the whole file anew.
-    """
-    whole = [entry for entry in datasets.values() if entry.ndim > 0 and 0 not in entry.shape]
-    changed = [entry for entry in whole if not entry.has(CHECKSUMS_SHA256)]
-    if changed and len(changed) < len(whole):
-        raise _changed(f"{changed[0].path}: {changed[0].name}")
-
-
-def _changed(where: str) -> CovcalError:
-    return CovcalError(
-        f"{where} was changed after covcal wrote the file: copy the file again or make it again. "
-        f"If you changed it yourself, delete its attribute {CHECKSUMS_SHA256} and the file's "
-        f"attribute {ATTRIBUTES_SHA256}"
-    )
-
-
-def checksums_sha256(name: str, dataset: Any, descriptor: int) -> str:
-    """Return the attribute `CHECKSUMS_SHA256` of a dataset of h5py, which was flushed.
-
-    `name` is its path in the file, and `descriptor` is the open file.
-    """
-    places = dict[tuple[int, ...], int]()
-
-    def store(chunk: Any) -> None:
-        places[chunk.chunk_offset] = chunk.byte_offset + chunk.size - _CHECKSUM_BYTES
-
-    dataset.id.chunk_iter(store)
-    return _checksums_sha256(name, dataset, places, descriptor)
-
-
-def _checksums_sha256(
-    name: str, dataset: Any, places: Mapping[tuple[int, ...], int], descriptor: int
-) -> str:
-    """Return the hash of a dataset. `places`: for each chunk, where its checksum is in the file.
-
-    Only the last two names of the path count, because labels share datasets.
-    """
-    about = [name.split("/")[-2:], dataset.shape, dataset.chunks, dataset.dtype.str]
-    digest = hashlib.sha256(json.dumps(about).encode())
-    for _, place in sorted(places.items()):
-        digest.update(os.pread(descriptor, _CHECKSUM_BYTES, place))
-    return digest.hexdigest()
 
 
 def attributes_sha256(file: Any) -> str:

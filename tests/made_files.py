@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from covcal_cli.files import atomic_output
 from covcal_cli.formats.features import ADAPTED_SCHEMA, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
-from covcal_cli.hdf5 import ATTRIBUTES_SHA256, CHECKSUMS_SHA256
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256, CRC32
 from covcal_cli.labels.draws import Draw, write_copy
 
 # The datasets of one domain by name; change an entry to make a file that is odd in one way.
@@ -106,7 +106,7 @@ def edited(path: Path | str) -> Iterator[Any]:
         file.visit(names.append)
         file.attrs.pop(ATTRIBUTES_SHA256, None)
         for name in names:
-            file[name].attrs.pop(CHECKSUMS_SHA256, None)
+            file[name].attrs.pop(CRC32, None)
 
 
 def adapted_domain(domain: Arrays, *, shift: float, members: int = 2, seed: int = 0) -> Arrays:

@@ -385,12 +385,11 @@ def _written_blocks(
     device = projection.mean.device
     for block in domain.blocks(np.arange(domain.n, dtype=np.int64)):
         inputs = projection(torch.from_numpy(domain.features(block)).to(device))
-        start = int(block[0])
         with torch.no_grad():
             aligned = trained.psi(inputs[None])
-            writer.fill(aligned_logits, start, trained.head(aligned).cpu().numpy(), axis=1)
+            writer.fill(aligned_logits, trained.head(aligned).cpu().numpy())
             from_aligned = trained.aligned_discriminator(aligned)[:, :, 0]
-            writer.fill(aligned_domain_logits, start, from_aligned.cpu().numpy(), axis=1)
+            writer.fill(aligned_domain_logits, from_aligned.cpu().numpy())
             from_features = trained.discriminator(inputs[None])[0, :, 0]
-            writer.fill(domain_logits, start, from_features.cpu().numpy())
+            writer.fill(domain_logits, from_features.cpu().numpy())
         yield block

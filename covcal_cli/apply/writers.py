@@ -280,20 +280,17 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
             writer.allocate("accept", (n, *width), np.uint8)
         if layout.with_sets:
             writer.allocate("set", (n, len(layout.classes)), np.uint8)
-        start = 0
         for block in blocks:
-            stop = start + len(block)
-            writer.fill("id", start, block.ids)
+            writer.fill("id", block.ids)
             if layout.answer:
-                writer.fill("label_index", start, block.label_index)
-                writer.fill("confidence", start, block.confidence)
+                writer.fill("label_index", block.label_index)
+                writer.fill("confidence", block.confidence)
             if block.probabilities is not None:
-                writer.fill("probabilities", start, block.probabilities)
+                writer.fill("probabilities", block.probabilities)
             if block.accept is not None:
-                writer.fill("accept", start, block.accept.astype(np.uint8))
+                writer.fill("accept", block.accept.astype(np.uint8))
             if block.members is not None:
-                writer.fill("set", start, block.members.astype(np.uint8))
-            start = stop
+                writer.fill("set", block.members.astype(np.uint8))
         writer.complete()
 
 

@@ -228,7 +228,7 @@ class DomainExtraction:
         skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
         writer.write(f"shard/{self.name}/rows", self.kept)
         writer.write(f"shard/{self.name}/skipped", skipped)
-        writer.write(f"shard/{self.name}/chosen", np.int64(self.chosen))
+        writer.write(f"shard/{self.name}/chosen", [self.chosen])
 
     def report(self) -> DomainReport:
         """Return the report on the rows that were read."""

@@ -232,7 +232,7 @@ def _run(
                 max(counts.largest_logit for counts in statistics),
             ),
         }
-        content = content_sha256(joins, classes, attributes | proof)
+        content = content_sha256(writer, joins, classes, attributes | proof)
         writer.complete(
             **proof,
             **{CONTENT: content},
@@ -267,7 +267,7 @@ def _require_one_form(
 
 
 _LABEL_AND_SPLIT = 9  # Bytes of the label and the split of a row.
-_INDEX_BYTES = 3400  # Approximate bytes of the index of a dataset's chunks.
+_HEADER_BYTES = 1500  # Approximate bytes of the headers of the file, per dataset.
 _LONG_ENOUGH = 1.0  # Seconds; the times of shorter runs are too noisy.
 _TIMES = 8
 
@@ -337,7 +337,7 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
         values.dtype.itemsize // (4 if values.dtype.kind == "U" else 1) for values in columns
     )
     datasets = len(plan.widths) + len(("labels", "split", "ids")) + len(columns)
-    return len(domain.rows) * width + datasets * _INDEX_BYTES
+    return len(domain.rows) * width + datasets * _HEADER_BYTES
 
 
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:

@@ -154,8 +154,8 @@ def join_domains(
                     max(float(file.attributes["largest_logit"]) for file in files),
                 ),
             }
-            joins = list(domains.values())
-            content = content_sha256(joins, first.classes, attributes | proof)
+            joins = domains.values()
+            content = content_sha256(writer, joins, first.classes, attributes | proof)
             writer.complete(**proof, **{CONTENT: content})
         return MergeReport(
             files={name: len(parts[name]) for name in domains},
@@ -177,10 +177,9 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         for file, shard in zip(files, shards, strict=True)
     ]
     # every shard records the number of rows of all shards together
-    chosen = int(shards[0]["chosen"][()])
+    chosen = int(shards[0]["chosen"][:].sum())
     for part, shard in zip(parts, shards, strict=True):
-        if shard["chosen"][()] != chosen:
-            other = int(shard["chosen"][()])
+        if (other := int(shard["chosen"][:].sum())) != chosen:
             raise difference(f"number of {name} rows", parts[0].path, chosen, part.path, other)
     skipped = sum(len(part.skipped) for part in parts)
     n_rows = sum(len(part.rows) for part in parts) + skipped

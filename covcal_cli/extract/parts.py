@@ -23,7 +23,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeGuard
@@ -79,7 +79,6 @@ class Join:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # Number of rows written so far, by split.
-        self._digests: dict[str, Any] = {}  # For each dataset, the hash of what was written.
         # For each row that could not be read: its number, its id and the reason.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows may not know the number of features.
@@ -125,19 +124,11 @@ class Join:
             reasons = utf8([reason for _, _, reason in self.skipped])
             writer.write(f"{self.name}/skipped_reasons", reasons)
 
-    def sha256(self) -> str:
-        """Return the sha256 of all written rows. It does not depend on the division into parts."""
-        digest = hashlib.sha256()
-        for name, of_dataset in self._digests.items():
-            digest.update(f"{name} {of_dataset.hexdigest()}\n".encode())
-        return digest.hexdigest()
-
     def _written(
         self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
     ) -> Iterator[dict[str, AnyArray]]:
         """Write the rows of some datasets in order, and yield each written block."""
         size = max(1, min(_BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-        done = 0
         for pieces, order in self._pieces(size):
             block = {}
             for name in names:
@@ -145,11 +136,8 @@ class Join:
                     np.asarray(part.content[name][start:stop]) for part, start, stop in pieces
                 ]
                 values = slices[0] if order is None else np.concatenate(slices)[order]
-                writer.fill(f"{self.name}/{name}", done, values)
-                digest = self._digests.setdefault(name, hashlib.sha256())
-                digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+                writer.fill(f"{self.name}/{name}", values)
                 block[name] = values
-            done += sum(stop - start for _, start, stop in pieces)
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
@@ -171,10 +159,13 @@ class Join:
 
 
 def content_sha256(
-    joins: Sequence[Join], classes: Sequence[str], attributes: Mapping[str, Attribute]
+    writer: HDF5Writer,
+    joins: Iterable[Join],
+    classes: Sequence[str],
+    attributes: Mapping[str, Attribute],
 ) -> str:
     """Return the attribute `CONTENT` of a file, after all of its rows were written."""
-    rows = {join.name: join.sha256() for join in joins}
+    rows = {join.name: writer.crc32s(join.name) for join in joins}
     content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -1,14 +1,12 @@
 """Write covcal's HDF5 files, block by block. The module `features` reads the files.
 
-Equal blocks give equal bytes, because there are no time stamps and no compression. Datasets consist
-of chunks of about half a MiB, each with a checksum (fletcher32). At the end, hashes of all
-checksums and of the root attributes are stored. The root attribute ``complete`` is written last,
-and covcal refuses a file without ``complete``.
+Equal blocks give equal bytes, because there are no time stamps and no compression. At the end, the
+checksums of all datasets and the hash of the root attributes are stored. The root attribute
+``complete`` is written last, and covcal refuses a file without ``complete``.
 """
 
 import io
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -17,17 +15,10 @@ import h5py
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from covcal_cli.hdf5 import (
-    ATTRIBUTES_SHA256,
-    CHECKSUMS_SHA256,
-    Dataset,
-    attributes_sha256,
-    checksums_sha256,
-)
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256, CRC32, Checksums, Dataset, attributes_sha256
 
 Attribute = str | int | float
 _COPIED_BYTES = 4 << 20  # Number of bytes that are copied at a time.
-_CHUNK_BYTES = 512 << 10  # Bytes of a chunk, less than HDF5's cache of 1 MiB for a dataset.
 
 
 class _Sink(io.FileIO):
@@ -84,8 +75,8 @@ class HDF5Writer:
     ) -> None:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
-        self._allocated: dict[str, Any] = {}
-        self._datasets: list[Any] = []
+        # By name, the datasets that were created, with the checksums of what was written.
+        self._datasets: dict[str, tuple[Any, Checksums]] = {}
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
@@ -95,58 +86,55 @@ class HDF5Writer:
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:
         """Create a dataset that `fill` writes in blocks. `axis` is the axis of the rows."""
-        layout = _layout(shape, np.dtype(dtype), axis)
-        dataset = self._file.create_dataset(name, shape=shape, dtype=dtype, **layout)
-        self._allocated[name] = dataset
-        self._datasets.append(dataset)
+        dataset = self._file.create_dataset(name, shape=shape, dtype=dtype)
+        self._datasets[name] = dataset, Checksums(dataset.name, shape, dataset.dtype, axis)
 
-    def fill(self, name: str, start: int, block: ArrayLike, *, axis: int = 0) -> None:
-        """Write `block` into the rows from `start` on."""
-        values = np.asarray(block)
-        rows = slice(start, start + values.shape[axis])
-        dataset = self._allocated[name]
-        dataset[(slice(None),) * axis + (rows,)] = values
+    def fill(self, name: str, block: ArrayLike) -> None:
+        """Write the next rows of a dataset."""
+        dataset, checksums = self._datasets[name]
+        values = np.asarray(block, dtype=dataset.dtype)
+        dataset[(slice(None),) * checksums.axis + (checksums.add(values),)] = values
         self._sink.require_written()
 
     def write(self, name: str, values: ArrayLike) -> None:
-        """Write a whole dataset at once."""
-        values = np.asarray(values)
-        layout = _layout(values.shape, values.dtype, 0)
-        self._datasets.append(self._file.create_dataset(name, data=values, **layout))
+        """Write a whole dataset. A single number becomes an array of length one."""
+        values = np.atleast_1d(values)
+        self.allocate(name, values.shape, values.dtype)
+        self.fill(name, values)
 
     def share(self, name: str, written: str) -> None:
         """Add the hard link `name` to a dataset."""
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file. HDF5 checks the checksums, and computes new checksums."""
-        shape, chunks = dataset.shape, dataset.chunks or dataset.shape
-        if not shape or 0 in shape:
+        """Copy a dataset of another file, whose checksums are compared."""
+        if not dataset.shape:
             self.write(name, dataset[()])
             return
+        shape, chunks = dataset.shape, dataset.chunks or dataset.shape
         # Chunks divide the axis of the rows.
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
-        row_bytes = math.prod(shape) // shape[axis] * dataset.dtype.itemsize
-        rows = max(1, _COPIED_BYTES // row_bytes)
+        row_bytes = math.prod(shape) // max(1, shape[axis]) * dataset.dtype.itemsize
+        rows = max(1, _COPIED_BYTES // max(1, row_bytes))
         for start in range(0, shape[axis], rows):
-            block = dataset[(slice(None),) * axis + (slice(start, start + rows),)]
-            self.fill(name, start, block, axis=axis)
+            self.fill(name, dataset[(slice(None),) * axis + (slice(start, start + rows),)])
+
+    def crc32s(self, group: str) -> dict[str, list[int]]:
+        """Return the checksums of what was written so far into a group, by dataset."""
+        return {
+            name: checksums.of_blocks
+            for name, (_, checksums) in self._datasets.items()
+            if name.startswith(f"{group}/")
+        }
 
     def complete(self, **attributes: Attribute) -> None:
         """Write the last attributes, mark the file as complete, and flush it to the disk."""
-        self._file.flush()  # The checksums are in the file after this.
-        self._sink.require_written()
-        can_read = hasattr(os, "pread")  # not on Windows
-        for dataset in self._datasets:
-            if dataset.chunks is not None and can_read:
-                dataset.attrs[CHECKSUMS_SHA256] = checksums_sha256(
-                    dataset.name, dataset, self._sink.fileno()
-                )
+        for dataset, checksums in self._datasets.values():
+            dataset.attrs[CRC32] = checksums.attribute()
         for name, value in attributes.items():
             self._file.attrs[name] = _storable(value)
-        if can_read:
-            self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
+        self._file.attrs[ATTRIBUTES_SHA256] = attributes_sha256(self._file.id)
         self._file.attrs["complete"] = 1
         self._file.close()
         self._sink.require_written()
@@ -157,16 +145,6 @@ class HDF5Writer:
     def __exit__(self, *error: object) -> None:
         self._file.close()
         self._sink.close()
-
-
-def _layout(shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> dict[str, Any]:
-    """Return HDF5's options for a dataset in chunks of some rows, each with a checksum."""
-    if not shape or 0 in shape or dtype.itemsize == 0:  # HDF5 refuses chunks
-        return {}
-    row_bytes = math.prod(shape) // shape[axis] * dtype.itemsize
-    chunk = list(shape)
-    chunk[axis] = min(shape[axis], max(1, _CHUNK_BYTES // row_bytes))
-    return {"chunks": tuple(chunk), "fletcher32": True}
 
 
 def _storable(value: Attribute) -> Attribute:

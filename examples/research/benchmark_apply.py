@@ -60,7 +60,7 @@ def write_features(path: Path, domain: str, split: int, rows: int, classes: int)
                 ("split", np.full(len(truth), split)),
                 ("ids", ids),
             ):
-                writer.fill(f"{domain}/{name}", start, values)
+                writer.fill(f"{domain}/{name}", values)
         writer.complete()
 
 

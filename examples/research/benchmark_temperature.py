@@ -41,7 +41,7 @@ def write_features(path: Path, rows: int, classes: int) -> None:
             truth = rng.normal(size=(min(BLOCK, rows - start), classes))
             noisy = truth + rng.gumbel(size=truth.shape)
             labels[start : start + len(truth)] = noisy.argmax(axis=1)
-            writer.fill("source/logits", start, (2 * truth).astype(np.float32))
+            writer.fill("source/logits", (2 * truth).astype(np.float32))
         writer.write("source/labels", labels)
         writer.write("source/split", np.ones(rows, np.uint8))
         writer.write("source/ids", utf8([f"{row:08d}" for row in range(rows)]))

@@ -278,6 +278,7 @@ def test_features_are_never_in_memory_as_a_whole(
         made_files.made_domain(name, sizes=(4000, 1000, 10), width=300)
         for name in ("source", "target")
     )
+    monkeypatch.setattr("covcal_cli.hdf5._BLOCK_BYTES", 1 << 16)
     path = made_files.write_features(tmp_path / "features.h5", source=source, target=target)
     settings = AdaptSettings().training(300)
 

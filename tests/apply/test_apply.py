@@ -395,6 +395,7 @@ class TestFormats:
             monkeypatch.setattr(writers, "_GROUP_BYTES", 1 << 16)
         monkeypatch.setattr(writers, "_COPY_BYTES", 1 << 14)
         monkeypatch.setattr(apply_module, "_BLOCK_VALUES", 1 << 12)
+        monkeypatch.setattr("covcal_cli.hdf5._BLOCK_BYTES", 1 << 12)
 
         def peak(rows: int) -> int:
             target = made_domain("target", sizes=(0, rows, 0))

@@ -200,12 +200,12 @@ class HDF5Store(Store):
     def whole(self, name: str) -> AnyArray:
         """Return a whole dataset."""
         with File(self.path, remedy=_REMEDY) as file:
-            return self._values(file[name][...])
+            return self._values(file[name][()])
 
     def texts(self, name: str) -> list[str]:
         """Return a whole dataset as texts of any length."""
         with File(self.path, remedy=_REMEDY) as file:
-            values = file[name][...]
+            values = file[name][()]
         if values.dtype.kind != "O":
             return [str(value) for value in self._values(values).ravel().tolist()]
         return [text for value in values.ravel() for text in self._values(np.array([value]))]
