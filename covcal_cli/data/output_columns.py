@@ -5,7 +5,7 @@ names of the classes. A table has one column per class, named as in `LAYOUTS`.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal
@@ -52,6 +52,7 @@ _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 # names that an array [n, K] may have
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
+_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
 CLASSES = "classes"  # the array with the names of the classes
 _FIRST_ROWS = 1000
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
@@ -114,12 +115,12 @@ def kind_of(store: Store) -> OutputKind:
         raise store.error(f"the table holds {both}: pass --logits or --probabilities")
     if by_kind:
         return next(iter(by_kind))
-    if store.is_table and _named_like_classes(store, ()):
-        return "probabilities"
-    if any(name.lower() in CONFIDENCES for name in store.entries):
+    like = _named_like_classes(store, ()) if store.is_table else {}
+    are_classes = all(name == of_class for name, of_class in like.items())
+    if any(name.lower() in CONFIDENCES for name in store.entries) and not (like and are_classes):
         return "confidence"
-    if _only_object(store):
-        return "probabilities"
+    if like or _only_object(store):
+        return "logits" if any("logit" in name.lower() for name in like) else "probabilities"
     raise store.error(
         f"no column looks like an output of a classifier; the file has {_contents(store)}. Name "
         "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column "
@@ -132,8 +133,11 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
     """Find outputs and features by name, or by the class names `classes`."""
     class_of, truth = _of_kind(store, kind)
     class_of = class_of or _only_matrix(store) or _only_object(store)
-    if not class_of and store.is_table and kind == "probabilities":
-        class_of = _named_like_classes(store, classes)
+    # what all names begin with may be no part of the classes, as in proba_class_NAME
+    if store.is_table and len({name[:1] for name in class_of.values()}) <= 1:
+        like = _named_like_classes(store, classes)
+        if set(like) == set(class_of) or not (class_of or set(like) & set(_of_other(store, kind))):
+            class_of = like
     if not class_of:
         raise _no_outputs(store, kind)
     for name in class_of:
@@ -177,6 +181,11 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
         f"{name} holds the text {text[:40]!r}: {remedy}. If it holds no {kind}, rename it to "
         f"{GROUP_PREFIX}{name}"
     )
+
+
+def _of_other(store: Store, kind: OutputKind) -> dict[str, str]:
+    """Return the columns with names of the other kind, logits or probabilities."""
+    return _of_kind(store, "logits" if kind == "probabilities" else "probabilities")[0]
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
@@ -228,9 +237,11 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the columns with the names of the `classes`, or of all labels.
+    """Return the class of each column whose name contains one of the `classes`, or of the labels.
 
-    H2O writes the column ``predict``, and then one column per class.
+    All names have the same beginning and end around the class, such as ``P(NAME)``. Numbers may be
+    the names of other columns, so they need a word such as ``prob`` beside them. H2O writes the
+    column ``predict``, and then one column per class.
     """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
@@ -239,6 +250,19 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
     for names in (set(classes), _after_predict(store, numbers), labels):
         if len(names) > 1 and names <= numbers:
             return {name: name for name in store.entries if name in names}
+        found = [
+            (start, end)
+            for start, end in _surroundings(max(names, key=len, default=""), numbers)
+            if all(f"{start}{name}{end}" in numbers for name in names)
+            and (not all(map(is_plain_number, names)) or re.search(_OUTPUT, start + end))
+        ]
+        if len(names) > 1 and len(found) == 1:
+            ((start, end),) = found
+            return {
+                name: name[len(start) : len(name) - len(end)]
+                for name in store.entries
+                if name in numbers and name.startswith(start) and name.endswith(end)
+            }
     return {}
 
 
@@ -255,9 +279,18 @@ def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     return set(names) if np.allclose(np.concatenate(sums), 1, atol=0.01) else set()
 
 
+def _surroundings(label: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what stands before and after a label in column names, if signs separate it."""
+    for name in names:
+        for match in re.finditer(re.escape(label), name) if label else ():
+            start, end = name[: match.start()], name[match.end() :]
+            if not start[-1:].isalnum() and not end[:1].isalnum():
+                yield start, end
+
+
 def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     other: OutputKind = "logits" if kind == "probabilities" else "probabilities"
-    others, _ = _of_kind(store, other)
+    others = _of_other(store, kind)
     if others:
         return CovcalError(
             f"{store.path} holds {listed(list(others))}, which are names for {other}: pass "
@@ -278,8 +311,14 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
 
 def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
     """Return the columns with class names from the array ``classes``."""
-    entry, width = store.entries.get(CLASSES), columns.width
-    rows = store.entries[columns.outputs[0]].shape[:1]
+    width, rows = columns.width, store.entries[columns.outputs[0]].shape[:1]
+    others = [
+        name
+        for name, entry in store.entries.items()
+        if entry.is_text and entry.shape == (width,) != rows
+    ]
+    named_by = others[0] if CLASSES not in store.entries and len(others) == 1 else CLASSES
+    entry = store.entries.get(named_by)
     if entry is None or width < 2:
         return columns
     if entry.shape != (width,) and entry.is_text and entry.shape != rows:
@@ -289,12 +328,12 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
         return columns  # one value per row, so no class names
-    labels = store.texts(CLASSES)
+    labels = store.texts(named_by)
     if len(set(labels)) < len(labels):
-        return replace(columns, named_by=CLASSES)
+        return replace(columns, named_by=named_by)
     order, names = _numbered_first(labels)
     numbered = names is None
-    return replace(columns, order=order, names=names, has_numbers=numbered, named_by=CLASSES)
+    return replace(columns, order=order, names=names, has_numbers=numbered, named_by=named_by)
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:

@@ -196,6 +196,10 @@ class TestLayoutsOfTools:
             "target_{}_PREDICTION",
             "confidence({})",
             "P (species={})",
+            "{} score",
+            "proba_class_{}",
+            "Probability: {}",
+            "y_hat[{}].1",
         ],
     )
     def test_names_of_other_tools(self, pattern: str, tmp_path: Path) -> None:
@@ -217,6 +221,34 @@ class TestLayoutsOfTools:
         table = opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
         assert not table.labels(named_classes("abc")).any()
         assert table.columns["choice"].tolist() == columns["choice"]
+
+    def test_numbers_of_features_are_no_classes(self, tmp_path: Path) -> None:
+        """Columns x_0 and x_1 are no outputs of classes 0 and 1, but score_0 and score_1 are."""
+        columns: dict[str, Any] = {f"x_{k}": self.P[:, k].tolist() for k in range(K)}
+        path = write_csv(tmp_path / "t.csv", {**columns, "label": (LABELS % K).tolist()})
+        with pytest.raises(CovcalError, match="holds no probabilities, only x_0"):
+            opened(path, "probabilities")
+        columns = {name.replace("x", "score"): values for name, values in columns.items()}
+        path = write_csv(tmp_path / "t.csv", {**columns, "label": (LABELS % K).tolist()})
+        np.testing.assert_allclose(softmax(read(opened(path, "probabilities"))), self.P, atol=1e-6)
+
+    @pytest.mark.parametrize("kind", ["npz", "h5", "parquet"])
+    def test_class_names_beside_an_array_are_heeded(self, kind: str, tmp_path: Path) -> None:
+        """Under any name in a file of arrays; in a table every row has the same list."""
+        names, path = ("c", "a", "b"), tmp_path / f"t.{kind}"
+        arrays: dict[str, Any] = {"probs": self.P, "y": [names[k] for k in LABELS]}
+        if kind == "parquet":
+            lists = {"probs": self.P.tolist(), "class_names": [list(names)] * N}
+            write_parquet(path, arrays | lists)
+        elif kind == "npz":
+            np.savez(path, **arrays, target_names=np.array(names))
+        else:
+            write_hdf5(path, arrays | {"target_names": list(names)})
+        assert opened(path, "probabilities").class_names == names
+        if kind == "parquet":
+            lists["class_names"][3] = ["a", "b", "c"]
+            with pytest.raises(CovcalError, match="class_names names different classes or orders"):
+                opened(write_parquet(path, arrays | lists), "probabilities")
 
     @pytest.mark.parametrize("names", [("c", "a", "b"), ("0", "1", "2")])
     def test_classes_of_the_source_name_the_columns_of_the_target(

@@ -176,6 +176,28 @@ class ArrowColumns:
         is_map = self.arrow.types.is_map(column.type)
         return column.cast(self.arrow.list_(column.type.field(0).type)) if is_map else column
 
+    def are_text_lists(self, kind: Any) -> bool:
+        """Return whether values are lists of texts."""
+        types = self.arrow.types
+        is_list = types.is_list(kind) or types.is_large_list(kind)
+        return (is_list or types.is_fixed_size_list(kind)) and (
+            types.is_string(kind.value_type) or types.is_large_string(kind.value_type)
+        )
+
+    def require_equal_lists(self, column: Any, name: str, names: tuple[str, ...]) -> None:
+        """Refuse lists of texts that differ from `names`."""
+        lengths = self._flat(column.value_lengths())
+        texts = column.flatten().dictionary_encode()
+        known = [texts.dictionary.index(text).as_py() for text in names]
+        if (
+            not (lengths == len(names)).all()
+            or not (np.asarray(texts.indices).reshape(-1, len(names)) == known).all()
+        ):
+            raise CovcalError(
+                f"{self.path}: column {name} names different classes or orders in different rows: "
+                "give every row the same list, or one column prob_NAME per class"
+            )
+
     def are_pairs(self, kind: Any) -> bool:
         """Return whether values are lists of pairs (class, number), or maps."""
         types = self.arrow.types

@@ -90,7 +90,7 @@ def _outputs(
     Lists of numbers beside class names become objects. Lists in inner objects are yielded too.
     """
     inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
-    names = [key for key, value in inner_values if _word(key) in _NAMES and _are_names(value)]
+    names = [key for key, value in inner_values if may_name_classes(key) and _are_names(value)]
     by_number = record.get("id2label")
     for key, value in inner_values:
         column = _SCORES.get(_word(key))
@@ -111,6 +111,11 @@ def _outputs(
         elif depth and (inner := value[0] if _is_single(value) else value):
             for _, column, values in _outputs(inner, depth - 1) if isinstance(inner, dict) else ():
                 yield {key}, column, values
+
+
+def may_name_classes(key: str) -> bool:
+    """Return whether a list with this name may hold the names of the classes."""
+    return _word(key) in _NAMES
 
 
 @lru_cache(maxsize=1 << 12)

@@ -19,6 +19,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_features, pandas_index
+from covcal_cli.data.stores.json_layouts import may_name_classes
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
 from covcal_cli.errors import CovcalError
 
@@ -84,6 +85,7 @@ class ParquetStore(Store):
             if self._columns.are_pairs(self._schema.field(name).type):
                 names = self._classes_of(name)
                 self.entries[name] = replace(entry, shape=(self._n, len(names)), class_names=names)
+        self._name_classes()
         for name in pandas_index(self._schema):
             if name in self.entries:
                 self.entries[name] = replace(self.entries[name], is_index=True)
@@ -141,6 +143,27 @@ class ParquetStore(Store):
                     labels, _ = self._columns.pairs(batch.column(0))
                     classes.update(map(str, labels.unique().to_pylist()))
         return tuple(sorted(classes))
+
+    def _name_classes(self) -> None:
+        """Name the classes of lists of outputs if another list of each row has their names."""
+        unnamed = {
+            name: entry
+            for name, entry in self.entries.items()
+            if len(entry.shape) == 2 and entry.class_names is None
+        }
+        for name in self.entries if unnamed and self._n else ():
+            field = self._schema.field(name)
+            if not (may_name_classes(name) and self._columns.are_text_lists(field.type)):
+                continue
+            names = tuple(self._head(name)[0] or ())
+            outputs = [key for key, entry in unnamed.items() if entry.shape[1] == len(names)]
+            if len({*names}) != len(names) or len(outputs) != 1:
+                continue
+            for path in self._files:
+                with self._opened(path) as file:
+                    for batch in file.iter_batches(columns=[name], use_threads=False):
+                        self._columns.require_equal_lists(batch.column(0), name, names)
+            self.entries[outputs[0]] = replace(unnamed[outputs[0]], class_names=names)
 
     def _head(self, name: str) -> list[Any]:
         first = next(number for number, stop in enumerate(self._bounds[1:]) if stop > 0)
