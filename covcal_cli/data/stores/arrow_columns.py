@@ -180,9 +180,9 @@ class ArrowColumns:
         """Return whether values are lists of texts."""
         types = self.arrow.types
         is_list = types.is_list(kind) or types.is_large_list(kind)
-        return (is_list or types.is_fixed_size_list(kind)) and (
-            types.is_string(kind.value_type) or types.is_large_string(kind.value_type)
-        )
+        if not (is_list or types.is_fixed_size_list(kind)):
+            return False
+        return bool(types.is_string(kind.value_type) or types.is_large_string(kind.value_type))
 
     def require_equal_lists(self, column: Any, name: str, names: tuple[str, ...]) -> None:
         """Refuse lists of texts that differ from `names`."""
