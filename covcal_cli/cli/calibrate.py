@@ -238,6 +238,11 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
     return calibration.estimates if by_labels is None else by_labels
 
 
+def _points_between(first: float, second: float) -> str:
+    """Return the difference of two shares as they are printed, so that a reader gets the same."""
+    return in_points(f"{abs(float(in_percent(first)) - float(in_percent(second))):.0f}")
+
+
 def _confidence(calibration: "Calibration") -> str:
     """Compare the mean confidence with the accuracy, before and after calibration."""
     before, after = calibration.target_confidence
@@ -250,12 +255,12 @@ def _confidence(calibration: "Calibration") -> str:
     gap = before - accuracy
     if abs(gap) < _CLOSE:
         return f"{text}: it was about right"
-    points = in_points(f"{100 * abs(gap):.0f}")
+    points = _points_between(before, accuracy)
     text += f": it was too {'high' if gap > 0 else 'low'} by about {points}"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         still = "still " if rest * gap > 0 else ""
-        side, points = "high" if rest > 0 else "low", in_points(f"{100 * abs(rest):.0f}")
+        side, points = "high" if rest > 0 else "low", _points_between(after, accuracy)
         text += f". After calibration it is {still}too {side} by about {points}"
     return text
 

@@ -295,17 +295,16 @@ def _differences(evaluation: Evaluation, name: str, against: str) -> list[Differ
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     """Return tone and headline for measured rows."""
-    level, bins = evaluation.level, evaluation.metrics[name].bins
-    gap = MeanGap.of(bins, level)
+    level = evaluation.level
+    gap = MeanGap.of(evaluation.metrics[name].bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
     ece = evaluation.intervals.get(name, {}).get("ece")
     changes = _changes(evaluation, name)
     directions = {change.direction for change in changes} - {0}
     gain = max((-change.value for change in changes if change.metric == "ece"), default=0.0)
-    if directions == {1}:
+    if directions == {1} and not _is_off(evaluation, NONE):
         return "bad", f"Do not use {name} here: it makes the confidence worse"
-    nearest = min(abs(gap.low), abs(gap.high)) if gap.direction else 0.0
-    if (nearest if ece is None else ece[0]) >= NEGLIGIBLE:
+    if _is_off(evaluation, name):
         off = gap.sentence
         if not gap.direction and ece is not None:
             off = f"off by {points(ece[0])} to {points(ece[1])} points"
@@ -313,20 +312,31 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
             return "mixed", (
                 f"Better than before, but do not rely on it: the confidence is {off} on average"
             )
-        return "bad", f"Do not trust the confidence: it is {off} on average"
+        worse = f", and {name} makes it worse" if directions == {1} else ""
+        return "bad", f"Do not trust the confidence: it is {off} on average{worse}"
     if classes.off:
         return "bad", f"Do not trust the confidence {where_off(classes)}"
     widest = max(abs(gap.low), abs(gap.high)) if ece is None else ece[1]
     if widest < NARROW:
-        return (
-            "good",
-            f"Use this confidence: it is off by at most {points(widest)} points on average",
+        most = f"at most {points(widest)} points"
+        return "good", (
+            f"The mean confidence is off by {most}. To judge the ECE too, pass --bootstrap 1000"
+            if ece is None
+            else f"Use this confidence: the calibration error (ECE) is {most}"
         )
     rows = "1 row" if evaluation.n == 1 else f"{evaluation.n} rows"
     return "mixed", (
         f"Label more rows: the confidence may be off by up to {points(widest)} points, and "
         f"{rows} cannot decide"
     )
+
+
+def _is_off(evaluation: Evaluation, name: str) -> bool:
+    """Return whether an error of the confidence is proved."""
+    gap = MeanGap.of(evaluation.metrics[name].bins, evaluation.level)
+    ece = evaluation.intervals.get(name, {}).get("ece")
+    nearest = min(abs(gap.low), abs(gap.high)) if gap.direction else 0.0
+    return (nearest if ece is None else ece[0]) >= NEGLIGIBLE
 
 
 def where_off(classes: ClassGaps) -> str:

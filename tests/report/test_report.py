@@ -161,7 +161,7 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", target=honest_domain(8_000))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, "none")))
         assert re.search(
-            r"Use this confidence: it is off by at most [012]\.\d points on average\.",
+            r"Use this confidence: the calibration error \(ECE\) is at most [012]\.\d points\.",
             page.words,
         )
 
@@ -190,8 +190,9 @@ class TestVerdict:
         assert "is better than" not in page.words
 
     def test_harm(self, folder: Path) -> None:
+        """The confidence before calibration is wrong too."""
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
-        assert "Do not use temp here: it makes the confidence worse." in page.words
+        assert "on average, and temp makes it worse." in page.words
         assert "it is worse by" in page.words
 
     def test_harm_that_overlapping_intervals_would_hide(self, tmp_path: Path) -> None:
