@@ -208,7 +208,13 @@ def _further(expectation: "Expectation") -> "list[Table]":
 
 def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     from covcal_cli.estimators.metrics import ACCURACY, COST
-    from covcal_cli.report.metric_estimates import ALL_CLASSES, MOST_CLASSES, metric_table
+    from covcal_cli.report.metric_estimates import (
+        ALL_CLASSES,
+        MOST_CLASSES,
+        UNKNOWN,
+        is_unknown,
+        metric_table,
+    )
     from covcal_cli.report.tables import latex
 
     estimation = expectation.estimation
@@ -238,6 +244,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                 legend.append(
                     f"Only the {MOST_CLASSES} lowest classes are shown; -v shows all classes."
                 )
+            if any(map(is_unknown, estimation.metrics)):
+                legend.append(UNKNOWN)
             lines = [" ".join(legend), estimation.metrics[0].interval]
             parts.insert(2, "\n".join(line for line in lines if line))
         if verbose:

@@ -95,7 +95,7 @@ class Decision:
             Class numbers of these rows, from 0.
         estimate : Estimate, optional
             The target accuracy, for example `Calibrator.estimate_`. By default, the probabilities
-            are assumed to be right.
+            are assumed to be right, and labels often accept fewer rows.
         """
         if self.error is None and self.coverage is None:
             raise CovcalError(

@@ -21,6 +21,7 @@ MOST_CLASSES = 20
 # A range that leaves out less than this at both ends says nothing about the metric.
 _ALL = 0.005
 ALL_CLASSES = "all classes"
+UNKNOWN = "A range of 0 to 100 % excludes nothing: label rows with covcal pick."
 LEAST, MOST = "--fail-below", "--fail-above"
 # A metric and its limit: an upper limit for a cost, else a lower limit.
 MetricLimit = tuple[Wanted, float, str]
@@ -91,6 +92,8 @@ def metric_gate(
     whole = f"estimated {estimate.value:.4g}, {estimate.low:.4g} to {estimate.high:.4g}"
     if estimate.low == estimate.high:
         whole = "measured, without a range"
+    if is_unknown(estimate):
+        whole = f"not known: {estimate.low:.4g} to {estimate.high:.4g}"
     judged = "the estimate" if judged_end == "middle" else f"the {judged_end} end"
     is_beyond = value < limit if option == LEAST else value > limit
     outcome: Outcome = "failed" if is_beyond else "passed"
@@ -146,6 +149,12 @@ def metric_table(
     )
 
 
+def is_unknown(estimate: MetricEstimate) -> bool:
+    """Return whether the range of a metric excludes no value."""
+    low, high, is_cost = estimate.low, estimate.high, estimate.metric == COST
+    return not is_cost and low is not None and high is not None and low < _ALL and high > 1 - _ALL
+
+
 def metric_cell(estimate: MetricEstimate) -> str:
     """Return a metric as text, with its range."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
@@ -155,6 +164,6 @@ def metric_cell(estimate: MetricEstimate) -> str:
         ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""
         return f"{estimate.value:.3g}{ends}"
     ends = f" ({interval(estimate.low, estimate.high, estimate.value)})" if has_range else ""
-    if estimate.low < _ALL and estimate.high > 1 - _ALL:
+    if is_unknown(estimate):
         return f"not known{ends}"
     return f"{in_percent(estimate.value)} %{ends}"
