@@ -172,7 +172,10 @@ class Calibrator:
         self.notes_ = tuple(map(_in_python, calibration.notes))
         self.classes_: AnyArray = names
         self.n_features_in_ = 1 if is_single else source.shape[1]
-        self._set_columns(columns)
+        if columns and all(isinstance(name, str) for name in columns):
+            self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         for text in calibration.warnings:
             warnings.warn(_in_python(text), stacklevel=3)
         return self
@@ -282,12 +285,6 @@ class Calibrator:
         require_columns(columns, logits, "the logits that were passed to fit")
         require_class_order(self.classes_, logits, "logits")
         return rows
-
-    def _set_columns(self, columns: list[Any] | None) -> None:
-        if columns and all(isinstance(name, str) for name in columns):
-            self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
 
     def _require_only_logits(self) -> None:
         if self.method == AUTO:

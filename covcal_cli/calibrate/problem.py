@@ -164,12 +164,6 @@ class LogisticDiscriminator:
         logits: Float64s = standardised @ self.coefficients + self.intercept
         return logits
 
-    def domain_logits(self, domain: Domain, rows: Rows) -> Float64s:
-        """Return the discriminator's logits for rows of a domain."""
-        return np.concatenate(
-            [self.logits(domain.features(block)) for block in domain.blocks(rows)]
-        )
-
 
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
     """Fit the discriminator to the training rows of both domains.
@@ -439,10 +433,11 @@ class Problem:
         if self.file.is_adapted:
             return source.domain_logits(rows)[None], target.domain_logits(target_rows)[None]
         logistic = fit_discriminator(source, target, seed=self.settings.seed)
-        return (
-            logistic.domain_logits(source, rows)[None],
-            logistic.domain_logits(target, target_rows)[None],
+        on_source, on_target = (
+            np.concatenate([logistic.logits(domain.features(part)) for part in domain.blocks(of)])
+            for domain, of in ((source, rows), (target, target_rows))
         )
+        return on_source[None], on_target[None]
 
     @cached_property
     def inputs(self) -> EstimatorInputs:

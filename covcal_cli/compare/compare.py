@@ -138,12 +138,8 @@ class Comparison:
 
     def mean_rank(self, method: str) -> float:
         """Return the mean rank of a method in `everywhere`."""
-        return statistics.fmean(ranks[method] for ranks in self._ranks_everywhere.values())
-
-    @cached_property
-    def _ranks_everywhere(self) -> Mapping[str, Mapping[str, float]]:
         comparable = replace(self, methods=self.everywhere)
-        return {shift: comparable.ranks(shift) for shift in self.shifts}
+        return statistics.fmean(comparable.ranks(shift)[method] for shift in self.shifts)
 
     def regret(self, method: str) -> float:
         """Return the mean regret of a method over shifts: its loss minus the lowest loss."""

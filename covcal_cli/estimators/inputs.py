@@ -38,9 +38,9 @@ class AlignedForecasters:
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """Logits of labelled source validation rows and of unlabelled target rows.
+    """Logits of labelled source validation rows and of unlabelled target rows, at least 2 each.
 
-    Raises `ValueError` if shapes, labels, weights or logits are invalid.
+    The files from which the rows come have refused invalid logits and labels.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -60,28 +60,6 @@ class EstimatorInputs:
         shared = self.of_source.setdefault("of", rows)
         if any(mine is not other for mine, other in zip(rows, shared, strict=True)):
             object.__setattr__(self, "of_source", {"of": rows})
-        n, K = self.source_logits.shape
-        if n < 2 or K < 2 or self.target_logits.ndim != 2 or len(self.target_logits) < 2:
-            raise ValueError("an estimate needs at least 2 rows of each domain and 2 classes")
-        if self.target_logits.shape[1] != K or self.source_labels.shape != (n,):
-            raise ValueError(
-                "target logits need as many classes as source logits, and every source row needs "
-                "a label"
-            )
-        if self.source_labels.min() < 0 or self.source_labels.max() >= K:
-            raise ValueError("a source label is not one of the classes")
-        if self.source_weights is not None and not (
-            self.source_weights.shape == (n,)
-            and self.source_weights.min() >= 0
-            and self.source_weights.sum() < np.inf
-        ):
-            raise ValueError("source weights must be one per row, finite and not negative")
-        highest = [logits.max(axis=1) for logits in (self.source_logits, self.target_logits)]
-        if not (np.isfinite(np.concatenate(highest)).all() and 0 < self.temperature < np.inf):
-            raise ValueError(
-                "every row needs at least one finite logit, and its other logits may be -inf. T "
-                "must be positive"
-            )
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
         """Return a cached result that depends only on the source rows."""

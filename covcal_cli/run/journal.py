@@ -120,27 +120,18 @@ class Journal:
         self._path = own_path(folder, JOURNAL)
         self._results: dict[str, Result] = {}
         self._begun: dict[str, str] = {}
-        self._given: dict[str, RunInput] = {}
-        self._kept: dict[str, str] = {}
+        # As in `Results`.
+        self.given: Mapping[str, RunInput] = {}
+        self.kept: Mapping[str, str] = {}
         if self._path.exists():
             remedy = "name another folder, or remove this file to start again"
             read = read_document(Results, self._path, remedy=remedy)
             self._results, self._begun = dict(read.results), dict(read.begun)
-            self._given, self._kept = dict(read.given), dict(read.kept)
-
-    @property
-    def given(self) -> Mapping[str, RunInput]:
-        """The model and the data from which the results were made."""
-        return self._given
-
-    @property
-    def kept(self) -> Mapping[str, str]:
-        """The temporary names of old results, until the new results are complete."""
-        return self._kept
+            self.given, self.kept = read.given, read.kept
 
     def keep(self, names: Mapping[str, str]) -> None:
         """Record the temporary names of results before they are replaced."""
-        self._kept = dict(names)
+        self.kept = names
         self._write()
 
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
@@ -148,8 +139,8 @@ class Journal:
 
         Without `force`, refuse an input if both its name and its content differ from the record.
         """
-        for role in dict.fromkeys([*self._given, *inputs]) if self._given and not force else ():
-            old, new = self._given.get(role), inputs.get(role)
+        for role in dict.fromkeys([*self.given, *inputs]) if self.given and not force else ():
+            old, new = self.given.get(role), inputs.get(role)
             if old == new or (old and new and (old.name == new.name or old.sha256 == new.sha256)):
                 continue
             names = ["none" if entry is None else entry.name for entry in (old, new)]
@@ -157,11 +148,7 @@ class Journal:
                 f"{self._folder} holds results of another {role} ({names[0]}, not {names[1]}): "
                 "name another folder with -o, or pass --force to replace them"
             )
-        self._given = dict(inputs)
-
-    def forget_given(self) -> None:
-        """Allow the next run to have other data."""
-        self._given = {}
+        self.given = dict(inputs)
 
     def discard_others(self, output: Path) -> None:
         """Remove all other results if `output` has changed."""
@@ -218,7 +205,7 @@ class Journal:
         return result
 
     def _write(self) -> None:
-        content = Results(self._begun, dict(sorted(self._results.items())), self._given, self._kept)
+        content = Results(self._begun, dict(sorted(self._results.items())), self.given, self.kept)
         write_document(content, self._path, force=True)
 
 

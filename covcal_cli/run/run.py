@@ -189,7 +189,7 @@ class Steps:
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
         # Results in `next/` were not used, so they may be replaced.
-        self.journal.forget_given()
+        self.journal.given = {}
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
     def _features(

@@ -1,6 +1,5 @@
 """What the estimators may read: rows, limits, refusals, and never a target label."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from covcal_cli.estimators import inputs
 from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.softmax import log_mean_softmax
-from tests.estimators.made_inputs import made_inputs
 from tests.made_files import edited, made_domain, write_adapted, write_features
 
 
@@ -84,22 +82,3 @@ def test_large_domains_are_thinned_by_a_seeded_draw(
     monkeypatch.setattr(inputs, "MAX_VALUES", 90)
     with FeatureFile(adapted) as file:
         assert read_inputs(file, 1.0).n_target == 30
-
-
-def test_inputs_that_do_not_fit_together_is_refused() -> None:
-    """Shapes, labels, weights and values are checked once, where they come in."""
-    good, _ = made_inputs()
-    bad_logits = good.target_logits.copy()
-    bad_logits[3, 1] = np.nan
-    for change, message in [
-        ({"target_logits": good.target_logits[:1]}, "at least 2 rows"),
-        ({"target_logits": good.target_logits[:, :3]}, "as many classes"),
-        ({"source_labels": good.source_labels + 1}, "not one of the classes"),
-        ({"source_labels": good.source_labels[:-1]}, "every source row needs a label"),
-        ({"source_weights": np.full(good.n_source, -1.0)}, "weights"),
-        ({"source_weights": np.full(good.n_source, np.nan)}, "weights"),
-        ({"target_logits": bad_logits}, "finite"),
-        ({"temperature": 0.0}, "T must be positive"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            replace(good, **change)  # type: ignore[arg-type]
