@@ -481,9 +481,9 @@ def setting_that_differs(actual: Any, expected: Any) -> str:
     return f"{name} {reading}, not {other}"
 
 
-def enough_errors(errors: int, rows: int, *, of: str = "source validation rows") -> Guard:
-    """Check that labelled rows contain at least 20 errors."""
-    name, least = f"{of.partition(' ')[0]} errors", MIN_SOURCE_ERRORS
+def enough_errors(errors: int, rows: int) -> Guard:
+    """Check that labelled source validation rows contain at least 20 errors."""
+    of, least = "source validation rows", MIN_SOURCE_ERRORS
     text = f"{errors} errors among {rows} {of} (at least {least} needed)"
     text += "" if errors >= least else f"; give more {of}"
-    return Guard(name, float(errors), float(least), errors >= least, text)
+    return Guard("source errors", float(errors), float(least), errors >= least, text)

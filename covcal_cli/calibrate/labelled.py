@@ -23,7 +23,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labels
+from covcal_cli.labels.metrics import accuracy_by_labels, metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences, quantile
@@ -62,7 +62,7 @@ class LabelledFit:
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
-        self.by_labels = accuracy_by_labels(file, draw, level=LEVEL, seed=seed)
+        self.by_labels = accuracy_by_labels(file, draw, seed=seed)
         alone = (self.by_labels.low, self.by_labels.high)
         both = (*alone, alone[0] if self.prior is None else self.prior.accuracy)
         self._limits = min(both), max(both)

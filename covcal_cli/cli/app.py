@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib import import_module
@@ -80,16 +80,13 @@ class _Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options under their headings (``rich_help_panel``), in their order."""
-        groups: dict[str, list[tuple[str, str]]] = {}
+        lines = []
         for parameter in self.get_params(ctx):
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
             record = parameter.get_help_record(ctx)
-            heading = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            heading = getattr(parameter, "rich_help_panel", None) or heading
             if record is not None:
-                groups.setdefault(heading, []).append(record)
-        for heading, records in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(records)
+                lines.append((getattr(parameter, "rich_help_panel", None) or kind, record))
+        _write_under_headings(lines, formatter)
 
 
 class _Group(TyperGroup):
@@ -97,16 +94,24 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under their headings (``rich_help_panel``)."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        commands: dict[str, Any] = {
+            name: self.get_command(ctx, name) for name in self.list_commands(ctx)
+        }
         width = formatter.width - max(map(len, commands)) - _HELP_GAPS
-        for name, command in commands.items():
-            heading = getattr(command, "rich_help_panel", None) or "Commands"
-            line = (name, command.get_short_help_str(width) if command else "")
-            groups.setdefault(heading, []).append(line)
-        for heading, lines in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(lines)
+        lines = [
+            (command.rich_help_panel, (name, command.get_short_help_str(width)))
+            for name, command in commands.items()
+        ]
+        _write_under_headings(lines, formatter)
+
+
+def _write_under_headings(lines: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for heading, line in lines:
+        groups.setdefault(heading, []).append(line)
+    for heading, of_heading in groups.items():
+        with formatter.section(heading):
+            formatter.write_dl(of_heading)
 
 
 app = typer.Typer(

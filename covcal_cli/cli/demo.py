@@ -11,19 +11,10 @@ from covcal_cli.cli.options import output
 from covcal_cli.errors import in_percent
 
 STEPS = (
-    ("extract", "digits.onnx", "source", "target"),
-    ("calibrate", "features.h5"),
-    ("calibrate", "features.h5", "--method", "temp", "-o", "temp.json"),
-    (
-        "evaluate",
-        "features.h5",
-        "-c",
-        "temp.json",
-        "-c",
-        "cal.json",
-        "--diagram",
-        "reliability.png",
-    ),
+    "extract digits.onnx source target",
+    "calibrate features.h5",
+    "calibrate features.h5 --method temp -o temp.json",
+    "evaluate features.h5 -c temp.json -c cal.json --diagram reliability.png",
 )
 
 
@@ -51,9 +42,9 @@ def demo(
     console.screen(f"$ cd {output}")
     with chdir(output):
         for step in STEPS:
-            step = (*step, "--force") if continues else step
-            console.screen(f"\n$ covcal {' '.join(step)}")
-            code = covcal.main(args=list(step), prog_name="covcal", standalone_mode=False)
+            words = f"{step} --force" if continues else step
+            console.screen(f"\n$ covcal {words}")
+            code = covcal.main(args=words.split(), prog_name="covcal", standalone_mode=False)
             if code:
                 raise typer.Exit(code)
     end_demo(output)

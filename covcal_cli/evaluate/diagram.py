@@ -41,7 +41,7 @@ FORMATS = (".png", ".svg", ".pdf")
 _OVER, _UNDER, _BAR, _LINE = "#d55e00", "#0072b2", "#c8ced6", "#1f2933"
 _OVER_HATCH, _UNDER_HATCH = "//", "\\\\"
 _DATES = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
-_MAX_ROWS_OF_TEXT = 15
+_MAX_ROWS_OF_TEXT, _WIDTH = 15, 40
 
 
 def check_diagram(path: Path) -> None:
@@ -150,7 +150,7 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
     return ratio(hits, counts), counts / bins.n
 
 
-def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
+def text_diagram(bins: ReliabilityBins) -> str:
     """Return a reliability diagram as text, one line per non-empty bin.
 
     A bar of ``#`` reaches to the accuracy or the confidence, whichever is lower. From there to the
@@ -165,7 +165,7 @@ def text_diagram(bins: ReliabilityBins, width: int = 40) -> str:
     lines = ["confidence      rows    conf     acc  # accuracy, > over-, < under-confident"]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
-        low, high = sorted((round(confidence * width), round(accuracy * width)))
+        low, high = sorted((round(confidence * _WIDTH), round(accuracy * _WIDTH)))
         gap = ">" if confidence > accuracy else "<"
         bar = "#" * low + gap * (high - low)
         lines.append(

@@ -77,17 +77,11 @@ _COUNTED = (
 )
 
 
-def accuracy_by_labels(file: FeatureFile, draw: Draw, *, level: float, seed: int) -> Estimate:
-    """Estimate the accuracy on the rows that could be drawn, from the labels of the drawn rows.
-
-    - `file`: the open file that holds the rows.
-    - `draw`: the labelled rows, with the frame.
-    - `level`: confidence level of the interval.
-    - `seed`: for subsampling.
-    """
+def accuracy_by_labels(file: FeatureFile, draw: Draw, *, seed: int) -> Estimate:
+    """Estimate the accuracy on the rows that could be drawn, from the labels of the drawn rows."""
     of_frame, of_drawn = (score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows))
     right = draw.right(file.require_target().logits(draw.rows))
-    return difference_estimate(draw, right, of_frame, of_drawn, level=level)
+    return difference_estimate(draw, right, of_frame, of_drawn)
 
 
 def difference_estimate(

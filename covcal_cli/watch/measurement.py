@@ -237,7 +237,8 @@ def measurements_of(
             entry = replace(entry, labels=of_rows)
         is_of_decision = False
         if standard.decision is not None:
-            is_of_decision = standard.decision.was_made_on(file.sha256())
+            made_on = {entry.sha256 for entry in standard.decision.decision.inputs}
+            is_of_decision = file.sha256() in made_on
             used = None if is_of_decision else labels
             entry = _with_accepted(entry, before, target, cut, scaled, standard, used)
         entry = _with_metrics(entry, target, cut, standard, labels if of_rows else None)

@@ -41,10 +41,6 @@ class WatchedDecision:
     sha256: str  # Hash of decide.json.
     error: float  # Maximum share A of wrong rows among accepted rows.
 
-    def was_made_on(self, sha256: str) -> bool:
-        """Return whether the decision was made on this features file."""
-        return sha256 in {entry.sha256 for entry in self.decision.inputs}
-
 
 def watched_decision(path: Path, document: Path) -> WatchedDecision:
     """Read a decision that was made with the calibration `document`.

@@ -152,7 +152,7 @@ def test_a_step_that_fails_ends_the_demo_as_it_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, the command's own exit code, and no word of diagrams that were never drawn."""
-    monkeypatch.setattr("covcal_cli.cli.demo.STEPS", (("inspect", "nothing.h5"), ("adapt",)))
+    monkeypatch.setattr("covcal_cli.cli.demo.STEPS", ("inspect nothing.h5", "adapt"))
     monkeypatch.setattr("covcal_cli.demo._fill", Path.mkdir)  # images are of no matter here
     done = covcal("demo", "-o", tmp_path / "here")
     assert (done.code, done.err) == (
