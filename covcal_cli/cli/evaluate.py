@@ -161,7 +161,7 @@ def evaluate(
     from covcal_cli.evaluate.diagram import check_diagram, draw_diagram
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.evaluate.gates import Gates, assess
-    from covcal_cli.evaluate.limits import parse_least, parse_limit, parse_regression
+    from covcal_cli.evaluate.limits import parse_limit, parse_regression
     from covcal_cli.evaluate.macro import assess_labels
     from covcal_cli.evaluate.metrics import MAIN, METRICS
     from covcal_cli.evaluate.result import metrics_document
@@ -170,7 +170,7 @@ def evaluate(
 
     console = Console(quiet=quiet, verbose=verbose)
     limits = parsed(fail_above, parse_limit, "--fail-above")
-    limits += parsed(fail_below, parse_least, "--fail-below")
+    limits += parsed(fail_below, partial(parse_limit, least=True), "--fail-below")
     allowed = parsed(fail_regression, parse_regression, "--fail-regression")
     report = GatedOutput(
         command="evaluate",

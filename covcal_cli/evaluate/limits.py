@@ -51,34 +51,25 @@ class Limit:
         return GATED[self.metric].better == "higher"
 
 
-def parse_limit(text: str) -> Limit:
+def parse_limit(text: str, *, least: bool = False) -> Limit:
     """Parse a limit of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
-    Raises ValueError if the text is invalid, or a higher value of the metric is better.
+    With `least`, parse a limit of ``--fail-below``, such as ``accuracy=0.9``. Raises ValueError if
+    the text is invalid, or the other option is for this metric.
     """
     limit = _parse_metric(text)
-    if limit.least:
-        allowed = ", ".join(name for name, metric in GATED.items() if metric.better != "higher")
-        raise ValueError(
-            f"a higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
-            f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
-        )
-    return limit
-
-
-def parse_least(text: str) -> Limit:
-    """Parse a limit of ``--fail-below``, such as ``accuracy=0.9``.
-
-    Raises ValueError if the text is invalid, or a lower value of the metric is better.
-    """
-    limit = _parse_metric(text)
-    if not limit.least:
-        allowed = ", ".join(name for name, metric in GATED.items() if metric.better == "higher")
+    if limit.least == least:
+        return limit
+    allowed = ", ".join(name for name in GATED if Limit(name, 0.0).least == least)
+    if least:
         raise ValueError(
             f"a lower {limit.metric} is better: use --fail-above {text} (--fail-below takes "
             f"{allowed})"
         )
-    return limit
+    raise ValueError(
+        f"a higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
+        f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
+    )
 
 
 def parse_regression(text: str) -> Limit:

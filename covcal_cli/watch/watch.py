@@ -96,42 +96,24 @@ def watch(
 ) -> Watched:
     """Judge the periods of files, and append them to a history.
 
-    Parameters
-    ----------
-    files : sequence of Path
-        Features or adapted files with a target. A file is one period, unless `settings.by` or
-        `settings.every` divides it. ``NAME=FILE`` gives a period a name; by default it is the name
-        of the file. Without files, `labels` are joined to the periods of the history.
-    document : Path
-        The calibration.
-    settings : WatchSettings
-        How files are divided into periods, and how periods are judged.
-    history : Path, optional
-        A file of JSON lines. The periods in this file are evidence, and new periods are appended.
-    networks : Path, optional
-        The adapted file with the networks, if it has moved.
-    labels : Path, optional
-        A CSV with labels that arrived late, in the columns id and label.
-    decide : Path, optional
-        A decide.json that was made with this calibration, to test its promise.
-    costs : Path, optional
-        A costs.json in the format of `covcal decide`. Every period then has a mean cost per row, as
-        if all rows were accepted.
-    join : bool
-        Whether to add further rows to a recorded period.
-    force : bool
-        Whether to replace a recorded period.
-    wrote : callable
-        Called with the path of new reference data.
+    - `files`: features or adapted files with a target. A file is one period, unless `settings.by`
+      or `settings.every` divides it. ``NAME=FILE`` gives a period a name; by default it is the name
+      of the file. Without files, `labels` are joined to the periods of the history.
+    - `document`: the calibration.
+    - `settings`: how files are divided into periods, and how periods are judged.
+    - `history`: a file of JSON lines. The periods in this file are evidence, and new periods are
+      appended.
+    - `networks`: the adapted file with the networks, if it has moved.
+    - `labels`: a CSV with labels that arrived late, in the columns id and label.
+    - `decide`: a decide.json that was made with this calibration, to test its promise.
+    - `costs`: a costs.json in the format of `covcal decide`. Every period then has a mean cost per
+      row, as if all rows were accepted.
+    - `join`, `force`: whether to add further rows to a recorded period, or to replace its rows.
+    - `wrote`: called with the path of new reference data.
 
-    Raises
-    ------
-    OutputExistsError
-        If the history has a period of the same name with other rows.
-    CovcalError
-        If a file does not fit the calibration, or two periods have the same name.
-    UnusedOptionError
-        If `networks` are given and the calibration does not need them.
+    Raises `OutputExistsError` if the history has a period of the same name with other rows. Raises
+    `UnusedOptionError` if `networks` are given and the calibration does not need them. Raises
+    `CovcalError` if a file does not fit the calibration, or two periods have the same name.
     """
     calibration = read_calibration(document)
     if networks is not None and not calibration.scaling.reads_aligned:
