@@ -23,7 +23,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.metrics import accuracy_by_labels, metrics_by_labels
+from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
 from covcal_cli.maths.odds import confidences, quantile
