@@ -119,9 +119,6 @@ def explained(error: OSError) -> str:
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
-# Shares as text.
-
-
 def percent(share: float | None) -> str:
     """Return a share as text with two decimals, such as ``12.50 %``; a dash for None."""
     return "-" if share is None else f"{100 * share:.2f} %"
@@ -152,8 +149,6 @@ def in_points(number: str) -> str:
     """Return a number as text with its unit, such as ``1 point`` or ``2 points``."""
     return f"{number} point{'' if number == '1' else 's'}"
 
-
-# The check of arguments.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -345,9 +340,6 @@ def _described(kind: Any) -> str:
 
 def _is(origin: Any, kind: type) -> bool:
     return isinstance(origin, type) and issubclass(origin, kind)
-
-
-# The check of values.
 
 
 def require_one_of(what: str, value: str, choices: Iterable[str]) -> None:

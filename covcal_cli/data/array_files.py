@@ -45,7 +45,6 @@ from covcal_cli.data.stores.store import (
     Piece,
     Store,
     image_column,
-    image_names,
     open_encoded,
     regrouped,
 )
@@ -68,9 +67,9 @@ class ArrayFile:
         self.ids = facts.ids
         self.ids_are_integers = facts.ids_are_integers
         if self.image_name is not None and not facts.has_ids:
-            names = image_names(self.store, self.image_name)
-            self.ids = names or facts.ids
-            self.ids_are_integers = not names
+            names = self.store.texts(self.image_name)
+            if names and all(names) and len(set(names)) == len(names):
+                self.ids, self.ids_are_integers = names, False
         self.notes = tuple(f"{path}: {note}" for note in facts.notes)
         self.notes += note_on_ids(path, self.ids) if facts.has_ids else ()
 

@@ -218,8 +218,6 @@ def _number(name: str) -> int | None:
     return int(name) if is_plain_number(name) else None
 
 
-# ``--classes FILE``: the names of the model's classes, in the order of its logits.
-
 _REMEDY = "write one class name per line in the order of the logits, or a JSON list or object"
 _CALIBRATED = "classes"  # the key of the class names in cal.json
 

@@ -24,9 +24,10 @@ from covcal_cli.arrays import UNKNOWN_LABEL, Labels, ModelInput, Splits
 from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.labels import RowLabels
-from covcal_cli.data.rows import SPLIT_NAMES
+from covcal_cli.data.rows import HALF, SPLIT_NAMES
+from covcal_cli.data.stores.store import open_encoded
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import open_plain, require_file
+from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json
 
 _KINDS = (
@@ -90,7 +91,7 @@ class FolderData(ImageFiles):
 
     def opener(self, row: int) -> Opener:
         """Return the function that opens the image of a row."""
-        return partial(_open_image, f"{self.path}/{self.ids[row]}")
+        return partial(open_encoded, self.path, self.ids[row])
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
         """Yield each image's id, name, class number and split."""
@@ -134,17 +135,11 @@ class FolderData(ImageFiles):
             others = (name for name in names if _suffix(name) not in IMAGE_SUFFIXES)
             self._first_ignored = self._first_ignored or next(others)
         for entry in images:
-            if not entry.name.isprintable() and not _is_utf8(entry.path):
+            if not entry.name.isprintable() and HALF.search(entry.path):
                 raise CovcalError(
                     f"{entry.path}: the name of this file is not UTF-8: rename the file"
                 )
         return images
-
-
-def _open_image(path: str) -> Image.Image:
-    # Pillow reads a third faster from memory.
-    with open_plain(path) as file:
-        return Image.open(BytesIO(file.read()))
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
@@ -166,14 +161,6 @@ def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
 def _suffix(name: str) -> str:
     _, dot, ending = name.rpartition(".")  # making a Path is ten times slower
     return (dot + ending).lower()
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def holds_shards(folder: Path) -> bool:

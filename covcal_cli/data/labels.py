@@ -30,6 +30,7 @@ LABEL_NAMES = (
 
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
+_MINUS_ONES = (_MINUS_ONE, "-1.0")
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # Texts for a missing value.
 _LARGEST = 1 << 53  # Up to here, float64 represents every whole number.
 _WHOLE = re.compile(r"-?[0-9]+")
@@ -185,7 +186,7 @@ class RowLabels:
     def _read_texts(self, values: AnyArray, texts_are_numbers: bool) -> None:
         distinct, codes = np.unique(values, return_inverse=True)
         texts = [str(text).strip() for text in distinct]
-        labels = [text for text in texts if text not in _MISSING and not _is_minus_one(text)]
+        labels = [text for text in texts if text not in (*_MISSING, *_MINUS_ONES)]
         if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
                 f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number or "
@@ -207,7 +208,7 @@ class RowLabels:
         self._codes = np.array(lookup, dtype=np.int64)[codes]
         for place, text in enumerate(texts):
             if text and text not in numbers:
-                self._mark(_MINUS_ONE if _is_minus_one(text) else text, codes == place)
+                self._mark(_MINUS_ONE if text in _MINUS_ONES else text, codes == place)
 
     def _mark(self, mark: str, rows: Booleans) -> None:
         if rows.any():
@@ -234,15 +235,11 @@ def _is_whole(text: str) -> bool:
         return False
 
 
-def _is_minus_one(text: str) -> bool:
-    return text in (_MINUS_ONE, "-1.0")
-
-
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # A quoted text in a Python list.
 # The value of a cell by its lower-case text: 1 present, 0 absent, -1 unknown.
-PRESENCE = dict.fromkeys(("", "nan", "-1", "-1.0"), UNKNOWN_LABEL)
+PRESENCE = dict.fromkeys(("", "nan", *_MINUS_ONES), UNKNOWN_LABEL)
 PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
 PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
 

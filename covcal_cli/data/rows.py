@@ -33,14 +33,13 @@ _BLOCK = 1 << 14  # Number of digests in memory at once.
 
 def check_fractions(fractions: Fractions) -> None:
     """Refuse fractions that are negative or do not add up to 1."""
+    text = " ".join(f"{part:g}" for part in fractions)
     if len(fractions) != 3 or not all(0 <= part <= 1 for part in fractions):
-        raise CovcalError(
-            f"fractions {_fractions_text(fractions)}: give three numbers between 0 and 1"
-        )
+        raise CovcalError(f"fractions {text}: give three numbers between 0 and 1")
     if abs(sum(fractions) - 1) > 1e-6:
         raise CovcalError(
-            f"fractions {_fractions_text(fractions)} add up to {sum(fractions):g}, not 1: "
-            "give the shares of train, validation and test"
+            f"fractions {text} add up to {sum(fractions):g}, not 1: give the shares of train, "
+            "validation and test"
         )
 
 
@@ -99,10 +98,6 @@ def hashed_split(
     return split.astype(np.uint8)
 
 
-def _fractions_text(fractions: Fractions) -> str:
-    return " ".join(f"{part:g}" for part in fractions)
-
-
 _CHOICE = "choice"
 ID_NAMES = ("id", "ids")
 PATH_NAMES = ("path", "file_name", "filename", "image_path")
@@ -110,7 +105,7 @@ GROUP_PREFIX = "group_"
 DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
-_HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair.
+HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair, which UTF-8 cannot encode.
 _STORABLE = re.compile(r"(?!\.\Z)[^/\0]+")  # A name that HDF5 can store.
 _LONGEST_GROUP = 256  # Longest name of a group, in characters.
 # A column stores texts with a fixed width, so the width is limited.
@@ -302,7 +297,7 @@ class RowFacts:
             return 0
         texts = self._store.texts(name)
         for row, text in enumerate(texts):
-            if not text.isascii() and _HALF.search(text):
+            if not text.isascii() and HALF.search(text):
                 raise self._store.error(
                     f"{name} holds {shown(text)} in {self._store.place(row)}, which is not Unicode "
                     "text: save it again"
@@ -369,9 +364,6 @@ def count_rows(store: Store) -> int:
     if len(entry.shape) < (1 if store.is_table or first != "x" else 2):
         raise store.error(f"{first} has shape {list(entry.shape)}: give one row per example")
     return entry.shape[0]
-
-
-# The column ``domain`` of a table.
 
 
 def domain_of_rows(store: Store) -> AnyArray | None:

@@ -137,8 +137,6 @@ def free_name(name: str, taken: set[str]) -> str:
     return free
 
 
-# The tensors, networks and rows to which a calibration was fitted.
-
 _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 
@@ -146,23 +144,21 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 class Tensors:
     """The names of the extracted tensors and of the tail; None if unknown."""
 
-    features: str | None = None  # the tensors that are phi, joined by " + "
-    logits: str | None = None
-    tail: str | None = None  # the function that turns the logits into the output
+    features: str | None  # the tensors that are phi, joined by " + "
+    logits: str | None
+    tail: str | None  # the function that turns the logits into the output
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
     """Return the names of the tensors, from the calibration or from its features file."""
-    if calibration.reading:
-        names = map(calibration.reading.get, _TENSORS)
-        return Tensors(*(str(name) if name else None for name in names))
+    reading = calibration.reading
     path = networks or calibration.inputs[0].path
-    if not path.is_file() or (networks is None and calibration.inputs[0].is_outside):
-        return Tensors()
-    with FeatureFile(path) as file:
-        if file.model["sha256"] != calibration.model["sha256"]:
-            return Tensors()
-        names = map(file.attributes.get, _TENSORS)
+    is_here = path.is_file() and not (networks is None and calibration.inputs[0].is_outside)
+    if not reading and is_here:
+        with FeatureFile(path) as file:
+            if file.model["sha256"] == calibration.model["sha256"]:
+                reading = file.attributes
+    names = map(reading.get, _TENSORS)
     return Tensors(*(str(name) if name else None for name in names))
 
 

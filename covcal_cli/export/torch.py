@@ -142,9 +142,6 @@ def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]
             yield view, vectors
 
 
-# Tracing.
-
-
 def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
     """Return the program as one graph of operators, which torch.export can trace again."""
     module = program.module

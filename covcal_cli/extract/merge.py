@@ -4,7 +4,7 @@ The parts are the shards of one run, or one file per domain, or both. The result
 as one run over all data.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,14 +71,7 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
             require_origin(file)
             require_same_run(files[0], file)
         holding = {name: [file for file in files if name in file.handle] for name in DOMAINS}
-
-        def marks(writer: HDF5Writer, parts: Mapping[str, Sequence[Part]]) -> None:
-            rows = [np.asarray(part.rows) for part in parts.get("target", ())]
-            draw = joined_draw(holding["target"], rows)
-            if draw.batches:
-                write_draw(writer, draw)
-
-        return join_domains(files, holding, output, marks, force=force)
+        return _join_domains(files, holding, output, force=force, keeps_draw=True)
 
 
 def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
@@ -98,16 +91,16 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
         if "source" in with_target.handle:
             raise CovcalError(f"{target} holds source rows too: give a file with target rows only")
         holding = {"source": [with_source], "target": [with_target]}
-        return join_domains(files, holding, output, force=force)
+        return _join_domains(files, holding, output, force=force, keeps_draw=False)
 
 
-def join_domains(
+def _join_domains(
     files: Sequence[FeatureFile],
     holding: Mapping[str, Sequence[FeatureFile]],
     output: Path,
-    also: Callable[[HDF5Writer, Mapping[str, Sequence[Part]]], None] = lambda *_: None,
     *,
     force: bool,
+    keeps_draw: bool,  # whether to write the rows that `pick` drew
 ) -> MergeReport:
     """Write the rows of each domain from all files of a run."""
     with ExitStack() as stack:
@@ -141,7 +134,11 @@ def join_domains(
         ) as writer:
             for domain in domains.values():
                 domain.write(writer)
-            also(writer, parts)
+            if keeps_draw:
+                rows = [np.asarray(part.rows) for part in parts.get("target", ())]
+                draw = joined_draw(holding["target"], rows)
+                if draw.batches:
+                    write_draw(writer, draw)
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])

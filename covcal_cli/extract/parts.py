@@ -355,7 +355,9 @@ class DomainSpool:
         counts, skipped = [entry[name] for name in ("done", "kept", "crc")], entry["skipped"]
         if not all(type(count) is int and count >= 0 for count in counts):
             return False
-        if not isinstance(skipped, list) or not all(map(_is_skipped, skipped)):
+        if not isinstance(skipped, list) or not all(
+            isinstance(row, list) and [*map(type, row)] == [int, str] for row in skipped
+        ):
             return False
         # every finished row was either run or skipped
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
@@ -377,10 +379,6 @@ def _with_entry(checksum: int, entry: Mapping[str, Any]) -> int:
     """Return the checksum of a batch and its journal line."""
     values = [entry[name] for name in ("done", "kept", "skipped", "affine")]
     return zlib.crc32(json.dumps(values).encode(), checksum)
-
-
-def _is_skipped(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and [*map(type, entry)] == [int, str]
 
 
 @dataclass(frozen=True)

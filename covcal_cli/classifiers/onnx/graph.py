@@ -185,9 +185,6 @@ def _reads(node: onnx.NodeProto) -> list[str]:
     return names
 
 
-# The inputs of an ONNX model.
-
-
 def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
     """Return the inputs of a model. Refuse an input that does not have one row per example."""
     inputs = tuple(_read(graph, value) for value in graph.inputs)

@@ -190,9 +190,6 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
     )
 
 
-# Finding the head in the graph.
-
-
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     """Find the head of `output`, or of the only output that may hold the classes."""
     # Find the last layers before each output, without outputs of inner layers.

@@ -211,9 +211,6 @@ def _decoded(label: Any) -> Any:
     return label.decode("utf-8", "replace") if isinstance(label, bytes) else label
 
 
-# Class names, in operators of the graph or in the metadata of the file.
-
-
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:

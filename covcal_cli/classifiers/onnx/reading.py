@@ -20,9 +20,6 @@ _FEW = 16  # number of rows on which tokens are compared
 _MEAN = "mean"
 
 
-# Step one: phi, one vector per row, from the tensors of a run.
-
-
 def features_of(
     where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
 ) -> Floats:
@@ -88,9 +85,6 @@ def _take(tokens: Floats, token: Token) -> Floats:
     if isinstance(token, str):
         return np.asarray(tokens.mean(axis=1, dtype=np.float64), dtype=tokens.dtype)
     return tokens[:, token]
-
-
-# Step two: logits from the scores, and the model's output from the logits.
 
 
 class UnknownTailError(CovcalError):
@@ -210,9 +204,6 @@ class Tail:
             f"logits of {head.layer or head.logits.name}{follows}, nor their softmax, log-softmax "
             f"or sigmoid: {way}, or choose another output with --model-output NAME"
         )
-
-
-# Both steps together.
 
 
 @dataclass(frozen=True)

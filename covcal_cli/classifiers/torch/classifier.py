@@ -73,26 +73,20 @@ def open_program(
     """Open a torch file or call ``module:function``, and move the program to `device`."""
     if names_a_function(model):
         program = open_function(str(model), weights)
-        _require_numbers(program, weights)
-        return program.on(device)
-    if weights is not None:
+    elif weights is not None:
         raise CovcalError(
             f"{model} contains its weights: leave out --weights, or pass module:function as the "
             "model"
         )
-    program = open_file(Path(model), device, trusted=trusted)
-    _require_numbers(program, None)
-    return program
-
-
-def _require_numbers(program: Program, weights: Path | None) -> None:
-    """Refuse weights with NaN, which come from a diverged training."""
+    else:
+        program = open_file(Path(model), device, trusted=trusted)
     for name, value in program.module.state_dict().items():
         if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise CovcalError(
                 f"{weights or program.where}: {name} holds NaN, so training may have diverged: "
                 "give other weights"
             )
+    return program.on(device)
 
 
 @dataclass(frozen=True)

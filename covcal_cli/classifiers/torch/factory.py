@@ -32,7 +32,13 @@ def open_function(reference: str, weights: Path | None) -> Program:
         module = _made(reference, make)
         if isinstance(module, nn.DataParallel):
             module = module.module
-        module = _on_cpu(reference, module).eval()
+        try:
+            module = module.cpu().eval()
+        except NotImplementedError as error:  # parameters on torch's meta device have no values
+            raise CovcalError(
+                f"{reference}: its parameters have no values ({cause(error)}): create the module "
+                "on the CPU"
+            ) from error
         notes: tuple[str, ...] = (
             f"{reference} sets the weights: if it does not load them, pass --weights",
         )
@@ -126,16 +132,6 @@ def _required_arguments(make: Callable[..., Any]) -> list[str]:
         if value.default is value.empty
         and value.kind not in (value.VAR_POSITIONAL, value.VAR_KEYWORD)
     ]
-
-
-def _on_cpu(reference: str, module: nn.Module) -> nn.Module:
-    try:
-        return module.cpu()
-    except NotImplementedError as error:  # parameters on torch's meta device have no values
-        raise CovcalError(
-            f"{reference}: its parameters have no values ({cause(error)}): create the module on "
-            "the CPU"
-        ) from error
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:

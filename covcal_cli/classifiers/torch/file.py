@@ -308,9 +308,6 @@ def _rows(
     return tuple(rows)
 
 
-# Files of weights.
-
-
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
     """Load a file of weights into a module, and return notes. Names and shapes must be equal.
 

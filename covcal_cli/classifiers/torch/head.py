@@ -152,9 +152,6 @@ class Answer:
         return proof.two_logits(output) if self.is_single else output
 
 
-# Finding the head.
-
-
 @dataclass(frozen=True)
 class RandomRun:
     """Two runs of a program on n random rows: a trace, and the values in its last layers."""
@@ -305,9 +302,6 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
 
 def _described(op: str, name: str) -> str:
     return op if name == op else f"{op} {name}"
-
-
-# Finding the formula of an output by least squares.
 
 
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:

@@ -148,9 +148,6 @@ def cause(error: BaseException) -> str:
     return text if text.startswith(kind) else f"{kind}: {text}".rstrip(": ")
 
 
-# The outputs that may be the classes.
-
-
 def may_hold_classes(
     outputs: Mapping[str, Tensor], wanted: str | None, n: int, where: str
 ) -> dict[str, Tensor]:
@@ -218,9 +215,6 @@ def _kind(value: Tensor) -> str:
     """Return the shape of a tensor as text, and its type unless it holds floats."""
     kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
     return f"{kind}{list(value.shape)}"
-
-
-# Devices, with the names of ``--providers``.
 
 
 def device_of(providers: Sequence[str]) -> torch.device:

@@ -28,9 +28,6 @@ _DECOMPOSED = {"einsum"}  # operators that torch replaces by products
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
-# Operators that are linear layers.
-
-
 @dataclass(frozen=True)
 class LayerCall:
     """A call of a linear layer."""
@@ -312,8 +309,6 @@ class LayerReader:
                 self.calls.append(copies)
         return result
 
-
-# Features of ``--phi``: the input of the program, or the input or output of a module.
 
 _SIDES = (".input", ".output")
 _SHOWN = 8

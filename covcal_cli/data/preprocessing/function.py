@@ -107,19 +107,21 @@ def load_function(text: str) -> ImageFunction:
         function: Any = importlib.import_module(module_name)
         for part in name.split("."):
             function = getattr(function, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _unimportable(text, error) from error
-        raise CovcalError(
-            f"--preprocess {text}: no module {error.name} in this folder or among the installed "
-            "packages: check the name"
-        ) from error
-    except AttributeError as error:
-        raise CovcalError(
-            f"--preprocess {text}: {module_name} has no {name}: check the name"
-        ) from error
     except Exception as error:  # the user's code can raise anything
-        raise _unimportable(text, error) from error
+        missing = str(getattr(error, "name", None))
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing}."):
+            reason = (
+                f": no module {missing} in this folder or among the installed packages: check the "
+                "name"
+            )
+        elif isinstance(error, AttributeError):
+            reason = f": {module_name} has no {name}: check the name"
+        else:
+            reason = (
+                f" cannot be imported ({type(error).__name__}: {one_line(error)}): correct the "
+                "module"
+            )
+        raise CovcalError(f"--preprocess {text}{reason}") from error
     finally:
         sys.path.remove(here)
     if not callable(function):
@@ -160,11 +162,4 @@ def _wrong_shape(function: ImageFunction, returned: RowShape, wanted: Shape) -> 
     return CovcalError(
         f"{function.name} returns an array of shape [{texts[0]}] but one row of the model's "
         f"input has shape [{texts[1]}]: return one row, without the batch axis"
-    )
-
-
-def _unimportable(text: str, error: Exception) -> CovcalError:
-    return CovcalError(
-        f"--preprocess {text} cannot be imported ({type(error).__name__}: {one_line(error)}): "
-        "correct the module"
     )

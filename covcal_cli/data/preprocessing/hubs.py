@@ -17,7 +17,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resample, Resize, Size
 from covcal_cli.data.preprocessing.settings import Preprocessing
@@ -253,7 +253,9 @@ class _Reader:
 
     def __init__(self, values: "_Values") -> None:
         self._values = values
-        self._kind = values.text("image_processor_type", values.text("feature_extractor_type", ""))
+        self._kind = values.value(
+            "image_processor_type", values.value("feature_extractor_type", "")
+        )
         name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
         self.family = _FAMILIES.get(name, _UNKNOWN)
 
@@ -261,11 +263,11 @@ class _Reader:
         family, values = self.family, self._values
         resize, crop = self._geometry()
         scale = 1.0
-        if values.flag("do_rescale", True):
-            scale = values.number("rescale_factor", 1 / 255)
+        if values.value("do_rescale", True):
+            scale = values.value("rescale_factor", 1 / 255)
         mean: tuple[float, ...] = ()
         std: tuple[float, ...] = ()
-        if values.flag("do_normalize", family.normalised):
+        if values.value("do_normalize", family.normalised):
             mean = self._constants("image_mean", family.mean)
             std = self._constants("image_std", family.std)
         if family.rule == "EfficientNet":
@@ -279,7 +281,7 @@ class _Reader:
             scale=scale,
             mean=mean,
             std=std,
-            color="BGR" if values.flag("do_flip_channel_order", family.flipped) else None,
+            color="BGR" if values.value("do_flip_channel_order", family.flipped) else None,
             resample=_FILTERS[code],
             resize=resize,
             crop=crop,
@@ -289,9 +291,9 @@ class _Reader:
     def _geometry(self) -> tuple[Resize, Size | None]:
         values, rule = self._values, self.family.rule
         crop = None
-        if values.flag("do_center_crop", self.family.crop is not None):
+        if values.value("do_center_crop", self.family.crop is not None):
             crop = self._crop_size()
-        if not values.flag("do_resize", True):
+        if not values.value("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
         # three classes with their own rules for the crop or the shorter side
@@ -326,9 +328,9 @@ class _Reader:
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         values = self._values
-        if values.flag("rescale_offset", False):  # subtract 1 from the scaled pixels
+        if values.value("rescale_offset", False):  # subtract 1 from the scaled pixels
             mean = tuple(value + 1 for value in mean) or (1.0,)
-        if values.flag("include_top", True):  # divide by std a second time
+        if values.value("include_top", True):  # divide by std a second time
             again = self._constants("image_std", HALF)
             std = tuple(value * value for value in again) if std else again
         return mean, std
@@ -415,7 +417,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
     share = values.share("crop_pct", _DEFAULT_CROP)
     mean = values.numbers("mean", IMAGENET_MEAN)
     scaled = math.floor(height / share), math.floor(width / share)
-    mode = values.text("crop_mode", "center")
+    mode = values.value("crop_mode", "center")
     if mode == "squash":
         resize = Resize("squash", size=scaled)
     elif mode == "border":
@@ -430,7 +432,7 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
         )
     else:
         resize = Resize("short", short=scaled[0])
-    resample = values.text("interpolation", "bicubic")
+    resample = values.value("interpolation", "bicubic")
     filters: dict[str, Resample] = {name: name for name in get_args(Resample)}
     if resample not in filters:
         raise values.wrong("interpolation", ", ".join(filters))
@@ -445,6 +447,14 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
     )
 
 
+_T = TypeVar("_T", bool, str, float)
+_KINDS: Mapping[type, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str, "a text"),
+    float: (int | float, "a number"),
+}
+
+
 @dataclass(frozen=True)
 class _Values:
     """The values of a preprocessing file, with checked types."""
@@ -456,21 +466,19 @@ class _Values:
         """Return a value of any type; None if it is missing."""
         return self.content.get(key)
 
-    def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
-        return bool(self._checked(key, default, bool, "true or false"))
-
-    def text(self, key: str, default: str) -> str:
-        """Return a text."""
-        return str(self._checked(key, default, str, "a text"))
-
-    def number(self, key: str, default: float) -> float:
-        """Return one number."""
-        return float(self._checked(key, default, int | float, "a number"))
+    def value(self, key: str, default: _T) -> _T:
+        """Return a value of the type of `default`, which replaces a missing value."""
+        value = self.get(key)
+        if value is None:
+            return default
+        kind, words = _KINDS[type(default)]
+        if not _is(value, kind):
+            raise self.wrong(key, words)
+        return type(default)(value)
 
     def share(self, key: str, default: float) -> float:
         """Return the share of each side that a crop keeps."""
-        share = self.number(key, default) or default
+        share = self.value(key, default) or default
         if not _LEAST_SHARE <= share <= 1 / _LEAST_SHARE:
             raise self.wrong(key, "a share of the image, above 0")
         return share
@@ -502,14 +510,6 @@ class _Values:
     def wrong(self, key: str, wanted: str) -> CovcalError:
         """Return the error for a value of the wrong type, or out of range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
-
-    def _checked(self, key: str, default: Any, kind: Any, words: str) -> Any:
-        value = self.get(key)
-        if value is None:
-            return default
-        if not _is(value, kind):
-            raise self.wrong(key, words)
-        return value
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -174,12 +174,6 @@ def image_column(store: Store) -> str | None:
     return next(iter(usual or columns), None)
 
 
-def image_names(store: Store, column: str) -> list[str] | None:
-    """Return the file names of all images, or None if they are not distinct."""
-    names = store.texts(column)
-    return names if all(names) and len(set(names)) == len(names) else None
-
-
 def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
     """Open an image, whose path is relative to `folder`."""
     from PIL import Image
@@ -188,6 +182,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         raise ValueError("this row of the table has no image")
     if isinstance(value, bytes):
         return Image.open(BytesIO(value))
+    # Pillow reads a third faster from memory.
     with open_plain(folder / value) as file:
         return Image.open(BytesIO(file.read()))
 
