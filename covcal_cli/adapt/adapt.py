@@ -79,12 +79,12 @@ def adapt(
         numbers, seed = settings.training(n_features), settings.seed
         with _torch_threads(settings.threads):
             from covcal_cli.adapt.training import train, write_adapted
-            from covcal_cli.adapt.training_rows import read_rows
+            from covcal_cli.adapt.training_rows import moved, read_rows
 
             device = _chosen_device(settings.device)
             rows, projection, predictions = read_rows(file, numbers, seed=seed, progress=tell)
             trained = train(
-                rows.to(device), predictions, numbers, seed=seed, device=device, progress=tell
+                moved(rows, device), predictions, numbers, seed=seed, device=device, progress=tell
             )
             with atomic_output(output, force=force) as partial:
                 digest = write_adapted(

@@ -131,7 +131,8 @@ class Aligner:
                 good[member] = (
                     good[member] + 1 if domains_overlap(trace.losses[-1], settings.stop_ess) else 0
                 )
-                if self._discriminator_won(trace.losses[-1]):
+                most = settings.stop_discriminator_error
+                if most is not None and trace.losses[-1]["training_domain_error"] < most:
                     # Keep the networks of the previous check.
                     # At the first check, store the current networks.
                     trace.steps = max(interval, self._iteration - steps)
@@ -196,10 +197,6 @@ class Aligner:
         if self._settings.stop_ess is None or self._iteration < _FIRST_CHECK:
             return {}
         return probe_overlap(self._current()[0], self._rows)
-
-    def _discriminator_won(self, check: dict[str, float]) -> bool:
-        most = self._settings.stop_discriminator_error
-        return most is not None and check["training_domain_error"] < most
 
     @torch.no_grad()
     def _training_domain_error(self) -> Tensor:

@@ -32,7 +32,7 @@ from covcal_cli.adapt.perceptrons import (
     member_generators,
 )
 from covcal_cli.adapt.settings import DiscriminatorSettings, Settings
-from covcal_cli.adapt.training_rows import Projection, RowStream, TrainingRows, spread_rows
+from covcal_cli.adapt.training_rows import Projection, RowStream, TrainingRows, moved, spread_rows
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Labels, Rows
 from covcal_cli.files import relative_to_folder_of
 from covcal_cli.formats.features import (
@@ -362,7 +362,7 @@ def write_adapted(
         domains = (file.require_source(), file.require_target())
         total, done = sum(domain.n for domain in domains), 0
         for domain in domains:
-            for block in _written_blocks(writer, domain, trained, projection.to(device)):
+            for block in _written_blocks(writer, domain, trained, moved(projection, device)):
                 done += len(block)
                 progress(Progress("apply", done, total))
         record = json.dumps(training_record(trained), sort_keys=True)

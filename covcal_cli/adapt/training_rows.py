@@ -6,8 +6,8 @@ projection also makes the gradient penalty independent of the width and scale of
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +33,6 @@ class DomainRows:
 
     train: Tensor  # (n, k) float32.
     validation: Tensor  # (m, k) float32.
-
-    def to(self, device: torch.device) -> Self:
-        """Return the same rows on another device."""
-        return type(self)(self.train.to(device), self.validation.to(device))
 
 
 @dataclass(frozen=True)
@@ -70,16 +66,6 @@ class TrainingRows:
             "target validation": len(self.target.validation),
         }
 
-    def to(self, device: torch.device) -> Self:
-        """Return the same rows on another device."""
-        return type(self)(
-            self.source.to(device),
-            self.target.to(device),
-            self.labels.to(device),
-            self.validation_labels.to(device),
-            self.n_classes,
-        )
-
 
 @dataclass(frozen=True)
 class Projection:
@@ -101,17 +87,21 @@ class Projection:
         """k, the number of projected features."""
         return len(self.mean) if self.components is None else int(self.components.shape[1])
 
-    def to(self, device: torch.device) -> Self:
-        """Return the same map on another device."""
-        components = None if self.components is None else self.components.to(device)
-        return type(self)(self.mean.to(device), components, self.scale)
-
     def arrays(self) -> dict[str, Float32s]:
         """Return the arrays ``mean`` and ``scale``, and ``components`` if there are any."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
         return named
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or a dataclass with tensors, on another device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{f.name: moved(getattr(value, f.name), device) for f in fields(value)})
 
 
 def read_rows(

@@ -21,7 +21,7 @@ Rows are in a stable order, and the file contains no dates. So the same input gi
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,23 +61,29 @@ _FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
 _COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
 
 
-@dataclass(frozen=True)
-class ExtractReport:
-    """The result of an extraction, for the user."""
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What the reports of an extraction and of a dry run have in common, for the user."""
 
-    output: Path
     reading: str  # How the classifier's output is read.
     head: str  # The last linear layer and its error, in one line.
     preprocessing: str  # In one line, how images are preprocessed.
     holds_images: bool  # Whether there were images.
     classes: tuple[str, ...]  # In the order of the logits.
     domains: tuple[DomainReport, ...]  # The source first.
-    # The accuracy on the source; None without labelled source rows.
-    source_accuracy: SourceAccuracy | None
     warnings: tuple[str, ...]  # Warnings, one line each.
     notes: tuple[str, ...]  # Notes, one line each.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractReport(Summary):
+    """The result of an extraction, for the user."""
+
+    output: Path
+    # The accuracy on the source; None without labelled source rows.
+    source_accuracy: SourceAccuracy | None
     has_features: bool  # Whether there are features, which adapt needs.
-    is_multilabel: bool = False  # Whether rows can have several of the `classes` as labels.
+    is_multilabel: bool  # Whether rows can have several of the `classes` as labels.
 
     @property
     def facts(self) -> dict[str, str]:
@@ -162,18 +168,25 @@ def extract(
     ]
     return ExtractReport(
         output=output,
-        reading=plan.reading(),
-        head=plan.classifier.describe(),
-        preprocessing=plan.preprocessing(),
-        holds_images=plan.pipeline is not None,
-        classes=plan.classes.names,
-        domains=tuple(domain.report() for domain in domains.values()),
         source_accuracy=domains["source"].accuracy if "source" in domains else None,
-        warnings=once(*plan.classifier.outputs.warnings, *plan.warnings, *warnings, doubt),
-        notes=once(*plan.notes, note),
         has_features=has_features,
         is_multilabel=plan.settings.multilabel,
+        **_summary(plan, [*warnings, doubt], note),
     )
+
+
+def _summary(plan: ExtractPlan, warnings: Sequence[str | None], note: str | None) -> dict[str, Any]:
+    """Return the fields of `Summary`."""
+    return {
+        "reading": plan.reading(),
+        "head": plan.classifier.describe(),
+        "preprocessing": plan.preprocessing(),
+        "holds_images": plan.pipeline is not None,
+        "classes": plan.classes.names,
+        "domains": tuple(domain.report() for domain in plan.domains.values()),
+        "warnings": once(*plan.classifier.outputs.warnings, *plan.warnings, *warnings),
+        "notes": once(*plan.notes, note),
+    }
 
 
 def _run(
@@ -272,22 +285,14 @@ _LONG_ENOUGH = 1.0  # Seconds; the times of shorter runs are too noisy.
 _TIMES = 8
 
 
-@dataclass(frozen=True)
-class DryRun:
+@dataclass(frozen=True, kw_only=True)
+class DryRun(Summary):
     """A description of what an extraction would do, for the user."""
 
-    reading: str  # See `ExtractReport`.
-    head: str  # The last linear layer and its rounding error on one batch.
-    preprocessing: str  # In one line, how images are preprocessed.
-    holds_images: bool
-    classes: tuple[str, ...]  # In the order of the logits.
-    domains: tuple[DomainReport, ...]  # The rows to run, the source first.
     batch: int  # Number of rows in a run of the model.
     threads: int
     size: int  # Bytes of the features file; the extraction needs twice as much space.
     seconds: float | None  # Computed from the batches that were run; None if no row could be read.
-    warnings: tuple[str, ...]  # See `ExtractReport`.
-    notes: tuple[str, ...]
 
 
 def dry_run(
@@ -310,22 +315,11 @@ def dry_run(
     seconds = _seconds(plan, evidence)
     plan.classifier.outputs.settle(evidence)
     return DryRun(
-        reading=plan.reading(),
-        head=plan.classifier.describe(),
-        preprocessing=plan.preprocessing(),
-        holds_images=plan.pipeline is not None,
-        classes=plan.classes.names,
-        domains=tuple(domain.report() for domain in domains),
         batch=plan.runner.size,
         threads=plan.threads,
         size=sum(_bytes(plan, domain) for domain in domains),
         seconds=seconds,
-        warnings=once(
-            *plan.classifier.outputs.warnings,
-            *plan.warnings,
-            *(note for domain in domains for note in domain.data.notes),
-        ),
-        notes=once(*plan.notes, in_the_way),
+        **_summary(plan, [note for domain in domains for note in domain.data.notes], in_the_way),
     )
 
 
