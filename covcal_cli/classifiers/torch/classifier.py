@@ -4,14 +4,13 @@ TorchScript, torch.export programs and modules from a function are read in the s
 
 - `OpenedTorch` runs the program on random rows to find the source of the logits: a last linear
   layer (a `Head`), or the output itself (an `Answer`).
-- A `ProgramReader` runs the program on data, and records the calls of the last linear layer.
-- A `Reading` checks every batch of data (``classifiers/proof.py``), and has the names and notes for
-  the user.
+- A `Reading` runs the program on data, records the calls of the last linear layer, and checks every
+  batch (``classifiers/proof.py``).
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +96,14 @@ class Values:
     logits: Float64s  # Shape (m, K).
     output: Float64s  # Shape (m, K).
 
+    @property
+    def width(self) -> int | None:
+        """The number of features d; None without features."""
+        return None if self.features is None else self.features.shape[1]
 
-class ProgramReader:
-    """A program that is run to read its features, logits and output."""
+
+class Reading:
+    """A way to read phi and the logits of a program, which is first tried on random rows."""
 
     def __init__(
         self,
@@ -115,6 +119,24 @@ class ProgramReader:
         self._names = parameter_names(program.module)
         layers = source.layers if isinstance(source, Head) else ()
         self._keys = {layer.key for layer in layers} | (tap.keys if tap else set())
+        self.where = program.where
+        values = self.read(program.rows)
+        self.n_classes, self.n_features = values.logits.shape[1], values.width
+        self.weight: Float32s | None = None
+        self.bias: Float32s | None = None
+        self.features_tensor: str | None = None
+        if values.features is not None:
+            if tap is not None:
+                self.features_tensor = tap.name
+            elif isinstance(source, Head):
+                self.features_tensor = source.features
+            if isinstance(source, Head) and source.reads(values.features, values.logits):
+                self.weight = source.weight.astype(np.float32)
+                self.bias = source.bias.astype(np.float32)
+        self.logits_tensor = source.layer if isinstance(source, Head) else output_name
+        on_tap = [tap.note] if tap and tap.note else []
+        self.notes = (*program.notes, *on_tap, *source.notes)
+        self.exposure_error(program.rows, values)
 
     def read(self, rows: Sequence[Tensor]) -> Values:
         """Return the features, logits and output of rows.
@@ -160,52 +182,10 @@ class ProgramReader:
             features = self._tap.read(rows, reader.calls)
         return Values(features if self._features else None, logits, output)
 
-
-def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start` on. The last row is repeated if rows are missing."""
-    pieces = [row[start : start + size] for row in rows]
-    missing = size - len(pieces[0])
-    if not missing:
-        return pieces
-    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
-
-
-class _OtherOutputError(CovcalError):
-    """The output of a batch does not follow from the layers that were found."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A way to read phi and the logits of a program."""
-
-    reader: ProgramReader
-    n_classes: int
-    n_features: int | None  # number of features of random rows; other rows may have another number
-    weight: Float32s | None
-    bias: Float32s | None
-    features_tensor: str | None
-    logits_tensor: str
-    notes: tuple[str, ...]
-
-    @property
-    def where(self) -> str:
-        """The name of the model, for errors."""
-        return self.reader.program.where
-
-    @property
-    def source(self) -> Head | Answer:
-        """The source of the logits: a head, or the output itself."""
-        return self.reader.source
-
-    @property
-    def is_single(self) -> bool:
-        """Whether the program has a single output z for two classes, with the logits 0 and z."""
-        return self.source.is_single
-
     def rows(self, batch: Inputs) -> list[Tensor]:
         """Return a batch as tensors, in the order of the inputs. Refuse shapes that do not fit."""
         rows = []
-        for wanted in self.reader.program.inputs:
+        for wanted in self.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
             # Make the array writable, because torch warns about read-only arrays.
@@ -214,7 +194,7 @@ class Reading:
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
         """Return the relative change of the output if inner values are read; refuse a large one."""
-        alone = self.reader.output(rows)
+        alone = self.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
             raise CovcalError(
@@ -238,10 +218,23 @@ class Reading:
                 )
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
-                f"{self.where}: output {self.reader.output_name} is not always the "
+                f"{self.where}: output {self.output_name} is not always the "
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi none "
                 "to read the output itself, or return the logits"
             )
+
+
+def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
+    """Return `size` rows from `start` on. The last row is repeated if rows are missing."""
+    pieces = [row[start : start + size] for row in rows]
+    missing = size - len(pieces[0])
+    if not missing:
+        return pieces
+    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
+
+
+class _OtherOutputError(CovcalError):
+    """The output of a batch does not follow from the layers that were found."""
 
 
 # Operators that change only large or small numbers, which random rows may not have.
@@ -278,35 +271,13 @@ class OpenedTorch:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
         # With features that the user chose, the logits need not come from a linear layer.
-        output = self._reading.reader.output(self._program.rows)
+        output = self._reading.output(self._program.rows)
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch, few)
 
     def _read_from(self, source: Head | Answer) -> Reading:
         """Return how to read the program if the logits come from `source`."""
-        program, tap = self._program, self._tap
-        reader = ProgramReader(program, source, self._output, tap, features=self._phi != "none")
-        values = reader.read(program.rows)
-        weight = bias = features_tensor = None
-        if values.features is not None:
-            if tap is not None:
-                features_tensor = tap.name
-            elif isinstance(source, Head):
-                features_tensor = source.features
-            if isinstance(source, Head) and source.reads(values.features, values.logits):
-                weight, bias = source.weight.astype(np.float32), source.bias.astype(np.float32)
-        on_tap = [tap.note] if tap and tap.note else []
-        reading = Reading(
-            reader,
-            n_classes=values.logits.shape[1],
-            n_features=_width(values),
-            weight=weight,
-            bias=bias,
-            features_tensor=features_tensor,
-            logits_tensor=source.layer if isinstance(source, Head) else self._output,
-            notes=(*program.notes, *on_tap, *source.notes),
-        )
-        reading.exposure_error(program.rows, values)
-        return reading
+        features = self._phi != "none"
+        return Reading(self._program, source, self._output, self._tap, features=features)
 
 
 def _random_run(program: Program, output: str | None) -> RandomRun:
@@ -341,22 +312,18 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
     return Answer.of(answer, run.where) if (plain or limited) and head.output == name else head
 
 
-def _width(values: Values) -> int | None:
-    return None if values.features is None else values.features.shape[1]
-
-
 def _proved(reading: Reading, batch: Inputs, few: int | None) -> "TorchClassifier":
     rows = reading.rows(batch)
-    values, so_far = reading.reader.read(rows), Proof()
+    values, so_far = reading.read(rows), Proof()
     # The number of features may depend on the size of the rows.
-    reading = replace(reading, n_features=_width(values))
+    reading.n_features = values.width
     if not valid_rows(values.logits).all():
         return TorchClassifier(reading)
     if few is None:
         error = reading.exposure_error(rows, values)
     else:
         first = [array[:few] for array in rows]
-        error = reading.exposure_error(first, reading.reader.read(first))
+        error = reading.exposure_error(first, reading.read(first))
     reading.prove(so_far, values)
     classifier = TorchClassifier(reading, so_far, error)
     classifier.first_results = classifier.results(values.features, values.logits)
@@ -372,23 +339,23 @@ class TorchClassifier(Classifier):
         so_far: Proof | None = None,  # None if no batch was checked
         exposure_error: float | None = None,
     ) -> None:
-        self.name = reading.reader.program.name
+        self.name = reading.program.name
         self.n_classes, self.n_features = reading.n_classes, reading.n_features
         self.features_tensor, self.logits_tensor = reading.features_tensor, reading.logits_tensor
         self.outputs = Outputs(
             reading.where,
             reading.source.tail if so_far else None,
-            is_single=reading.is_single,
+            is_single=reading.source.is_single,
             has_layer=isinstance(reading.source, Head),
         )
         self.proof, self.exposure_error = so_far or Proof(), exposure_error
-        self.is_single, self.output_name = reading.is_single, reading.reader.output_name
+        self.is_single, self.output_name = reading.source.is_single, reading.output_name
         self._reading, self.notes_on_model = reading, reading.notes
 
     def run(self, batch: Inputs) -> Results:
         """Return phi(x) and the outputs; see `Classifier.run`."""
         reading = self._reading
-        values = reading.reader.read(reading.rows(batch))
+        values = reading.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
         # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
         if self.tail is not None and valid_rows(values.logits).all():
