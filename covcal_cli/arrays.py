@@ -26,6 +26,11 @@ SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 Shape = tuple[int | None, ...]
 
 
+def shape_text(shape: Shape) -> str:
+    """Return a shape as text, such as ``[?, 3, 28]``; ``?`` stands for any size."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 @dataclass(frozen=True)
 class ModelInput:
     """An input that a model declares."""

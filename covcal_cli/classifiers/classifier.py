@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Floats, Inputs, ModelInput
-from covcal_cli.classifiers.proof import FAR, Proof
+from covcal_cli.classifiers.proof import FAR, TAIL_TEXT, Proof
 from covcal_cli.errors import CovcalError
 from covcal_cli.maths.output_form import (
     BELOW,
@@ -263,6 +263,13 @@ class Classifier(ABC):
     @abstractmethod
     def describe(self) -> str:
         """Return one line about the last layer and the largest error of its check."""
+
+    def describe_check(self) -> str:
+        """Return the end of `describe`: the tail, and the error of the last layer."""
+        if self.tail is None:
+            return ""
+        error = f", last layer reproduced to within {self.proof.error:.0e}"
+        return f", output = {TAIL_TEXT[self.tail]}{error if self.weight is not None else ''}"
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:

@@ -50,13 +50,6 @@ class _Run:
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _Pending:
-    buffer: AnyArray
-    rows: Rows
-    runs: list[Future[_Run]]
-
-
 class ImageFiles(ABC):
     """Image files in folders or shards."""
 
@@ -107,7 +100,7 @@ def decode_batches(
     fewest, most = _SMALL_RUN if math.prod(pipeline.row_shape) <= _SMALL else _LARGE_RUN
     stopped = threading.Event()
     pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="covcal-decode")
-    pending: deque[_Pending] = deque()
+    pending: deque[tuple[AnyArray, Rows, list[Future[_Run]]]] = deque()
     start = 0
     try:
         for batch in openers:
@@ -122,12 +115,12 @@ def decode_batches(
                 )
                 for first in range(0, len(batch), length)
             ]
-            pending.append(_Pending(buffer, rows[start : start + len(batch)], runs))
+            pending.append((buffer, rows[start : start + len(batch)], runs))
             start += len(batch)
             if len(pending) > _AHEAD:
-                yield _joined(pending.popleft(), name)
+                yield _joined(name, *pending.popleft())
         while pending:
-            yield _joined(pending.popleft(), name)
+            yield _joined(name, *pending.popleft())
     finally:
         stopped.set()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -155,21 +148,18 @@ def _decode(
     return run
 
 
-def _joined(batch: _Pending, name: str) -> Batch:
+def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_Run]]) -> Batch:
     """Wait for the tasks of a batch, and close gaps between tasks."""
-    runs = [future.result() for future in batch.runs]
+    runs = [future.result() for future in futures]
     filled = 0
     for run in runs:
+        n = len(run.decoded)
         if run.start != filled:
-            batch.buffer[filled : filled + len(run.decoded)] = batch.buffer[
-                run.start : run.start + len(run.decoded)
-            ]
-        filled += len(run.decoded)
+            buffer[filled : filled + n] = buffer[run.start : run.start + n]
+        filled += n
     decoded = [position for run in runs for position in run.decoded]
-    skipped = tuple(
-        (int(batch.rows[position]), reason) for run in runs for position, reason in run.skipped
-    )
-    return Batch({name: batch.buffer[:filled]}, batch.rows[decoded], skipped)
+    skipped = tuple((int(rows[place]), reason) for run in runs for place, reason in run.skipped)
+    return Batch({name: buffer[:filled]}, rows[decoded], skipped)
 
 
 def _reason(error: BaseException) -> str:

@@ -476,20 +476,17 @@ class OutputStatistics:
 
     def add(self, block: Block) -> None:
         """Count the next rows."""
-        logits = block["logits"]
-        size = max(1, _COUNTED_VALUES // logits.shape[1])
-        for start in range(0, len(logits), size):
-            self._add(logits[start : start + size])
-
-    def _add(self, logits: Float32s) -> None:
-        stop = self._seen + len(logits)
-        self.predictions[self._seen : stop], highest = top_of_rows(logits)
-        self._seen = stop
-        self.largest_logit = max(self.largest_logit, difference(logits, logits)[1])
-        if self.least_confidence > _SATURATED:
-            exact = logits.astype(np.float64) - highest[:, None]
-            confidence = 1 / np.exp(exact).sum(axis=1)
-            self.least_confidence = float(confidence.min(initial=self.least_confidence))
+        size = max(1, _COUNTED_VALUES // block["logits"].shape[1])
+        for start in range(0, len(block["logits"]), size):
+            logits = block["logits"][start : start + size]
+            stop = self._seen + len(logits)
+            self.predictions[self._seen : stop], highest = top_of_rows(logits)
+            self._seen = stop
+            self.largest_logit = max(self.largest_logit, difference(logits, logits)[1])
+            if self.least_confidence > _SATURATED:
+                exact = logits.astype(np.float64) - highest[:, None]
+                confidence = 1 / np.exp(exact).sum(axis=1)
+                self.least_confidence = float(confidence.min(initial=self.least_confidence))
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:

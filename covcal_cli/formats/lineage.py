@@ -128,7 +128,8 @@ def notes_on_named(path: Path | None) -> list[str]:
     attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     origins = _origins(path, attributes)
     inside = [origin for origin in origins if not leaves_folder_of(origin, path)]
-    return [text for text in [_other_origin(path, attributes, inside)] if text is not None]
+    text = _other_origin(path, attributes, inside)
+    return [] if text is None else [text]
 
 
 def _is_same(first: Path, second: Path) -> bool:
@@ -193,8 +194,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
     attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     origins = _origins(path, attributes)
     outside = [origin for origin in origins if leaves_folder_of(origin, path)]
-    text = _other_origin(path, attributes, [item for item in origins if item not in outside])
-    if text is not None:
+    inside = [origin for origin in origins if origin not in outside]
+    if (text := _other_origin(path, attributes, inside)) is not None:
         raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
     if outside:
         raise CovcalError(

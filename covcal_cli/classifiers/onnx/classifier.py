@@ -362,11 +362,7 @@ class OnnxClassifier(Classifier):
         text += f", {self.n_classes} classes"
         if head.features and self.weight is None:
             text += ", no linear head"
-        if self.tail is not None:
-            text += f", output = {proof.TAIL_TEXT[self.tail]}"
-            if self.weight is not None:
-                text += f", last layer reproduced to within {self.proof.error:.0e}"
-        return text
+        return text + self.describe_check()
 
 
 def _features_tensor(head: Head) -> str | None:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from covcal_cli.arrays import AnyArray, Float64s, ModelInput
+from covcal_cli.arrays import AnyArray, Float64s, ModelInput, shape_text
 from covcal_cli.classifiers.onnx.file import OnnxFile
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError, shown
 
@@ -264,6 +264,4 @@ def _read(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ModelInput:
 
 
 def _shape(value: ModelInput) -> str:
-    if not value.shape:
-        return "(a single number)"
-    return f"[{', '.join('?' if size is None else str(size) for size in value.shape)}]"
+    return shape_text(value.shape) if value.shape else "(a single number)"

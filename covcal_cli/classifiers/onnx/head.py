@@ -222,7 +222,7 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
             at = Position("", linear.weight, linear.bias, follower=linear.layer.split()[0])
             logits = linear.features.then_affine(linear.weight, linear.bias)
         else:
-            at = walk_forward(graph, linear, linear.output, choice.tensor)
+            at = walk_forward(graph, linear, choice.tensor)
             logits = TensorRead(at.tensor)
     if at.quantised is not None:
         logits = logits.dequantised(at.quantised)
@@ -349,7 +349,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
     if linear.output is not None and not linear.pending and linear.quantised is None:
         return Position(linear.output, linear.weight, linear.bias)
     if linear.output is not None:
-        at = walk_forward(graph, linear, linear.output, output)
+        at = walk_forward(graph, linear, output)
         if at.quantised is None:
             return at
     raise CovcalError(

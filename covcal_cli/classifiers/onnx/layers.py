@@ -355,11 +355,11 @@ class Position:
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
 
-def walk_forward(graph: OnnxGraph, linear: Linear, start: str, output: str) -> Position:
-    """Follow the result of `linear`, from `start` towards `output`, while it is linear in phi."""
+def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
+    """Follow the result of `linear` towards `output` while it is linear in phi."""
     path = graph.ancestors([output])
     at = Position(
-        start,
+        linear.output or "",
         linear.weight,
         linear.bias,
         quantised=linear.quantised,

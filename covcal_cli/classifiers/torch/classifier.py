@@ -379,11 +379,7 @@ class TorchClassifier(Classifier):
     def describe(self) -> str:
         """Return one line about the last layer and the largest error of its check."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
-        parts = [f"{self.logits_tensor}: {phi}{self.n_classes} classes"]
+        text = f"{self.logits_tensor}: {phi}{self.n_classes} classes"
         if self.features_tensor and self.weight is None:
-            parts.append(f"phi = {self.features_tensor}")
-        if self.tail is not None:
-            parts.append(f"output = {proof.TAIL_TEXT[self.tail]}")
-            if self.weight is not None:
-                parts.append(f"last layer reproduced to within {self.proof.error:.0e}")
-        return ", ".join(parts)
+            text += f", phi = {self.features_tensor}"
+        return text + self.describe_check()

@@ -44,16 +44,16 @@ def open_function(reference: str, weights: Path | None) -> Program:
         )
         if weights is not None:
             notes = load_weights(module, weights, reference)
-        fed = find_inputs(module, reference, holders=(make, module))
+        inputs, rows, note = find_inputs(module, reference, holders=(make, module))
     return Program(
         where=reference,
         name=reference,
         sha256=_digest(module),
         module=module,
-        inputs=fed.inputs,
-        rows=fed.rows,
+        inputs=inputs,
+        rows=rows,
         fixed_batch=None,
-        notes=(*fed.notes, *notes),
+        notes=(note, *notes),
     )
 
 

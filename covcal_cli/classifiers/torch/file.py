@@ -71,7 +71,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     if kind == "torch.export":
         return _exported(path, module, device)
     module.eval()
-    fed = find_inputs(module, str(path), holders=())
+    inputs, rows, note = find_inputs(module, str(path), holders=())
     if device != CPU:
         without_tensor_cores()
         module = _loaded(path, kind, device).eval()  # `module.to` would not move constants
@@ -80,10 +80,10 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
         name=path.name,
         sha256=sha256_of(path),
         module=module,
-        inputs=fed.inputs,
-        rows=fed.rows,
+        inputs=inputs,
+        rows=rows,
         fixed_batch=None,
-        notes=fed.notes,
+        notes=(note,),
         device=device,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covcal_cli.arrays import ModelInput, Shape
+from covcal_cli.arrays import ModelInput, Shape, shape_text
 from covcal_cli.classifiers.torch.program import cause, floating_type, numpy_type, run_module
 from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
@@ -29,15 +29,6 @@ _EXPORT = f"save it with torch.export.save, or {OUTPUTS_AS_TABLE}"
 
 
 @dataclass(frozen=True)
-class InputGuess:
-    """The inputs of a module, and random rows on which it runs."""
-
-    inputs: tuple[ModelInput, ...]
-    rows: tuple[Tensor, ...]  # shape (n, ...)
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class _Guess:
     """Random rows of a shape that a module may accept."""
 
@@ -47,15 +38,20 @@ class _Guess:
     certain: bool = False  # Whether the author declares the shape; then no other shape is tried.
 
 
-def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> InputGuess:
-    """Find the inputs of a module by running it on random rows. `holders` may declare the shape."""
+def find_inputs(
+    module: nn.Module, where: str, *, holders: Sequence[object]
+) -> tuple[tuple[ModelInput, ...], tuple[Tensor, ...], str]:
+    """Return the inputs of a module, random rows (n, ...) on which it runs, and a note.
+
+    `holders` may declare the shape.
+    """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
     failures: list[str] = []
     for guess in _guesses(module, holders):
         if len(guess.rows) < max(1, needed):
             continue
-        text = " and ".join(_sizes(row.shape) for row in guess.rows)
+        text = " and ".join(shape_text(row.shape) for row in guess.rows)
         try:
             outputs = run_module(module, guess.rows)
         except Exception as error:  # with a wrong input, a module may raise any error
@@ -67,8 +63,10 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
         # The rows of a result are its first axis, or its second axis if the first has size 1.
         shapes = [tuple(tensor.shape) for tensor in outputs.values()]
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in shapes):
-            return _fed(guess, names, module)
-        given = ", ".join(f"{name} {_sizes(tensor.shape)}" for name, tensor in outputs.items())
+            inputs = _inputs(guess, names, module)
+            described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
+            return inputs, guess.rows, f"the input is read as {described}, {guess.source}"
+        given = ", ".join(f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items())
         failures.append(
             f"{text}, where it gives {given or 'no tensor'} instead of one result per row"
         )
@@ -81,8 +79,8 @@ def find_inputs(module: nn.Module, where: str, *, holders: Sequence[object]) -> 
     raise CovcalError(f"{where}: {what}: {remedy}")
 
 
-def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> InputGuess:
-    inputs = tuple(
+def _inputs(guess: _Guess, names: Sequence[str], module: nn.Module) -> tuple[ModelInput, ...]:
+    return tuple(
         ModelInput(
             names[index] if index < len(names) else f"input{index}",
             shape,
@@ -90,8 +88,6 @@ def _fed(guess: _Guess, names: Sequence[str], module: nn.Module) -> InputGuess:
         )
         for index, (row, shape) in enumerate(zip(guess.rows, guess.shapes, strict=True))
     )
-    described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
-    return InputGuess(inputs, guess.rows, (f"the input is read as {described}, {guess.source}",))
 
 
 def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
@@ -221,7 +217,3 @@ def _first_constant(module: nn.Module) -> tuple[str, int]:
             if isinstance(weight, Tensor) and weight.ndim in kinds:
                 return kinds[weight.ndim], int(weight.shape[1])
     return "", 0
-
-
-def _sizes(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"

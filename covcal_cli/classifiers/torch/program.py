@@ -59,7 +59,7 @@ class Program:
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # a module may raise any error
-            shapes = " and ".join(f"[{', '.join(map(str, row.shape))}]" for row in rows)
+            shapes = " and ".join(str(list(row.shape)) for row in rows)
             size = "pass --size with the image size of training, or " if rows[0].ndim == 4 else ""
             raise CovcalError(
                 f"{self.where} cannot run on {shapes} ({cause(error)}): {size}change the "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Shape
+from covcal_cli.arrays import AnyArray, Shape, shape_text
 from covcal_cli.data.domain import RowShape
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import sha256_of
@@ -157,9 +157,7 @@ def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
 
 
 def _wrong_shape(function: ImageFunction, returned: RowShape, wanted: Shape) -> CovcalError:
-    shapes = (returned, wanted)
-    texts = [", ".join("?" if size is None else str(size) for size in shape) for shape in shapes]
     return CovcalError(
-        f"{function.name} returns an array of shape [{texts[0]}] but one row of the model's "
-        f"input has shape [{texts[1]}]: return one row, without the batch axis"
+        f"{function.name} returns an array of shape {shape_text(returned)} but one row of the "
+        f"model's input has shape {shape_text(wanted)}: return one row, without the batch axis"
     )

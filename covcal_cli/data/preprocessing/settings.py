@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Shape
+from covcal_cli.arrays import shape_text as _text
 from covcal_cli.data.domain import ImagePipeline
 from covcal_cli.data.preprocessing.function import FunctionPipeline, ImageFunction
 from covcal_cli.data.preprocessing.pixels import (
@@ -318,7 +319,3 @@ def _require_positive(option: str, values: tuple[float, ...]) -> None:
 
 def _size_text(size: tuple[int, ...]) -> str:
     return str(size[0]) if len(set(size)) == 1 else "x".join(map(str, size))
-
-
-def _text(shape: Shape) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"

@@ -89,9 +89,7 @@ class CSVStore(Store):
         """Return a whole column as texts or numbers."""
         if name in self._texts:
             return np.array(self._texts[name], dtype=str)
-        rows = np.arange(self._n, dtype=np.int64)
-        parts = [part[name] for _, part in self.pieces([name], rows, 1 << 16)]
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return super().whole(name)
 
     def texts(self, name: str) -> list[str]:
         """Return a whole column as texts."""

@@ -213,8 +213,7 @@ class JSONLinesStore(Store):
         """Return a whole column. A missing value becomes an empty text or NaN."""
         column, dtype = self._columns[name], self.entries[name].dtype
         if column.texts is None:
-            rows = np.arange(self._n, dtype=np.int64)
-            return np.concatenate([part[name] for _, part in self.pieces([name], rows, 1 << 14)])
+            return super().whole(name)
         if dtype.kind == "U":
             return np.array(column.texts, dtype=str)
         return np.array([text or "nan" for text in column.texts]).astype(dtype)

@@ -63,7 +63,12 @@ class ParquetStore(Store):
         self._bounds = [0]  # first row number of each file, and number of all rows
         with self._opened(self._files[0]) as file:
             self._schema: Any = file.schema_arrow
-        _require_distinct(self._files[0], self._schema.names)
+        names = self._schema.names
+        if len({*names}) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise CovcalError(
+                f"{self._files[0]}: two columns are called {twice!r}: rename one of them"
+            )
         for own_path in self._files:
             with self._opened(own_path) as file:
                 names = file.schema_arrow.names
@@ -98,15 +103,12 @@ class ParquetStore(Store):
             dtype = np.dtype(str) if values.dtype.kind == "U" else values.dtype
             self.entries[key] = Entry((self._n,), dtype)
 
-    def whole(self, name: str) -> AnyArray:
-        """Return a whole column. A missing value becomes an empty text or NaN."""
-        parts = list(self._all(name))
-        return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
-
     def texts(self, name: str) -> list[str]:
         """Return a whole column as texts. The text of an image file is its name."""
         if not self.entries[name].is_encoded:
-            return [str(value) for part in self._all(name) for value in part.tolist()]
+            rows = np.arange(self._n, dtype=np.int64)
+            pieces = self.pieces([name], rows, 1 << 14)
+            return [str(value) for _, part in pieces for value in part[name].tolist()]
         field = self._columns.name_field(self._schema.field(name))
         if field is None:
             return [""] * self._n
@@ -130,10 +132,6 @@ class ParquetStore(Store):
             for chosen, arrays in pieces:
                 more = {name: np.full(len(chosen), value) for name, value in keys.items()}
                 yield chosen, {**arrays, **more}
-
-    def _all(self, name: str) -> Iterator[AnyArray]:
-        rows = np.arange(self._n, dtype=np.int64)
-        return (part[name] for _, part in self.pieces([name], rows, 1 << 14))
 
     def _classes_of(self, name: str) -> tuple[str, ...]:
         classes: set[str] = set()
@@ -265,12 +263,6 @@ class ParquetStore(Store):
         """Return the memory of a row of these columns, in bytes."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
-
-
-def _require_distinct(path: Path, names: Sequence[str]) -> None:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise CovcalError(f"{path}: two columns are called {name!r}: rename one of them")
 
 
 def _between(rows: Rows, start: int, stop: int) -> Rows:
