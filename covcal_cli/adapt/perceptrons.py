@@ -188,6 +188,8 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 _MOMENTUM = 0.9
 # With the usual first beta, 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
+# Changes tensors in place, given gradients, learning rate and weight decay.
+Update = Callable[[list[Tensor], float, float], None]
 
 
 class ScheduledOptimiser:
@@ -197,7 +199,7 @@ class ScheduledOptimiser:
         self, groups: Sequence[tuple[list[Tensor], float]], schedule: Schedule, n_rows: int
     ) -> None:
         self._schedule, self._n_rows = schedule, n_rows
-        step = _AdamW if schedule.optimiser == "adamw" else _SGD
+        step = _adamw if schedule.optimiser == "adamw" else _sgd
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
@@ -206,7 +208,8 @@ class ScheduledOptimiser:
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:
             gradients = [tensor.grad for tensor in tensors if tensor.grad is not None]
-            update(gradients, rate * speed, decay)
+            with torch.no_grad():
+                update(gradients, rate * speed, decay)
             for tensor in tensors:
                 tensor.grad = None
 
@@ -214,57 +217,43 @@ class ScheduledOptimiser:
 # torch's optimisers are not used: they import torch's compiler, which takes two seconds.
 
 
-class _AdamW:
-    """AdamW for tensors that all have a gradient."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
-        self._means, self._squares = ([torch.zeros_like(t) for t in tensors] for _ in range(2))
-        self._counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
-
-    @torch.no_grad()
-    def __call__(self, gradients: list[Tensor], rate: float, decay: float) -> None:
-        """Change the tensors in place."""
-        adamw(
-            self._tensors,
-            gradients,
-            self._means,
-            self._squares,
-            [],
-            self._counts,
-            fused=True,
-            amsgrad=False,
-            beta1=_BETAS[0],
-            beta2=_BETAS[1],
-            lr=rate,
-            weight_decay=decay,
-            eps=1e-8,
-            maximize=False,
-        )
+def _adamw(tensors: list[Tensor]) -> Update:
+    """Return AdamW for tensors that all have a gradient."""
+    means, squares = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
+    counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
+    return lambda gradients, rate, decay: adamw(
+        tensors,
+        gradients,
+        means,
+        squares,
+        [],
+        counts,
+        lr=rate,
+        weight_decay=decay,
+        beta1=_BETAS[0],
+        beta2=_BETAS[1],
+        eps=1e-8,
+        fused=True,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
-class _SGD:
-    """Stochastic gradient descent with momentum."""
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
-        self._momenta: list[Tensor | None] = [None for _ in tensors]
-
-    @torch.no_grad()
-    def __call__(self, gradients: list[Tensor], rate: float, decay: float) -> None:
-        """Change the tensors in place."""
-        sgd(
-            self._tensors,
-            gradients,
-            self._momenta,
-            fused=True,
-            weight_decay=decay,
-            momentum=_MOMENTUM,
-            lr=rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+def _sgd(tensors: list[Tensor]) -> Update:
+    """Return stochastic gradient descent with momentum."""
+    momenta: list[Tensor | None] = [None for _ in tensors]
+    return lambda gradients, rate, decay: sgd(
+        tensors,
+        gradients,
+        momenta,
+        lr=rate,
+        weight_decay=decay,
+        momentum=_MOMENTUM,
+        fused=True,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+    )
 
 
 # The gradient reversal layer of Ganin et al. (2016).

@@ -106,7 +106,6 @@ class Settings:
     # training stops if the mean squared error of D-bar on training rows is below this number
     stop_discriminator_error: float | None
     schedule: Schedule  # The training of psi, the head and D-bar.
-    # The training of the source discriminators.
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:

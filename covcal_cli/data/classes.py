@@ -152,7 +152,6 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             f"{path}: two class names mean the same number ({listed(sorted(folders))}): rename "
             "or merge them"
         )
-    # Names that are numbers below `count` are class numbers.
     ordered = sorted(folders)
     if len(numbers) == len(folders):
         if max(numbers.values()) < count:

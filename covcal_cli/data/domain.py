@@ -29,7 +29,6 @@ class DomainData(Protocol):
     """The n rows of one domain, as inputs of a model."""
 
     path: Path
-    # whether the ids are integers in the data
     ids_are_integers: bool
     given_split: Splits | None  # (n,): the splits in the data.
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.

@@ -273,7 +273,6 @@ class LabelSets:
         self._array: AnyArray | None = None
         self._lists: list[list[str]] | None = None
         self.notes: tuple[str, ...] = ()
-        # The names of the labels in order.
         self.names: tuple[str, ...] | None = NumberedNames(columns) if columns else None
         for name in whole:
             self._read_whole(name)

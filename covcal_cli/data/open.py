@@ -109,7 +109,6 @@ def _agreed(
         if columns[name]:
             notes += note_on_index(table.store)
             _require_no_row_numbers(table, columns[name], wanted[0])
-    # match the columns of the target by name
     remarks: dict[str, str] = {}
     if len(tables) == 2 and all(columns.values()) and columns["source"] != columns["target"]:
         _require_same_columns(tables, columns)

@@ -99,7 +99,6 @@ class OutputFile:
                     f"{path}: {name} has shape {list(shape)} but there are {n} rows: give one "
                     "row per example"
                 )
-        # the labels, ids and groups of the rows
         paths = [name for name in store.entries if name.lower() in PATH_NAMES]
         self.label_sets: LabelSets | None = None
         if multilabel:
@@ -405,7 +404,6 @@ def open_outputs(
         others = {"source": target, "target": source}
         for name, file in files.items():
             require_domain(file.store, name, others[name], outputs=True)
-    # match the classes by name
     order = _class_order(list(files.values()), classes)
     columns = {name: file.columns.in_order(order) for name, file in files.items()}
     _require_one_classifier(list(files.values()), list(columns.values()))

@@ -82,7 +82,6 @@ class ExtractReport(Summary):
     output: Path
     # The accuracy on the source; None without labelled source rows.
     source_accuracy: SourceAccuracy | None
-    has_features: bool  # Whether there are features, which adapt needs.
     is_multilabel: bool  # Whether rows can have several of the `classes` as labels.
 
     @property
@@ -169,7 +168,6 @@ def extract(
     return ExtractReport(
         output=output,
         source_accuracy=domains["source"].accuracy if "source" in domains else None,
-        has_features=has_features,
         is_multilabel=plan.settings.multilabel,
         **_summary(plan, [*warnings, doubt], note),
     )

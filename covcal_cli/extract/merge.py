@@ -74,13 +74,13 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
         return _join_domains(files, holding, output, force=force, keeps_draw=True)
 
 
-def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = False) -> MergeReport:
-    """Join the source of the file `earlier` with the target of the file `target`.
+def merge_target(earlier: Path, target: Path, output: Path) -> MergeReport:
+    """Join the source of the file `earlier` with the target of the file `target`, into `output`.
 
     The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
     together, if `earlier` has no source, or if `target` has no target.
     """
-    check_output(output, force=force, inputs=[earlier, target])
+    check_output(output, force=True, inputs=[earlier, target])
     with FeatureFile(earlier) as with_source, FeatureFile(target) as with_target:
         files = [with_source, with_target]
         for file in files:
@@ -91,7 +91,7 @@ def merge_target(earlier: Path, target: Path, output: Path, *, force: bool = Fal
         if "source" in with_target.handle:
             raise CovcalError(f"{target} holds source rows too: give a file with target rows only")
         holding = {"source": [with_source], "target": [with_target]}
-        return _join_domains(files, holding, output, force=force, keeps_draw=False)
+        return _join_domains(files, holding, output, force=True, keeps_draw=False)
 
 
 def _join_domains(

@@ -183,7 +183,7 @@ class Steps:
                 beside=earlier.features,
                 progress=self.progress,
             )
-            merge_target(earlier.features, alone, output, force=True)
+            merge_target(earlier.features, alone, output)
             alone.unlink()
             return report
 

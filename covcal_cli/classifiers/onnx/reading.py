@@ -20,28 +20,6 @@ _FEW = 16  # number of rows on which tokens are compared
 _MEAN = "mean"
 
 
-def features_of(
-    where: str, head: Head, token: Token | None, arrays: list[AnyArray], scores: Floats
-) -> Floats:
-    """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...)."""
-    token = token_of(head, arrays, scores) if token is None else token
-    phi = None
-    if token is not None and head.weight is not None:
-        phi = _take(_tokens(arrays[0], head.weight.shape[1]), token)
-    else:
-        vectors = [vector for array in arrays if (vector := _vectors(array)) is not None]
-        if len(vectors) == len(arrays):
-            phi = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
-    if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
-        shape = ", ".join(["N", *map(str, arrays[0].shape[1:])])
-        raise CovcalError(
-            f"{where}: the features of {head.layer or head.features[0].name} have shape [{shape}], "
-            "but covcal needs one vector per row: pass --phi NAME to use another tensor, or --phi "
-            "none to keep only the logits"
-        )
-    return phi
-
-
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
     """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
 
@@ -244,8 +222,26 @@ class Reading:
         scores = self.tail.scores(values[self.head.logits.tensor])
         if not self.head.features:
             return None, scores
-        arrays = self._arrays(values)
-        return features_of(self.where, self.head, self.token, arrays, scores), scores
+        return self._features(self._arrays(values), scores), scores
+
+    def _features(self, arrays: list[AnyArray], scores: Floats) -> Floats:
+        """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...)."""
+        head, phi = self.head, None
+        token = token_of(head, arrays, scores) if self.token is None else self.token
+        if token is not None and head.weight is not None:
+            phi = _take(_tokens(arrays[0], head.weight.shape[1]), token)
+        else:
+            vectors = [vector for array in arrays if (vector := _vectors(array)) is not None]
+            if len(vectors) == len(arrays):
+                phi = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+        if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
+            shape = ", ".join(["N", *map(str, arrays[0].shape[1:])])
+            raise CovcalError(
+                f"{self.where}: the features of {head.layer or head.features[0].name} have shape "
+                f"[{shape}], but covcal needs one vector per row: pass --phi NAME to use another "
+                "tensor, or --phi none to keep only the logits"
+            )
+        return phi
 
     def rounding(self, values: Mapping[str, AnyArray], features: Floats | None) -> float:
         """Return the relative error that rounding of phi and of the scores can cause."""

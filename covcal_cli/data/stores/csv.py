@@ -57,7 +57,6 @@ class CSVStore(Store):
     def __init__(self, path: Path, *, of_images: bool = True, as_texts: bool = False) -> None:
         self.path = path
         self._as_texts = as_texts
-        # whether rows may be paths of images
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True

@@ -74,7 +74,6 @@ class _Column:
     is_named: bool  # Whether the name is for labels, ids or paths.
     texts: list[str] | None = None  # Texts of the rows so far.
     width: int = 0  # Length of lists.
-    # Keys of objects.
     keys: dict[str, None] = field(default_factory=dict)
     has_texts: bool = False
     has_fractions: bool = False
