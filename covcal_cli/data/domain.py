@@ -29,7 +29,9 @@ class DomainData(Protocol):
     """The n rows of one domain, as inputs of a model."""
 
     path: Path
+    ids: Sequence[str]  # The id of each row.
     ids_are_integers: bool
+    split_names: Sequence[str]  # A name for each row, whose hash decides the split.
     given_split: Splits | None  # (n,): the splits in the data.
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
     way_to_label: str  # How the user can label the rows, for messages.
@@ -37,16 +39,6 @@ class DomainData(Protocol):
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]  # Notes for the user.
     holds_images: bool  # Whether the rows need preprocessing.
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The id of each row."""
-        ...
-
-    @property
-    def split_names(self) -> Sequence[str]:
-        """A name for each row. The hash of the name decides the split."""
-        ...
 
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 if unknown.

@@ -60,8 +60,8 @@ class FolderData(ImageFiles):
                 f"{path} holds no images{ignored}: give a folder of {', '.join(_KINDS)} files, "
                 "with or without class folders"
             )
-        self.ids = [row[0] for row in images]
-        self.split_names = [row[1] for row in images]
+        self.ids: Sequence[str] = [row[0] for row in images]
+        self.split_names: Sequence[str] = [row[1] for row in images]
         self._classes = np.array([row[2] for row in images], dtype=np.int64)
         splits = [row[3] for row in images]
         self.given_split: Splits | None = (
@@ -180,7 +180,7 @@ class TarData(ImageFiles):
     def __init__(self, path: Path, wanted: Sequence[ModelInput]) -> None:
         super().__init__(path, wanted)
         self._shards = _shards_of(path)
-        self.ids: list[str] = []
+        ids: list[str] = []
         self._shard_of: list[int] = []
         self._places: list[tuple[int, int]] = []
         texts: list[str] = []
@@ -194,14 +194,15 @@ class TarData(ImageFiles):
                 if sample.image is None:
                     n_without_image += 1
                     continue
-                self.ids.append(f"{name}/{key}")
+                ids.append(f"{name}/{key}")
                 self._shard_of.append(number)
                 self._places.append(sample.image)
                 texts.append(sample.label)
                 splits.append(SPLIT_NAMES.get(name.partition("/")[0].lower(), -1))
-        if not self.ids:
+        if not ids:
             raise CovcalError(f"{path} holds no images: {_REMEDY}")
-        self.split_names = self.ids
+        self.ids: Sequence[str] = ids
+        self.split_names: Sequence[str] = ids
         self._labels = RowLabels(np.array(texts, dtype=str), path, "label", texts_are_numbers=True)
         self.class_folders = self._labels.names
         self.given_split: Splits | None = None if -1 in splits else np.array(splits, dtype=np.uint8)

@@ -148,16 +148,13 @@ def _difference(before: Any, after: Any) -> float:
     """
     if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
         return 0.0 if before == after else float("inf")
-    if before.shape != after.shape or before.dtype != after.dtype:
-        return float("inf")
-    if np.array_equal(before, after):
+    is_float = before.dtype.kind == "f"
+    if before.dtype == after.dtype and np.array_equal(before, after, equal_nan=is_float):
         return 0.0
-    if before.dtype.kind != "f":
+    if before.shape != after.shape or before.dtype != after.dtype or not is_float:
         return float("inf")
     a, b = before.astype(np.float64), after.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return 0.0
     with np.errstate(invalid="ignore"):
         error = np.abs(a - b)[~same].max() / max(np.abs(a[np.isfinite(a)]).max(initial=0.0), 1e-30)
     return float(error) if np.isfinite(error) else float("inf")

@@ -65,14 +65,7 @@ class NpyStore(Store):
         return read.reshape(stop - start, *array.shape[1:])
 
     def _unreadable(self, error: Exception) -> CovcalError:
-        if "allow_pickle" in str(error) or "Python objects" in str(error):
-            return CovcalError(
-                f"{self.path}: it holds Python objects: save plain numeric arrays with numpy.save"
-            )
-        return CovcalError(
-            f"{self.path} is not a readable .npy file ({one_line(error)}): save it again with "
-            "numpy.save"
-        )
+        return _unreadable(self.path, error, ".npy", "with numpy.save")
 
 
 class NpzStore(Store):
@@ -133,14 +126,17 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> CovcalError:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
-            return CovcalError(
-                f"{self.path}: it holds Python objects: save plain numeric arrays and texts of "
-                "fixed length"
-            )
-        return CovcalError(
-            f"{self.path} is not a readable .npz file ({error}): save it again with numpy.savez"
-        )
+        return _unreadable(self.path, error, ".npz", "and texts of fixed length")
+
+
+def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalError:
+    """Return the error for a file with objects, which `plain` completes, or for a damaged file."""
+    if any(words in str(error) for words in ("allow_pickle", "Python objects", "Object arrays")):
+        return CovcalError(f"{path}: it holds Python objects: save plain numeric arrays {plain}")
+    save = "numpy.save" if kind == ".npy" else "numpy.savez"
+    return CovcalError(
+        f"{path} is not a readable {kind} file ({one_line(error)}): save it again with {save}"
+    )
 
 
 class NpyStream:
