@@ -40,6 +40,12 @@ class ModelInput:
     dtype: np.dtype[np.generic]
     takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this shape fits, with any number of rows."""
+        return len(shape) == len(self.shape) and all(
+            want in (None, have) for want, have in zip(self.shape[1:], shape[1:], strict=True)
+        )
+
     def describe(self) -> str:
         """Return the type and shape as text, such as ``float32 [N, 1, 28, 28]``."""
         sizes = ["N", *("?" if size is None else str(size) for size in self.shape[1:])]

@@ -274,10 +274,7 @@ class Classifier(ABC):
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
     """Refuse an array whose shape or type differs from the model's input."""
-    fits = len(array.shape) == len(wanted.shape) and all(
-        want in (None, have) for want, have in zip(wanted.shape[1:], array.shape[1:], strict=True)
-    )
-    if not fits or array.dtype != wanted.dtype:
+    if not wanted.takes(array.shape) or array.dtype != wanted.dtype:
         sizes = ", ".join(["N", *map(str, array.shape[1:])])
         raise CovcalError(
             f"{where} expects {wanted.describe()} as {wanted.name}, but the data has "

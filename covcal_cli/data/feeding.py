@@ -187,12 +187,9 @@ def _require_no_commas(store: Store) -> None:
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
-    shape = entry.shape
-    if len(shape) == 1 and len(wanted.shape) == 2:  # a column fits an input [N, 1]
-        shape = (*shape, 1)
-    return len(shape) == len(wanted.shape) and all(
-        want in (None, have) for have, want in zip(shape[1:], wanted.shape[1:], strict=True)
-    )
+    # a column fits an input [N, 1]
+    is_column = len(entry.shape) == 1 and len(wanted.shape) == 2
+    return wanted.takes((*entry.shape, 1) if is_column else entry.shape)
 
 
 def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
