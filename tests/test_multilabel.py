@@ -325,6 +325,8 @@ def test_the_estimate_of_every_label_is_that_of_two_classes(several: Path) -> No
     screen = covcal("estimate", "features.h5", *gate, cwd=several)
     assert screen.code == 3
     assert screen.out.count("gate f1:present >= 0.99 FAILED") == len(LABELS)
+    lines = [line.split()[:2] for line in screen.out.splitlines()]
+    assert all([label, name] in lines for label in LABELS for name in ("absent", "present"))
     read = printed_json("estimate", "features.h5", "--metrics", "f1", "-o", "-", cwd=several)
     for label in LABELS:
         with one_label(label):

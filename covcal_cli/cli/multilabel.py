@@ -239,7 +239,7 @@ def publish_expectations(
     console: Console,
     more: "Callable[[Expectation], list[Table]]",
 ) -> None:
-    """Show the estimated accuracy of each label in one table, then more tables per label."""
+    """Show the estimated accuracy of each label in one table, then more tables of all labels."""
     from covcal_cli.calibrate.estimate import expectation_document
 
     def content(path: Path) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def publish_expectations(
 
     def render(kind: str) -> str:
         parts = [("", _estimates(expectations))]
-        parts += [(label, table) for label, entry in expectations.items() for table in more(entry)]
+        parts += [("", table) for table in _joined(expectations, more)]
         return tables.titled(parts, kind)
 
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
@@ -262,6 +262,19 @@ def publish_expectations(
     for note in gathered({name: entry.notes for name, entry in expectations.items()}):
         console.note(note)
     console.warn(gathered(failed))
+
+
+def _joined(
+    expectations: "Mapping[str, Expectation]", more: "Callable[[Expectation], list[Table]]"
+) -> list[Table]:
+    """Return the tables of all labels; tables with the same columns are joined."""
+    joined: dict[tuple[str, ...], tuple[list[int], list[list[str]]]] = {}
+    for label, entry in expectations.items():
+        for table in more(entry):
+            texts = [0, *(index + 1 for index in table.texts)]
+            _, rows = joined.setdefault(("label", *table.columns), (texts, []))
+            rows += [[label, *row] for row in table.rows]
+    return [Table(columns, rows, texts) for columns, (texts, rows) in joined.items()]
 
 
 def _estimates(expectations: "Mapping[str, Expectation]") -> Table:
