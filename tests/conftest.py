@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covcal_cli.demo import write_demo
 from tests.browser import Browser, browser
 from tests.cli_runner import covcal
 from tests.forked import stop_server
@@ -97,6 +98,16 @@ def unsynced() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def whole_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``covcal demo`` starts with: thousands of images; not to be changed."""
+
+    def fill(folder: Path) -> None:
+        write_demo(folder / "demo")
+
+    return shared_folder(tmp_path_factory, "whole_demo", fill) / "demo"
+
+
+@pytest.fixture(scope="session")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with features.h5, adapted.h5 and METHOD.json of adapted.h5; not to be changed."""
     return shared_folder(tmp_path_factory, "small", _write_small_files)
@@ -155,9 +166,9 @@ def few_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_folder(tmp_path_factory, "few_digits", fill)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all pages that this worker looks at, because its start takes seconds."""
+    """One browser for all pages of a module: a start takes seconds, and so do idle minutes."""
     with browser(tmp_path_factory.mktemp("profile")) as started:
         yield started
 

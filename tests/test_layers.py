@@ -97,7 +97,7 @@ def of_tree(name: str, tree: ast.Module, package: str) -> Module:
     waiting: list[ast.AST] = [tree]
     while waiting:
         for child in ast.iter_child_nodes(waiting.pop()):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if isinstance(child, ast.If) and _names(child.test, "TYPE_CHECKING"):
                 continue
             if isinstance(child, _TOLD):
                 found.imports.update(_imported(child, package))
@@ -108,6 +108,10 @@ def of_tree(name: str, tree: ast.Module, package: str) -> Module:
 
 # The nodes that tell of an import, a print or an exit.
 _TOLD = (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, ast.Raise)
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    return any(name in (getattr(n, "id", ""), getattr(n, "attr", "")) for n in ast.walk(node))
 
 
 def _imported(node: ast.AST, package: str) -> Iterator[str]:
@@ -134,7 +138,7 @@ def _acts(node: ast.AST) -> Iterator[str]:
         text = f"{node.value.id}.{node.attr}"
         if text in ("sys.stdout", "sys.stderr", "sys.stdin", "sys.exit", "os._exit"):
             yield text
-    elif isinstance(node, ast.Raise) and "SystemExit" in ast.unparse(node):
+    elif isinstance(node, ast.Raise) and _names(node, "SystemExit"):
         yield "SystemExit"
 
 

@@ -1,6 +1,9 @@
 """README.md and pages of examples/ tell the truth: their commands run, and print what they show."""
 
+import os
 import re
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +31,7 @@ def undrawn(_: object, path: Path, *, force: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def printed_pages() -> dict[Path, str]:
+def printed_pages(whole_demo: Path) -> dict[Path, str]:
     """The pages with what their commands print now.
 
     Diagrams are not drawn, which would take longest; tests of ``evaluate`` look at some.
@@ -36,6 +39,8 @@ def printed_pages() -> dict[Path, str]:
     with short_training(120), pytest.MonkeyPatch.context() as patch:
         # What the training finds differs, as it does between machines.
         patch.setattr("covcal_cli.evaluate.diagram.write_figure", undrawn)
+        copied = partial(shutil.copytree, whole_demo, copy_function=os.link)
+        patch.setattr("tests.readme_blocks.write_demo", copied)
         return {page: live(page.read_text(encoding="utf-8")) for page in PAGES}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covcal_cli.demo import MODEL, write_demo
+from covcal_cli.demo import MODEL
 from tests.examples import EXAMPLES
 from tests.forked import forked
 from tests.test_pages import require_known
@@ -47,9 +47,9 @@ def write_probabilities(path: Path, shift: float, *, labels: bool, seed: int) ->
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_image_model(tmp_path: Path, path: str) -> None:
+def test_image_model(whole_demo: Path, tmp_path: Path, path: str) -> None:
     """Writes a calibrated model and a report from a model and two folders."""
-    write_demo(tmp_path / "demo")
+    shutil.copytree(whole_demo, tmp_path / "demo", copy_function=os.link)
     for image in sorted((tmp_path / "demo").rglob("*.png"))[::2]:
         image.unlink()
     arguments = (tmp_path / "demo" / name for name in (MODEL, "source", "target"))
