@@ -55,7 +55,8 @@ _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # Maximum number of digits of an id with restored zeros.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # significance level of the test for labels that moved by a line
+_RAREST = 1e-4  # significance level of the test for labels that moved by some lines
+_MOST_STEPS = 5  # number of lines by which labels may have moved
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -357,7 +358,7 @@ def require_labels_beside_rows(
 
     - The labels were sorted alone: they are in alphabetical order, but the lines are not.
     - The other columns were sorted alone: the old order fits the predictions better.
-    - A cell was inserted or deleted: the lines above or below fit the predictions better.
+    - Cells were inserted or deleted: the predictions of lines above or below fit better.
     """
     if sheet.is_export:  # an export keeps labels with their rows
         return
@@ -373,11 +374,12 @@ def require_labels_beside_rows(
                     f"{sheet.path}: the column {column} was sorted without the other columns: "
                     "undo the sorting, or fill in the labels again"
                 )
-            for step in (-1, 1):
-                if _is_shifted(labels, predicted, step, _RAREST / len(columns)):
+            for step in (*range(-_MOST_STEPS, 0), *range(1, _MOST_STEPS + 1)):
+                if _is_shifted(labels, predicted, step, _RAREST / len(columns) / _MOST_STEPS):
                     side, other = ("low", "above") if step < 0 else ("high", "below")
+                    lines = "one line" if abs(step) == 1 else f"{abs(step)} lines"
                     raise CovcalError(
-                        f"{sheet.path}: the labels in the column {column} seem to be one line too "
+                        f"{sheet.path}: the labels in the column {column} seem to be {lines} too "
                         f"{side}, because they fit the predictions of the lines {other} better: "
                         "move them back"
                     )

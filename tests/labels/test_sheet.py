@@ -114,16 +114,24 @@ def test_labels_sorted_by_themselves_are_noticed(
         put_in(picked, tmp_path / "x.csv")
 
 
-@pytest.mark.parametrize(("step", "side"), [(1, "high"), (-1, "low")])
-def test_labels_that_moved_by_a_line_are_noticed(
-    step: int, side: str, picked: Path, tmp_path: Path, lines: Lines
+@pytest.mark.parametrize(
+    ("step", "how_far"),
+    [
+        (1, "one line too high"),
+        (-1, "one line too low"),
+        (2, "2 lines too high"),
+        (-3, "3 lines too low"),
+    ],
+)
+def test_labels_that_moved_by_some_lines_are_noticed(
+    step: int, how_far: str, picked: Path, tmp_path: Path, lines: Lines
 ) -> None:
-    """A cell was deleted or inserted above them."""
+    """Cells were deleted or inserted above them."""
     moved = [
         line | {"label": lines[(place + step) % N]["predicted"]} for place, line in enumerate(lines)
     ]
     write_lines(tmp_path / "x.csv", moved)
-    with pytest.raises(CovcalError, match=f"one line too {side}"):
+    with pytest.raises(CovcalError, match=how_far):
         put_in(picked, tmp_path / "x.csv")
 
 
