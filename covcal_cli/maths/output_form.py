@@ -546,7 +546,7 @@ class OutputEvidence:
             f"in {some} {self.rows} rows, the outputs of all columns are in the same order, so the "
             "columns may be ranks (best answer, second best, ...) instead of classes. If they are "
             "ranks, results mean nothing: give one column per class, whichever class is the best "
-            "answer"
+            "answer" + (". If one class is likelier in every row, ignore this" * (self.width == 2))
         )
 
     def _doubt_on_values(self) -> str | None:

@@ -18,10 +18,10 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# With a more frequent class, always predicting this class may be best. So the AUROC is checked too.
-_IMBALANCED = 0.7
+# With a more frequent class, always predicting this class may be best. So a classifier with at
+# least this AUROC is not doubted, by the share of the most frequent class.
+_SKILL = {0.7: 0.6, 0.55: 0.75}
 RIGHT, WRONG = "right", "wrong"
-_SKILL = 0.6
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
 # Minimum gain of another order of classes, in accuracy and in standard deviations, and minimum
 # number of rows.
@@ -141,9 +141,9 @@ class SourceAccuracy:
 
     @property
     def _ranks_well(self) -> bool:
-        is_imbalanced = self.majority is not None and self.majority >= _IMBALANCED
-        is_expected = is_imbalanced or self.majority_class in (RIGHT, WRONG)
-        return is_expected and self.auroc is not None and self.auroc >= _SKILL
+        share = 1.0 if self.majority_class in (RIGHT, WRONG) else self.majority or 0.0
+        skill = next((skill for least, skill in _SKILL.items() if share >= least), math.inf)
+        return self.auroc is not None and self.auroc >= skill
 
     def _is_no_better_than(self, level: float) -> bool:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
