@@ -60,17 +60,8 @@ def calibrate(
     No target label is read, except labels from ``covcal label`` if the method is auto. Labels for a
     decision (`covcal pick --for`) are used only with labels="marked".
 
-    Parameters
-    ----------
-    path : str or Path
-    settings : CalibrateSettings
-    labels : Draw, optional
-        Labelled target rows, from `random_labels`.
-
-    Raises
-    ------
-    CovcalError
-        If the file lacks something that the method needs, or T is at a limit.
+    `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the file lacks
+    something that the method needs, or T is at a limit.
     """
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):

@@ -51,16 +51,11 @@ Cost = Annotated[float, Within(0, 1e100)]
 class Sample:
     """A sample of target rows with calibrated probabilities.
 
-    Parameters
-    ----------
-    logits : array of shape (n, K)
-    temperature : float
-        T of the calibration.
-    accuracy : tuple of float, optional
-        Low end, estimate and high end of the accuracy. By default, the probabilities are assumed to
-        be right.
-    labels : array of shape (n,), optional
-        Predicted classes. Default: the classes with the largest logit.
+    - `logits`, (n, K).
+    - `temperature`: T of the calibration.
+    - `accuracy`: low end, estimate and high end of the accuracy. By default, the probabilities are
+      assumed to be right.
+    - `labels`, (n,): predicted classes. Default: the classes with the largest logit.
     """
 
     def __init__(

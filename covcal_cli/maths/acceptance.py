@@ -56,16 +56,9 @@ def most_wrong(
     The limit is an error of at most `error`, and `level` is the significance level. Returns -1 if
     nothing can be proved.
 
-    Parameters
-    ----------
-    rows : int
-        N, number of rows of the set.
-    batches : sequence of Sampling
-    error, level : float
-    these_rows : bool
-        Whether the guarantee covers only these N rows, and not later rows.
-    lost : int
-        Number of rows that were removed before the first batch, and may all be wrong.
+    - `rows`: N, number of rows of the set.
+    - `these_rows`: whether the guarantee covers only these N rows, and not later rows.
+    - `lost`: number of rows that were removed before the first batch, and may all be wrong.
     """
     if not rows or not batches:
         return -1

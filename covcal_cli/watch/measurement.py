@@ -500,16 +500,10 @@ def signals_of(
     The difference is the mean rank of the rows minus that of the reference rows. The variance is
     the variance of the ranks.
 
-    Parameters
-    ----------
-    reference : Reference
-        The reference data of the calibration.
-    logits : ndarray of shape (n, K)
-        The classifier's logits.
-    confidence : ndarray of shape (n,)
-        The calibrated confidence in the predicted classes.
-    compared : ndarray of shape (n, p), optional
-        The coordinates of the rows. If None, signals about coordinates are left out.
+    - `logits`, (n, K): the classifier's logits.
+    - `confidence`, (n,): the calibrated confidence in the predicted classes.
+    - `compared`, (n, p): the coordinates of the rows. If None, signals about coordinates are left
+      out.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}

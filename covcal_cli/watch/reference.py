@@ -370,15 +370,8 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
 def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
     """Read the reference data of a calibration; None if they belong to another calibration.
 
-    Parameters
-    ----------
-    document, calibration, sha256
-        The path of the calibration, its content and its hash.
-
-    Raises
-    ------
-    CovcalError
-        If the file is missing, damaged, or of another kind.
+    `sha256` is the hash of the calibration in `document`. Raises `CovcalError` if the file is
+    missing, damaged, or of another kind.
     """
     path, fitted = reference_path(document), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"

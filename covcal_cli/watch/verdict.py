@@ -79,17 +79,13 @@ def alarm(
 ) -> Alarm:
     """Return the alarm after the last period.
 
-    Parameters
-    ----------
-    rows, means : ndarrays of shape (t, S) float64
-        The number of rows, and their mean rank minus that of the reference rows, by period and
-        signal. A missing signal has 0 rows.
-    reference_rows, variances : ndarrays of shape (S,) float64
-        For each signal, the number of reference rows, and the variance of their ranks (positive).
-    threshold : float
-        The threshold c of R, above 1.
-    joint : ndarray of shape (p, p) float64, optional
-        The whitening matrix of the last p standardised signals, which are tested together.
+    - `rows`, `means`, (t, S): the number of rows, and their mean rank minus that of the reference
+      rows, by period and signal. A missing signal has 0 rows.
+    - `reference_rows`, `variances`, (S,): for each signal, the number of reference rows, and the
+      variance of their ranks (positive).
+    - `threshold`: the threshold c of R, above 1.
+    - `joint`, (p, p): the whitening matrix of the last p standardised signals, which are tested
+      together.
     """
     periods = len(rows)
     counts = np.vstack([np.zeros(rows.shape[1]), rows.cumsum(axis=0)])
