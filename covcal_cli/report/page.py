@@ -176,22 +176,30 @@ def page(content: ReportContent) -> str:
     result = verdict(content)
     title = f"Can the confidence be trusted? {content.path.name}"
     parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{safe(title)}</title>",
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(_origin(content))}</p>',
         _verdict_box(result),
         DEFINITIONS,
         *(_labels(content) if content.labels else _details(content)),
         section("Make this page again", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
         folded("Files, hashes and settings", provenance_table(content)),
+    ]
+    return whole_page(title, STYLE, parts)
+
+
+def whole_page(title: str, style: str, parts: Iterable[str]) -> str:
+    """Return a page with a heading and these parts; empty parts are left out."""
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{safe(title)}</title>",
+        f"<style>{style}</style></head><body>",
+        f"<h1>{safe(title)}</h1>",
+        *filter(None, parts),
         f'<p class="origin">covcal {safe(__version__)}</p>',
         "</body></html>",
     ]
-    return "\n".join(part for part in parts if part) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _labels(content: ReportContent) -> Iterable[str]:

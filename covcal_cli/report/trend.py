@@ -13,11 +13,10 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from covcal_cli import __version__
 from covcal_cli.errors import CovcalError, printable
 from covcal_cli.files import write_text
 from covcal_cli.report.metric_estimates import MOST_CLASSES, metric_table
-from covcal_cli.report.page import STYLE, section
+from covcal_cli.report.page import STYLE, section, whole_page
 from covcal_cli.report.tables import Table, html, safe
 from covcal_cli.watch.calendar import missing_between
 from covcal_cli.watch.history import History, in_time
@@ -183,12 +182,6 @@ def page(trend: Timeline) -> str:
     reason = reason[:1].upper() + reason[1:]
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
     parts = [
-        "<!DOCTYPE html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{safe(title)}</title>",
-        f"<style>{STYLE}{_STYLE}</style></head><body>",
-        f"<h1>{safe(title)}</h1>",
         f'<p class="origin">{safe(counts + left_out)}</p>',
         f'<div class="verdict {_TONES[last.verdict]}"><strong>'
         f"{safe(f'{last.measured.period}: {last.verdict}')}</strong><p>{safe(reason)}.</p>"
@@ -199,13 +192,15 @@ def page(trend: Timeline) -> str:
         ),
         section("Periods", _periods_table(trend)),
         _metrics_section(trend),
-        _columns_section(last),
-        _segments_section(last),
-        section("Calibrations", _calibrations_table(trend)),
-        f'<p class="origin">covcal {safe(__version__)}</p>',
-        "</body></html>",
     ]
-    return "\n".join(parts) + "\n"
+    if last.measured.columns:
+        body = f"<p>{_DRIFT_NOTE}</p>{html(column_table(last))}"
+        parts.append(section("Columns of the last period", body))
+    if last.measured.segments:
+        table = segment_table(last.measured.segments)
+        parts.append(section("Segments of the last period", html(table)))
+    parts.append(section("Calibrations", _calibrations_table(trend)))
+    return whole_page(title, STYLE + _STYLE, parts)
 
 
 def picture(trend: Timeline) -> str:
@@ -331,14 +326,6 @@ def _metrics_section(trend: Timeline) -> str:
     return section("Metrics", f"<p>{kinds}</p>{html(table)}") if table.rows else ""
 
 
-def _columns_section(period: Period) -> str:
-    if not period.measured.columns:
-        return ""
-    return section(
-        "Columns of the last period", f"<p>{_DRIFT_NOTE}</p>{html(column_table(period))}"
-    )
-
-
 def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
     """Return a table with the verdict and the drift of every segment of a period."""
     rows = [
@@ -354,12 +341,6 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
     ]
     columns = (f"segment, {segments[0].period}", "rows", "confidence", "accuracy", "verdict")
     return Table((*columns, "drift"), rows, texts=(0, 3, 4, 5))
-
-
-def _segments_section(period: Period) -> str:
-    if not period.measured.segments:
-        return ""
-    return section("Segments of the last period", html(segment_table(period.measured.segments)))
 
 
 def _with_interval(accuracy: PeriodAccuracy | None) -> str:
