@@ -274,7 +274,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
         f"Measured on {evaluation.n} labelled target rows. The classifier gets "
         f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
-        *_compared(_changes(evaluation, name)),
+        *_compared(_differences(evaluation, name)),
         *_better(evaluation, name, content.calibrations),
         *_overtaken(evaluation, name),
     ]
@@ -284,11 +284,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     return Verdict(*action, tuple(sentences))
 
 
-def _changes(evaluation: Evaluation, name: str) -> list[Difference]:
-    return _differences(evaluation, name, NONE)
-
-
-def _differences(evaluation: Evaluation, name: str, against: str) -> list[Difference]:
+def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list[Difference]:
     changes = (evaluation.difference(name, against, metric) for metric in _NAMES)
     return [change for change in changes if change is not None]
 
@@ -299,7 +295,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     gap = MeanGap.of(evaluation.metrics[name].bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
     ece = evaluation.intervals.get(name, {}).get("ece")
-    changes = _changes(evaluation, name)
+    changes = _differences(evaluation, name)
     directions = {change.direction for change in changes} - {0}
     gain = max((-change.value for change in changes if change.metric == "ece"), default=0.0)
     if directions == {1} and not _is_off(evaluation, NONE):
