@@ -109,8 +109,7 @@ def read_rows(
 ) -> tuple[TrainingRows, Projection, Tensor]:
     """Read training and validation rows, and fit the projection on the training rows.
 
-    To save memory, features are read block by block, and only projected rows are stored. Training
-    rows are read three times: for their mean, their covariance and their projection.
+    To save memory, features are read block by block, and only projected rows are stored.
 
     Return the projected rows (on the CPU), the projection, and the predicted classes of the
     target's validation rows, (m,) int64.

@@ -20,15 +20,8 @@ def open_classifier(
 ) -> OpenedClassifier:
     """Open a classifier. The name of its file decides the kind.
 
-    - `model`: an ONNX file, a torch file, or ``module:function`` that returns a torch module.
-    - `weights`: a file of weights to load into the module that ``module:function`` returns.
-    - `output`: name of the output with the classes, if the model has several outputs.
-    - `phi`: the features: ``"input"``, ``"none"``, or the name of a tensor. Default: the input of
-      the last linear layer.
-    - `threads`: number of threads that one operation uses.
-    - `providers`: where to compute, in order of preference: execution providers of ONNX Runtime, or
-      ``cpu`` and ``cuda`` for a torch model. Default: the CPU.
-    - `trusted`: whether to open a file that can run code, such as a torch program.
+    `covcal_cli.extract.settings.ExtractSettings` explains the arguments. `output` is the name of
+    the output with the classes, and `trusted` is whether to open a file that can run code.
 
     Raises `CovcalError` with the reason if covcal cannot use the model.
     """

@@ -1,13 +1,7 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images come from one of
-three places:
-
-- an array uint8 [n, h, w] or [n, h, w, c]
-- a column ``path`` of file paths
-- a column of file contents
-
-Other arrays must have the shape of the model's input.
+Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images are an array uint8
+[n, h, w] or [n, h, w, c], a column ``path`` of file paths, or a column of file contents.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence

@@ -358,13 +358,9 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in the same order.
 
-    - `source`: None without a source, or if one table contains both domains.
-    - `kind`: the kind of outputs. Default: by the column names of the first table.
-    - `classes`: a file of class names; see `covcal_cli.data.classes.read_classes`.
-    - `keep`: columns to keep. Groups and texts are always kept.
-    - `choices`: the answers to look for in a log with token log-probabilities. Default: the names
-      in `classes`, else the labels of the source.
-    - `multilabel`: whether a row can have several labels, with one column per label.
+    `source` is None if one table contains both domains. `kind` is by default the kind of the first
+    table's columns. `choices` are the answers to look for in a log with token log-probabilities; by
+    default, the names in the file `classes`, else the labels of the source.
 
     Raises `CovcalError` for outputs of another kind, or tables that do not fit together.
     """

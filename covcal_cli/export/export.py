@@ -5,11 +5,6 @@ The outputs of the original model come first, unchanged. Three more outputs foll
 - ``probabilities``, [N, K]: the calibrated probabilities
 - ``label``, [N] int64: the class that the original predicts
 - ``confidence``, [N]: the calibrated probability of this class
-
-If the model already uses one of these names, the new output is called ``calibrated_NAME``.
-
-If rows can have several labels, the only new output is ``probabilities``, [N, L], with the
-calibrated probability of each label.
 """
 
 import json

@@ -55,9 +55,7 @@ def open_torch(
 ) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
-    If the program has several outputs, `output` is the key, field or index of the output to use.
-    `phi` may be the path of a module (its output), or the path and ``.input`` (its input). Sets
-    torch's number of threads for the whole process.
+    Sets torch's number of threads for the whole process.
     """
     device = device_of(providers)
     torch.set_num_threads(threads)

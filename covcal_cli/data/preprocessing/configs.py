@@ -32,10 +32,8 @@ def load_preprocessing(
 ) -> Preprocessing:
     """Return the preprocessing that ``--preprocess`` names.
 
-    - `text`: a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
-      ``ultralytics``; ``module:function``; or ``none``.
-    - `metadata`: the metadata in the model's file.
-    - `model`: the model's file, for messages.
+    `text` is a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
+    ``ultralytics``; ``module:function``; or ``none``. `metadata` is in the model's file.
 
     Raises `CovcalError` for any other text, and for unknown kinds of preprocessing.
     """
