@@ -195,8 +195,7 @@ class OpenedOnnx:
 
     def _proved(self, reading: Reading, batch: Inputs, few: int | None) -> "OnnxClassifier":
         names, notes = self._names(reading)
-        others = [output.name for output in reading.head.outputs]
-        labels = OwnLabels(self._graph, names, others)
+        labels = OwnLabels(self._graph, names, [output.name for output in reading.head.outputs])
         values = reading.runner.run([*reading.tensors, *labels.tensors], batch)
         reading, so_far = reading.with_first_batch(values), Proof()
         features, scores = reading.read(values)

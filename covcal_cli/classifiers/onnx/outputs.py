@@ -175,8 +175,14 @@ class OwnLabels:
         self, graph: OnnxGraph, names: Sequence[str] | None, others: Sequence[str]
     ) -> None:
         self._index = {name: index for index, name in enumerate(names or ())}
-        names_of = [value.name for value in graph.outputs if _holds_labels(value, others)]
-        self._output = names_of[0] if len(names_of) == 1 and self._index else None
+        labels = []
+        for value in graph.outputs:
+            tensor = value.type.tensor_type
+            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            is_vector = len(sizes) > 0 and all(size == 1 for size in sizes[1:])
+            if value.name not in others and tensor.elem_type in _LABEL_TYPES and is_vector:
+                labels.append(value.name)
+        self._output = labels[0] if len(labels) == 1 and self._index else None
 
     @property
     def tensors(self) -> list[str]:
@@ -194,17 +200,6 @@ class OwnLabels:
         self._output = None
         # Labels that are not among the class names cannot be compared, so there is no note.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
-
-
-def _holds_labels(value: onnx.ValueInfoProto, others: Sequence[str]) -> bool:
-    tensor = value.type.tensor_type
-    sizes = [dim.dim_value for dim in tensor.shape.dim]
-    return (
-        value.name not in others
-        and tensor.elem_type in _LABEL_TYPES
-        and len(sizes) > 0
-        and all(size == 1 for size in sizes[1:])
-    )
 
 
 def _decoded(label: Any) -> Any:
