@@ -16,7 +16,6 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -185,10 +184,11 @@ class Dataset:
                 )
             return None
         attribute = h5py.h5a.open(self._identifier, CRC32.encode())
-        if len(attribute.shape) != 1 or attribute.shape[0] > _MOST_BLOCKS + 3:
+        shape = attribute.shape  # which h5py reads from the file each time
+        if len(shape) != 1 or shape[0] > _MOST_BLOCKS + 3:
             raise self._changed()
-        values = np.empty(attribute.shape, dtype=np.uint32)
-        attribute.read(values)
+        values = np.empty(shape, dtype=np.uint32)
+        attribute.read(values, _usual_type(values.dtype))
         numbers: list[int] = values.tolist()
         return numbers
 
@@ -390,15 +390,22 @@ def _opened(path: Path, remedy: str) -> Any:
         raise CovcalError(f"{path} is not a readable HDF5 file: {remedy}") from error
 
 
-@contextmanager
-def _readable(path: Path, name: str) -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGE as error:
-        reason = " ".join(str(error).split()).strip("'\"") or type(error).__name__
-        raise CovcalError(
-            f"{path}: {name} is not readable ({reason}): copy the file again or make it again"
-        ) from error
+class _readable:  # noqa: N801
+    """Turn an exception of h5py into a `CovcalError`. A class is faster than a generator."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name = path, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, _DAMAGE):
+            reason = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+            raise CovcalError(
+                f"{self._path}: {self._name} is not readable ({reason}): copy the file again or "
+                "make it again"
+            ) from error
 
 
 def _examined(
