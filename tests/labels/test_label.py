@@ -301,8 +301,11 @@ def test_adapt_hands_the_labels_on(folder: Path) -> None:
     assert found[0].batches == found[1].batches
 
 
-def test_a_run_goes_on_with_the_files_that_were_labelled(few_digits: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_files_that_were_labelled(
+    few_digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is extracted or adapted again, and no label is lost."""
+    monkeypatch.setattr("covcal_cli.run.run.RESAMPLES", 10)
     shutil.copytree(few_digits, tmp_path, dirs_exist_ok=True)
     arguments = ("run", "digits.onnx", "source.npz", "target.npz", "-o", "out", "--adapt")
     with short_training(20, members=1):
