@@ -225,7 +225,7 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     count = effective_sample_size(draw.weights)
     picked = "were" if draw.is_for_decision else "were partly"
     text = (
-        f"the {len(draw)} labels {picked} picked for a decision, so they are worth only about "
+        f"the {len(draw)} labels {picked} picked for a decision. They are worth about "
         f"{count:.0f} labels of random rows"
     )
     passed = count >= MIN_EFFECTIVE
