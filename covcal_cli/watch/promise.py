@@ -30,6 +30,7 @@ from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
 # Numbers of labels to suggest.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
+_MOST_LABELS = 20_000  # maximum number of labels that prove a confidence
 _PRIOR = 10.0  # weight of the estimated error, as a number of labels
 
 
@@ -132,6 +133,16 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
     rate = limit if accepted.expected is None else accepted.expected.error
     rate = (wrong + _PRIOR * rate) / (right + wrong + _PRIOR)
     return Promise("not known", labels, error, _needed(right, wrong, rate, limit, k))
+
+
+def labels_to_prove(confidence: float, tolerance: float) -> int | None:
+    """Return how many labels in all prove that a mean confidence holds, if it is right."""
+    labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
+    low, high = anytime_interval(
+        labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))
+    )
+    enough = labels[(confidence - low <= tolerance) & (high - confidence <= tolerance)]
+    return int(enough[0]) if len(enough) else None
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:

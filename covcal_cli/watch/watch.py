@@ -38,7 +38,7 @@ from covcal_cli.watch.measurement import (
     with_written_reference,
 )
 from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchedCalibration
-from covcal_cli.watch.promise import watched_decision
+from covcal_cli.watch.promise import labels_to_prove, watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 
 
@@ -405,8 +405,14 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     if not unknown:
         return []
     measured = [period.measured for period in unknown]
-    remedy = f"label some rows: covcal pick {as_word(measured[-1].file)} -n 50"
-    if all(entry.labels and entry.labels.rows == entry.rows for entry in measured):
+    last = measured[-1]
+    needed = labels_to_prove(last.confidence, unknown[-1].tolerance)
+    unlabelled = last.rows - (last.labels.rows if last.labels else 0)
+    remedy = f"label some rows: covcal pick {as_word(last.file)} -n {min(50, unlabelled)}"
+    if needed is not None:
+        remedy += f". If the confidence is right, about {needed:,} labels of all periods "
+        remedy += "together prove it"
+    if not unlabelled:
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
     which = (
