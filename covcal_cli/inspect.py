@@ -282,7 +282,8 @@ def _domain(domain: Domain) -> tuple[str, str]:
     members = f"; members {domain.n_members}" if domain.n_members else ""
     widths = f"features {width}, logits {domain.n_classes}{members}"
     labelled = str(domain.n_labelled) if domain.n_labelled < domain.n else "all"
-    return domain.name, f"{domain.n} rows ({splits}), {labelled} labelled; {widths}"
+    use = " for covcal evaluate" if domain.name == "target" else ""
+    return domain.name, f"{domain.n} rows ({splits}), {labelled} labelled{use}; {widths}"
 
 
 # Models that export wrote. Only the metadata of a model are read; the model is not run.

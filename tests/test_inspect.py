@@ -259,7 +259,7 @@ def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None
         file["target/labels"][:100] = -1
     found = shown(path)
     assert "), all labelled;" in found["source"]
-    assert "), 250 labelled;" in found["target"]
+    assert "), 250 labelled for covcal evaluate;" in found["target"]
     assert found["groups"] == "site"
     assert found["accuracy"].startswith(f"{100 * right / 230:.1f} % (")
     assert found["accuracy"].endswith(" of 230 labelled source rows outside the train split")

@@ -101,10 +101,16 @@ def label(
             missing = f"{labelling.empty} labels have no value"
         if labelling.empty == 1:
             missing = "1 label has no value" if labelling.of_label else "1 row has no label"
+        dropped = ""
+        if resolve == "drop" and labelling.differing:
+            dropped = (
+                ". People often disagree about hard rows, so without these rows the accuracy may "
+                "seem too high"
+            )
         console.warn(
             [
                 f"{missing} yet. covcal assumes that the labelled rows are a random sample of "
-                "their batch, but cannot check this"
+                f"their batch, but cannot check this{dropped}"
             ]
         )
     written = output or path
