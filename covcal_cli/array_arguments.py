@@ -129,6 +129,8 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 def columns_of(values: Any) -> list[Any] | None:
     """Return the column names of a data frame or an Arrow table; None for other values."""
+    if hasattr(values, "collect"):  # a lazy frame, which `array_of` refuses
+        return None
     names = getattr(values, "column_names", None)
     columns = names if isinstance(names, list) else getattr(values, "columns", None)
     return None if columns is None else list(columns)

@@ -175,7 +175,9 @@ class Aligner:
             wrong = head(psi(inputs[None])).argmax(dim=2) != labels[is_labelled]
             numbers["source error"] = f"{100 * float(wrong.double().mean()):.0f} %"
         if "ess_share" in checks:
-            numbers["effective rows"] = f"{100 * float(checks['ess_share'].mean()):.0f} %"
+            numbers["effective rows (quick check)"] = (
+                f"{100 * float(checks['ess_share'].mean()):.0f} %"
+            )
         return numbers
 
     def _average(self) -> None:

@@ -245,7 +245,9 @@ def _checked(
             )
         rows = np.stack([1 - rows, rows], axis=1)
     if rows.ndim != 2 or len(rows) == 0:
-        raise ArgumentError(f"probabilities must have shape (n, K), not {rows.shape}")
+        raise ArgumentError(
+            f"probabilities must have shape (n, K), with n of at least 1, not {rows.shape}"
+        )
     evidence = OutputEvidence()
     evidence.add(rows)
     clipped = evidence.form == "clipped" and evidence.low < evidence.high
