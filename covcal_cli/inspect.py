@@ -18,7 +18,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict
-from covcal_cli.files import require_file
+from covcal_cli.files import as_word, require_file
 from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision
@@ -77,7 +77,8 @@ def describe(path: str | Path) -> str:
     if text.startswith(f'{{"schema": "{Period.schema}"'):
         history = read_history(path)
         last = history.change_of(history.periods[-1]) if history.periods else ""
-        lines = [*_period_lines(history.periods, last), ("schema", Period.schema)]
+        draws = f"covcal watch --history {as_word(path)} --plot trend.html draws all periods"
+        lines = [*_period_lines(history.periods, last), ("next", draws), ("schema", Period.schema)]
         lines += [("warning", text) for text in history.damaged]
     elif tasks := _task_lines(path):
         lines = tasks

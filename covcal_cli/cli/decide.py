@@ -278,10 +278,12 @@ def _offer(decision: "Decision", output: str) -> str:
 
     labels, is_first = decision.labels_needed, decision.labels is None
     if not labels:
-        return (
-            "no number of labels makes a promise likely: allow a larger --error, or improve the "
-            "classifier"
+        outlook = (
+            "no number of labels makes a promise likely"
+            if is_first
+            else "more labels make a promise for few of the rows at best"
         )
+        return f"{outlook}: allow a larger --error, or improve the classifier"
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (
         f"a promise for about {in_percent(decision.promised_share)} % of the rows {likely} needs "

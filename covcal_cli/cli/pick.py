@@ -192,10 +192,16 @@ def pick(
         f"the page cannot show {row_id}: {reason}" for row_id, reason in picked.unreadable.items()
     )
     sheet = picked.sheet
-    if decision is not None and count < (needed := json_of(decision)["labels_needed"]):
+    decided = {} if decision is None else json_of(decision)
+    if decided.get("is_promise"):
         console.note(
-            f"{decision} suggests {needed} labels: with {count} labels, a promise is less likely "
-            "or covers fewer rows"
+            f"{decision} is a promise already. With more labels, it stays valid and accepts few "
+            "more rows"
+        )
+    elif decided and count < decided["labels_needed"]:
+        console.note(
+            f"{decision} suggests {decided['labels_needed']} labels: with {count} labels, a "
+            "promise is less likely or covers fewer rows"
         )
     if page is not None and images is None and not set(sheet.cells) - set(sheet.answers):
         console.note(

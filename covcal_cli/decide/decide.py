@@ -310,11 +310,13 @@ class _Labelled:
             if labels > len(ranking) - len(self.scores):
                 break
             best = acceptance.best_region(ranking, labels, error, level, scores)
-            if best is not None and best[1].share >= _LEAST_SHARE:
-                plan = best[1]
-                first = plan.candidates[0]
+            if best is None:
+                continue
+            first = best[1].candidates[0]
+            # After a failed promise, the plan assumes more errors than the labels show.
+            share = first.rows / len(ranking) if look > 1 else best[1].share
+            if share >= _LEAST_SHARE:
                 of_first = acceptance.chance(ranking, first, beliefs, scores, wrong)
-                share = first.rows / len(ranking) if look > 1 else plan.share
                 offers.append((labels, share, of_first))
                 if of_first >= LIKELY:
                     break

@@ -14,11 +14,12 @@ from onnxruntime import InferenceSession
 
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
-from covcal_cli.decide.decide import DecideSettings, decide
+from covcal_cli.decide.decide import DecideSettings, _Labelled, decide
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
-from covcal_cli.formats.decision import read_decision
+from covcal_cli.formats.decision import CurvePoint, beliefs_of, read_decision
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.maths.acceptance import BELIEFS, Ranking, level_of_look
 from covcal_cli.records import write_document
 from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import fill, lines_of
@@ -176,7 +177,26 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
-    assert "\nLabels" in done.out
+    assert "\nLabels  more labels make a promise for few of the rows at best: allow" in done.out
+
+
+@pytest.mark.parametrize("high", [2.5, 4.0])
+def test_good_labels_after_a_failed_promise_are_worth_more_labels(high: float) -> None:
+    """Three of 80 labels are wrong at a limit of 10 %. A wide range of the estimate hid this."""
+    scores, shares = np.linspace(1, 0.3, 1000), np.arange(1, 101) / 100
+    errors = [float(1 - scores[: int(1000 * share)].mean()) for share in shares]
+    curve = [
+        CurvePoint(float(share), error, error / 2, min(1.0, high * error))
+        for share, error in zip(shares, errors, strict=True)
+    ]
+    labelled = object.__new__(_Labelled)
+    labelled.scores, labelled.is_used = scores[:160:2], np.ones(80, dtype=bool)
+    labelled._rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in BELIEFS]
+    labelled.__dict__["wrong"] = np.arange(80) >= 77
+    labels, share, probability = labelled.offer(curve, 0.1, level_of_look(0.9, 2), 2)
+    assert labels > 0
+    assert share > 0.05
+    assert probability > 0.5
 
 
 def test_a_drawn_row_without_a_label_counts_as_wrong(labelled: Path) -> None:
@@ -384,6 +404,8 @@ def test_a_promise_outlives_later_labels(labelled: Path) -> None:
     assert first["is_promise"]
     with h5py.File(folder / "features.h5") as file:
         earlier = file["marked/rows"][:]
+    more = covcal("pick", "-n", 50, "--for", "decide.json", "-o", "-", cwd=folder)
+    assert "decide.json is a promise already. With more labels, it stays valid" in more.err
     label(folder, 50)
     with edited(folder / "features.h5") as file:
         later = ~np.isin(file["marked/rows"][:], earlier)
