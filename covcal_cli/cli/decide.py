@@ -120,10 +120,8 @@ def decide(
         if not to_stdout:
             check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
         estimate = _estimate(path, fitted, console)
-        with console.progress() as progress:
-            decision = choose(
-                path, document, settings, estimate, networks=networks, progress=progress
-            )
+        with console.progress() as show:
+            decision = choose(path, document, settings, estimate, networks=networks, progress=show)
         return path, [*notes, *decision.notes], decision
 
     labels_of_file = labels_of(file, [document])
@@ -158,11 +156,9 @@ def decide(
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
-        following = (
-            f"covcal apply{rows}{other} --decide {as_word(output)} writes the decision for every "
-            "row"
-        )
+        following = f"covcal apply{rows}{other} --decide {as_word(output)}"
         is_of_use = any(entry.threshold is not None or entry.sets for entry in decisions.values())
+        following += " writes the decision for every row"
         console.wrote(output, following if is_of_use else None)
 
 

@@ -22,14 +22,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.decision import (
-    CurvePoint,
-    Decision,
-    GroupPoint,
-    LabelUse,
-    SetRule,
-    beliefs_of,
-)
+from covcal_cli.formats.decision import CurvePoint, Decision, LabelUse, SetRule, beliefs_of
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, frame_rows
@@ -172,13 +165,12 @@ def decide(
             threshold = ranking.threshold(int(share * len(ranking)))
         above = ranking.above(threshold)
         share = above / len(ranking)
-        groups: tuple[GroupPoint, ...] = ()
-        if settings.by is not None:
-            names, numbers = file.classes, predicted
-            if settings.by != BY_PREDICTED:
-                values = column_groups(target, settings.by, drawn, [BY_PREDICTED])
-                names, numbers = values.names, values.numbers(drawn)
-            groups = sample.groups(names, numbers, sample.confidence[0] > threshold)
+        names, numbers = file.classes, predicted
+        if settings.by is not None and settings.by != BY_PREDICTED:
+            values = column_groups(target, settings.by, drawn, [BY_PREDICTED])
+            names, numbers = values.names, values.numbers(drawn)
+        accepted = sample.confidence[0] > threshold
+        groups = sample.groups(names, numbers, accepted) if settings.by is not None else ()
         offer = 0, 0.0, 0.0
         if settings.error is not None:
             level = acceptance.level_of_look(settings.certainty or _CERTAINTY, looks)
@@ -379,9 +371,8 @@ def _sets(
                 these_rows=settings.these_rows,
             )
         cut = thresholds.cut_by_labels(np.concatenate(shares), draw.labels, excluded)
-    return SetRule(
-        coverage, cut, thresholds.mean_size(sample.probabilities, cut), n_labels, certainty
-    )
+    size = thresholds.mean_size(sample.probabilities, cut)
+    return SetRule(coverage, cut, size, n_labels, certainty)
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:

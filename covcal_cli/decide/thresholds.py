@@ -109,10 +109,8 @@ class Sample:
                 error, highest, lowest = np.clip(errors, 0, 1).tolist()
                 count = int(taken.sum())
                 # With confidences near 1, only sampling shows that the error may be above 0.
-                highest, lowest = (
-                    wilson(highest, count, _LEVEL)[1],
-                    wilson(lowest, count, _LEVEL)[0],
-                )
+                _, highest = wilson(highest, count, _LEVEL)
+                lowest, _ = wilson(lowest, count, _LEVEL)
                 point = _point(count / n, error, highest, lowest)
             groups.append(GroupPoint(name, n, point))
         return tuple(groups)
