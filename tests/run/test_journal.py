@@ -141,11 +141,13 @@ FOREIGN = (
         "cal.json\n",
     ),
     *("calibrated.onnx\n", "CAL.JSON", "cal.json\x00", "a\\cal.json"),
+    *("~/cal.json", ".git/config", "next/cal.json", "%2e%2e/cal.json", "cal.json:x", "cal.json "),
 )
 SECOND = (
     *("/tmp/x.pth", "../cal.1.json", "a/cal.1.json", "cal.json", "cal.0.json", "cal.01.json"),
     *("cal.-1.json", "cal.1.txt", "cal.1.reference.json", "cal..json", "metrics.1.json"),
-    *("cal.1.json/../../x", "cal.1.json\n", "cal.\u0661.json", "..", "", "cal.2.json"),
+    *("cal.1.json/../../x", "cal.1.json\n", "cal.\u0661.json", "cal\uff0e1\uff0ejson"),
+    *("cal.1.json:x", "cal.1.json ", f"cal.{'9' * 300}.json", "..", "", "cal.2.json"),
 )
 
 
