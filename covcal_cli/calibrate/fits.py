@@ -261,7 +261,10 @@ def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Mat
 def _notes_on_crossings(match: Match) -> list[str]:
     if match.crossings < 2:
         return []
-    return [f"{match.crossings} temperatures give the estimated accuracy: covcal uses the largest"]
+    return [
+        f"at {match.crossings} temperatures, the mean confidence equals the estimated accuracy: "
+        "covcal uses the largest temperature"
+    ]
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:

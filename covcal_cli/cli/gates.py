@@ -193,7 +193,7 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Add the sentences of the gates to a result."""
+    """Return a result, followed by one sentence for each gate."""
     if not gates:
         return text
     sentences = [gate.sentence for gate in gates]

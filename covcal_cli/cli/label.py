@@ -35,8 +35,8 @@ def label(
         bool,
         typer.Option(
             "--partial",
-            help="Accept rows without a label. Until their labels follow, the labelled rows are "
-            "assumed to be a random sample of their batch.",
+            help="Accept rows without a label. covcal then assumes that the labelled rows are a "
+            "random sample of all drawn rows.",
         ),
     ] = False,
     resolve: Annotated[

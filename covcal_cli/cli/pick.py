@@ -277,8 +277,8 @@ def _summary(picked: "PickReport", where: str) -> str:
         [
             first,
             f"Accuracy  {what} to about +/- {in_points(half)} with these labels{before}{wrong}",
-            f"ECE       expect {in_points(f'{least:.0f}')} or more after a calibration with so few "
-            "labels"
+            f"ECE       at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE "
+            "needs more labels"
             if least >= 1
             else "ECE       a calibration with these labels can reach less than 1 point",
             classes,

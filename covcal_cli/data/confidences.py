@@ -5,8 +5,8 @@ probability of every class. `confidence_stores` gives the confidence to the pred
 divides the rest equally among the other classes. The probabilities of the other classes are
 invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
-The classes are the predictions and labels of both tables. Without labels in the source, the class
-`OTHER` is added. In three cases, the classes are `RIGHT` and 19 wrong answers:
+Each value of the columns of predictions and labels is a class. Without labels in the source, the
+class `OTHER` is added. In three cases, the classes are `RIGHT` and 19 wrong answers:
 
 - The table has no predictions.
 - There are too many different predictions, such as texts.

@@ -114,8 +114,8 @@ _COLUMN_BYTES = 256 << 20
 # Largest number of rows for long texts without --keep.
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # Longest id, in characters.
-_TO_TABLE = "add a column label with class numbers or names"
-_TO_ARRAYS = "save an array y of class numbers or names in the same .npz or .h5 file"
+_TO_TABLE = "add a column named 'label' with class numbers or names"
+_TO_ARRAYS = "save an array named 'y' of class numbers or names in the same .npz or .h5 file"
 # Names of a pandas index in CSV and Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 

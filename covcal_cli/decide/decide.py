@@ -149,9 +149,9 @@ def decide(
             if uses_labels and usable is None:
                 notes.append(
                     "some labelled rows were not picked for a decision with --set alone, so the "
-                    "sets are only an estimate. To get sets with a promise, extract the data to "
-                    "another file. Decide on it with --set alone, and run covcal pick --for that "
-                    "decision"
+                    "sets are only an estimate. To promise the coverage of the sets, extract the "
+                    "data to another file. Run covcal decide --set on that file, then covcal "
+                    "pick --for"
                 )
         threshold, cost, use, looks = math.inf, None, None, 1
         if settings.costs is not None:

@@ -236,7 +236,8 @@ def read_costs(
         for pair in costs.pairs:
             if pair.true == pair.predicted:
                 raise ValueError(
-                    f"a pair has the class {pair.true!r} twice, but a right class costs nothing"
+                    f"a pair gives a cost to {pair.true!r} predicted as {pair.true!r}, but a right "
+                    "prediction costs nothing: leave the pair out"
                 )
             for name in (pair.true, pair.predicted):
                 if name not in classes:

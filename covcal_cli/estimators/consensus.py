@@ -197,7 +197,8 @@ def by_confidence(
 ) -> Estimate:
     """Return the combined estimate for one confidence per row.
 
-    `fall` is the check `fall in confidence`; `drift` is as in `combined`.
+    - `fall`: the check `fall in confidence`.
+    - `drift`: see `combined`.
     """
     names = ("atc", "doc") if inputs.source_errors >= MIN_ERRORS else ("doc",)
     used = [estimates[name] for name in names]

@@ -230,8 +230,8 @@ def ece_interval(
     observed_part = float(part(gaps) @ shares)
     observed = max(0.0, observed_part - cut)
 
-    # Test true ECEs near the observed ECE. The variance of the ECE comes from the labels within
-    # bins and from the bin sizes.
+    # Test possible values of the true ECE near the observed ECE. The variance of the ECE comes from
+    # the labels within bins and from the bin sizes.
     between_rows = max(0.0, float(part(gaps) ** 2 @ shares) - observed_part**2) / n
     error = math.sqrt(float((shares * errors) @ (shares * errors)) + between_rows)
     reach = cut + _BEYOND * error

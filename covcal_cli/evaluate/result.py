@@ -43,7 +43,7 @@ class DecisionMetrics:
     accepted: int = 0
     wrong: int = 0
     covered: int = 0  # Number of sets that contain the right class.
-    members: int = 0  # Number of classes in all sets.
+    members: int = 0  # Sum of the sizes of all sets.
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
         """Count a block of rows. `top` are the predicted labels, `labels` the true labels."""

@@ -128,7 +128,7 @@ class Exporter:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken: `name`, ``calibrated_NAME``, ``calibrated_NAME_2``, ..."""
+    """Return the first free name: NAME, calibrated_NAME, calibrated_NAME_2, and so on."""
     if name not in taken:
         return name
     free, number = f"calibrated_{name}", 2

@@ -121,7 +121,7 @@ def extract(
     model : str, Path or None
         The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
     source, target : str, Path or None
-        The data; one of them may be missing.
+        The data of each domain. One domain may be missing.
     output : str or Path
         The features file to write.
     settings : ExtractSettings

@@ -541,12 +541,13 @@ class OutputEvidence:
         are_few |= self._first_row is not None
         if are_few or self._ordered < share * self.rows:
             return None
+        two = ". If one class is likelier in every row, ignore this" if self.width == 2 else ""
         some = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
             f"in {some} {self.rows} rows, the outputs of all columns are in the same order, so the "
             "columns may be ranks (best answer, second best, ...) instead of classes. If they are "
             "ranks, results mean nothing: give one column per class, whichever class is the best "
-            "answer" + (". If one class is likelier in every row, ignore this" * (self.width == 2))
+            f"answer{two}"
         )
 
     def _doubt_on_values(self) -> str | None:

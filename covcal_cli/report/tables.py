@@ -228,7 +228,7 @@ def weights_table(calibration: Calibration) -> str | None:
         ["effective sample size (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
         ["effective sample size in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
         ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
-        ["largest single weight, of the total", percent(health["largest_share"])],
+        ["largest weight, as a share of the sum of all weights", percent(health["largest_share"])],
         ["weights clipped at the limit", percent(health["clipped_share"])],
         ["AUC of source against target (50 %: indistinguishable)", percent(health["domain_auc"])],
     ]

@@ -246,7 +246,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # Use target labels, as the comparison by labels does.
+        # The comparison of the calibrations uses target labels, so this verdict uses them too.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised

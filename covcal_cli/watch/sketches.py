@@ -43,7 +43,7 @@ from covcal_cli.watch.reference import (
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
 _MOST_CLASSES_CLUSTERED = 100  # With more classes, the reference data contain no clusters.
 _MOST_CLASSES_PLACED = 50  # With more classes, the reference data contain no `ClassPlaces`.
-_MOST_CLASSES = 10  # Maximum number of classes with a signal.
+_MOST_CLASSES = 10  # Maximum number of classes whose changes are tested.
 _MOST_AXES, _MOST_NUMBERS = 16, 20_000  # Maximum number of axes, and of numbers in all axes.
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.

@@ -196,7 +196,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "source rows without labels": (
         unlabelled_rows,
         (),
-        NO_LABELS + "save an array y of class numbers",
+        NO_LABELS + "save an array named 'y' of class numbers",
     ),
     "stateful": (save("a state"), (), "do not have one row per example: state"),
     "rank 3": (save("rank 3"), (), "rank 3"),

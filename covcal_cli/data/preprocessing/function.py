@@ -80,7 +80,7 @@ class FunctionPipeline:
         )
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write the function's result for an image into a row of the input."""
+        """Call the function on an image, and write the result into `out`."""
         # raise the errors of a damaged file before the function is called
         image.load()
         row = _called(self.function, image)

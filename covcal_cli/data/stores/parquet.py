@@ -104,7 +104,7 @@ class ParquetStore(Store):
             self.entries[key] = Entry((self._n,), dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts. The text of an image file is its name."""
+        """Return a whole column as texts. An embedded image gives its file name."""
         if not self.entries[name].is_encoded:
             rows = np.arange(self._n, dtype=np.int64)
             pieces = self.pieces([name], rows, 1 << 14)

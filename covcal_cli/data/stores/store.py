@@ -61,7 +61,7 @@ class Store(Protocol):
         return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts. The text of an image file is its name."""
+        """Return a whole array as texts. An embedded image gives its file name."""
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
