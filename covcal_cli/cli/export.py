@@ -33,7 +33,7 @@ def export(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Weights of the module that module:function returns."),
+        typer.Option(metavar="FILE", help="Weights of the model that module:function returns."),
     ] = None,
     decision: Annotated[
         Path | None,

@@ -195,7 +195,7 @@ class ExtractOptions:
     weights: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Weights to load into the module that module:function returns."
+            metavar="FILE", help="Weights to load into the model that module:function returns."
         ),
     ] = None
     trust_model: TrustModel = False

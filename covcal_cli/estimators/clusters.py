@@ -54,7 +54,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """The index of the first centre that coincides with each centre, shape (m,)."""
+        """For each centre, the index of the first centre at the same place, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)

@@ -219,7 +219,7 @@ def ess_share(weights: Float64s) -> Guard:
     verdict = "the domains overlap" if passed else "the domains hardly overlap"
     text = (
         f"{verdict}: the effective sample size is {_percent(share, MIN_ESS_SHARE)} of "
-        f"{len(weights)} rows (at least {MIN_ESS_SHARE:.0%})"
+        f"{len(weights)} rows (at least {MIN_ESS_SHARE:.0%} needed)"
     )
     text += "" if passed else "; do not use a method with iw"
     return Guard("effective sample share", share, MIN_ESS_SHARE, passed, text)
@@ -232,7 +232,7 @@ def ess_count(weights: Float64s) -> Guard:
         return Guard("effective sample size", 0.0, MIN_ESS, False, _NO_WEIGHT)
     text = (
         f"the effective sample size is {_told_apart(count, MIN_ESS, 1)} of {len(weights)} rows "
-        f"(at least {MIN_ESS:.0f})"
+        f"(at least {MIN_ESS:.0f} needed)"
     )
     text += "" if count >= MIN_ESS else "; a weighted mean is mostly noise"
     return Guard("effective sample size", count, MIN_ESS, count >= MIN_ESS, text)

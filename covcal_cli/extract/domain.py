@@ -42,7 +42,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# largest error from another order of summation, relative to the largest logit
+# Rounding error of a sum that is added up in another order, relative to the largest logit.
 _NOISE = 1e-5
 _COUNTED_VALUES = 1 << 18  # number of values to count at a time, which fit in the CPU's cache
 

@@ -109,7 +109,7 @@ class ExtractSettings:
     # number of threads of the model, and also of the decoder; default: all cores
     threads: int | None = None
     trust_model: bool = False  # Whether to open a model file that can run code.
-    weights: Path | None = None  # Weights of the module that ``module:function`` returns.
+    weights: Path | None = None  # Weights of the model that ``module:function`` returns.
     # Name of the output that holds the classes, if the model has several outputs.
     model_output: str | None = None
     # "input", "none", or the name of a tensor; default: the input of the last linear layer

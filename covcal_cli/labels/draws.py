@@ -184,7 +184,7 @@ class Draw:
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without some rows.
 
-        Inclusion probabilities are multiplied by the remaining share of the batch.
+        Inclusion probabilities are multiplied by the share of the batch's rows that are left.
         """
         left = ~out
         before = np.bincount(self.batch)

@@ -154,8 +154,8 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
     missing = next((row_id for row_id in ids if row_id not in numbers), None)
     if missing is not None:
         raise CovcalError(
-            f"{images} has no row {shown(missing)} (its first is {shown(data.ids[0])}): give the "
-            "images of the target rows"
+            f"{images} has no row {shown(missing)} (its first row is {shown(data.ids[0])}): give "
+            "the images of the target rows"
         )
     rows = np.array(sorted({numbers[row_id] for row_id in ids}), dtype=np.int64)
     thumbnails: dict[int, str] = {}

@@ -95,7 +95,7 @@ def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CovcalError) as raised:
             pictures_of(folder, ["a/0.png", strange])
         assert str(raised.value) == (
-            f"{folder} has no row {strange!r} (its first is 'a/0.png'): give the images of "
+            f"{folder} has no row {strange!r} (its first row is 'a/0.png'): give the images of "
             "the target rows"
         )
 

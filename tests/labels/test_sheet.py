@@ -294,7 +294,7 @@ def test_a_sheet_of_another_population(picked: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row_id", "said"),
     [
-        ("target/x.png", r"has no target row 'target/x.png' \(its first is 'target/0.png'\)"),
+        ("target/x.png", r"has no target row 'target/x.png' \(the first is 'target/0.png'\)"),
         (
             "target/279.png",
             "is a test row of .*, but rows were picked only from train and validation",

@@ -245,8 +245,9 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         onnxruntime.preload_dlls()
 
 
-# Weights of a model in other files, which ONNX Runtime reads from one folder. In a download cache,
-# these files are links. ONNX Runtime gets the folder and the names of the linked files.
+# A model may have its weights in other files. ONNX Runtime reads these files from one folder. In a
+# download cache, the files are links. Then ONNX Runtime gets the folder and the names of the linked
+# files.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
