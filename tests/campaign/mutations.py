@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 from PIL import Image
 
+from covcal_cli.hdf5 import ATTRIBUTES_SHA256
 from covcal_cli.records import DIGEST, digest_of
 from tests.campaign.numbers import Arrays, hdf5_arrays, npz_arrays, pth_arrays, safetensors_arrays
 
@@ -246,6 +247,8 @@ def mutated_hdf5(content: bytes, rng: random.Random) -> tuple[bytes, Verdict]:
             how = rng.choice(({}, {"compression": "gzip"}, {"shuffle": True})) if whole else {}
             file.create_dataset(name, data=values, **how)
         file.attrs.update(attributes)
+        # else every dataset must have a checksum
+        file.attrs.pop(ATTRIBUTES_SHA256, None)
         if "complete" in attributes and rng.random() < 0.05:
             file.attrs["complete"] = 0
             verdict = Verdict.REFUSED
