@@ -106,13 +106,13 @@ def _require_logits(rows: Float64s, name: str) -> None:
             steps = [f"add {-lowest:g} to each value"]
         if form not in ("probabilities", "clipped"):
             steps.append("divide each row by its sum")
-        remedy = ", ".join([*steps, "and give np.log of the values"])
+        remedy = ", ".join([*steps, "give np.log of the values"])
         raise ArgumentError(f"{name}: these are not logits, because {fact}: {remedy}")
     if form == "reversed":
         is_scaled = evidence.reversal in ("negated", "complements")
         remedy = evidence.remedy
         if is_scaled:
-            remedy += ", divide each row by its sum, and give np.log of the values"
+            remedy += ", divide each row by its sum, give np.log of the values"
         raise ArgumentError(f"{name}: these are not logits, because {fact}: {remedy}")
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
