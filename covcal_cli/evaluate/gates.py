@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal
 
-from covcal_cli.errors import CovcalError, printable
+from covcal_cli.errors import CovcalError, in_points, printable
 from covcal_cli.evaluate.bootstrap import LEVEL, RESAMPLES, Interval
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.evaluate.limits import (
@@ -256,15 +256,17 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
 
 def _of_change(change: Change, level: float | None, n: int) -> GateResult:
     gate = f"{change.metric} worse by <= {change.limit:g}"
-    as_text = functools.partial(_shown, change.metric, unlike=change.limit)
+    before, now = (_shown(change.metric, value) for value in (change.before, change.value))
+    as_text = functools.partial(_difference, change.metric, unlike=change.limit)
     direction = "worse" if change.worse_by > 0 else "better"
     by = "unchanged" if change.worse_by == 0 else f"{direction} by {as_text(abs(change.worse_by))}"
-    numbers = f"{_label(change.metric)} {as_text(change.before)} -> {as_text(change.value)}, {by}"
+    numbers = f"{_label(change.metric)} {before} -> {now}, {by}"
     outcome: Outcome = "failed" if change.exceeded else "passed"
     if change.low is not None and change.high is not None:
         rows = "the same rows" if change.same_rows else "other rows"
-        numbers += f" ({as_text(change.low)} to {as_text(change.high)}, {rows})"
-    numbers += f", allowed {_shown(change.metric, change.limit)}"
+        low = as_text(change.low).partition(" ")[0]
+        numbers += f" ({low} to {as_text(change.high)}, {rows})"
+    numbers += f", allowed {_difference(change.metric, change.limit)}"
     if change.is_open and change.low is not None and change.high is not None:
         outcome = "not proved"
         detected = change.limit + detectable((change.low, change.high), level or 0.0)
@@ -348,6 +350,12 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
         if other is None or value == unlike or float(text.split()[0]) != round(other, digits):
             break
     return text.replace(".0 %", " %")
+
+
+def _difference(metric: str, value: float, *, unlike: float | None = None) -> str:
+    """Return a difference of two values as text. Differences of percentages are points."""
+    text = _shown(metric, value, unlike=unlike)
+    return in_points(text.removesuffix(" %")) if text.endswith(" %") else text
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:

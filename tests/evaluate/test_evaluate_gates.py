@@ -125,6 +125,8 @@ class TestRegression:
             }
         ]
         assert "gate ece worse by <= 0.01 FAILED by temp: ECE 0.1 % -> " in done.out
+        points = f"{100 * (now - 0.001):.1f}".removesuffix(".0")
+        assert f"worse by {points} points, allowed 1 point" in done.out
 
     @pytest.mark.parametrize(
         ("metric", "value", "words"),
