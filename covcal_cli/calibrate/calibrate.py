@@ -79,9 +79,9 @@ def calibrate(
             found, is_contradicted = labels_against(file.require_target(), draw, calibration)
             note = (
                 f"the {len(draw)} labels were picked for a decision, so most of their rows have a "
-                "high confidence. covcal decide uses these labels, and this fit does not. To fit "
-                "to labels, extract the data to another file, and draw its rows with covcal pick "
-                "-n 50"
+                "high confidence. covcal decide uses these labels, but covcal calibrate does not. "
+                "To calibrate with labels, extract the data to another file, and run covcal pick "
+                "-n 50 on that file"
             )
             warnings = [f"the labels contradict this calibration: {found}"]
             return replace(

@@ -22,7 +22,9 @@ def decide(
     file: options.JudgedFile = None,
     calibration: Annotated[
         Path | None,
-        options.calibration("Calibration whose confidence ranks the rows; default: cal.json."),
+        options.calibration(
+            "The calibration that gives the confidence of each row; default: cal.json."
+        ),
     ] = None,
     output: Annotated[Path, options.output("Decision to write; - prints it.", printed=True)] = Path(
         "decide.json"
@@ -277,7 +279,7 @@ def _offer(decision: "Decision", output: str) -> str:
         outlook = (
             "no number of labels makes a promise likely"
             if is_first
-            else "more labels make a promise for few of the rows at best"
+            else "even with more labels, a promise would cover only a few rows"
         )
         return f"{outlook}: allow a larger --error, or improve the classifier"
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"

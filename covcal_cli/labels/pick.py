@@ -429,8 +429,8 @@ class _Frame:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
                     f"{self._file.path}: some rows were already picked for another purpose than "
-                    "--set alone. Labels of such rows cannot prove a promise about sets: extract "
-                    "the data to another file, and pick there"
+                    "--set alone. Their labels cannot prove how often the sets are right: extract "
+                    "the data to another file, and run covcal pick on that file"
                 )
             self._is_random = True
             return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))

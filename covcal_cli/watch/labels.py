@@ -387,7 +387,7 @@ class LateLabels:
                 where = f"in {period}" if count > 1 else f"in {other} and in {period}"
                 raise CovcalError(
                     f"{self.path}: several rows have the id {self._id(line)} ({where}): use "
-                    "unique ids, or add a column period with the name of each row's period"
+                    "unique ids, or add a column named 'period' with the period of each row"
                 )
         classes = named_classes(file.classes)
         texts = RowLabels(self.texts, self.path, "label", texts_are_numbers=True)

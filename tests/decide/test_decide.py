@@ -177,7 +177,9 @@ def test_if_too_many_labels_are_wrong_nothing_is_accepted(folder: Path) -> None:
         in done.out
     )
     assert "covcal apply" not in done.err  # there is nothing to apply
-    assert "\nLabels  more labels make a promise for few of the rows at best: allow" in done.out
+    assert (
+        "\nLabels  even with more labels, a promise would cover only a few rows: allow" in done.out
+    )
 
 
 @pytest.mark.parametrize("high", [2.5, 4.0])
