@@ -344,7 +344,7 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     if labels is None:
         if asked:
             return f"{first}{asked}: only an estimate supports this choice"
-        return f"{first}: the new rows have no labels, so only an estimate supports the new one"
+        return f"{first}: without labels of the new rows, only an estimate supports the new one"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better:
