@@ -12,13 +12,11 @@
 | ``prior`` | the user gives the class frequencies, and a check of COT fails |
 | ``cot`` or ``temp`` | ``--target-prior bbse``: the class frequencies are estimated |
 
-No choice has a T below the floor, because an estimate alone is not enough evidence to raise
-confidence. The floor is 1. If T_s is below 1 and the source has at least 10 errors, the floor is
-T_s.
+An estimate alone is not enough evidence to raise confidence. So T is at least 1, or at least T_s if
+T_s is below 1 and the source has at least 10 errors.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
-the distance between this confidence and the accuracy. The ECE may be larger, because confidence can
-be right on average but wrong for single rows.
+the distance between this confidence and the accuracy.
 """
 
 from collections.abc import Mapping
@@ -35,7 +33,7 @@ _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
 _SHOWN = 5e-5
-# COT takes time in proportion to K^3. With more classes, COT is computed only if needed.
+# The running time of COT grows with the cube of the number of classes.
 _MOST_CLASSES_OF_COT = 100
 
 
@@ -84,8 +82,8 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         return _TEMP, f"{same}, so T is that of temp."
     return _NONE, (
         f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
-        f"confidence. That needs at least {MIN_ERRORS_OF_FLOOR} errors on the source: give more "
-        "labelled source rows."
+        f"confidence. The classifier must have at least {MIN_ERRORS_OF_FLOOR} errors on the "
+        "source before covcal raises confidence: give more labelled source rows."
     )
 
 
@@ -105,7 +103,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the method with a prior if COT's checks pass, and the method if one fails."""
+    """Return two methods: for passed checks of COT, and for a failed check."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 
@@ -138,7 +136,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
         if chosen:
             return {
                 _NONE: "chosen: the source has too few errors to prove that confidence must rise",
-                _TEMP: "chosen: the estimate does not contradict its confidence",
+                _TEMP: "chosen: the estimated accuracy does not contradict its confidence",
             }.get(
                 name,
                 "chosen: its mean confidence equals the estimated accuracy"

@@ -1,8 +1,4 @@
-"""``covcal calibrate``: choose and fit a method.
-
-`methods` lists the methods, and `fits` fits them to a `problem`. `auto` chooses a method, and
-`labelled` fits to labelled rows.
-"""
+"""``covcal calibrate``: choose and fit a method."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -60,8 +56,8 @@ def calibrate(
     No target label is read, except labels from ``covcal label`` if the method is auto. Labels for a
     decision (`covcal pick --for`) are used only with labels="marked".
 
-    `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the file lacks
-    something that the method needs, or T is at a limit.
+    `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the method needs
+    other data, or T is at the end of its range.
     """
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):
@@ -218,7 +214,7 @@ def _fit_to_labels(
     """Fit a temperature and an offset to labelled target rows."""
     try:
         problem = Problem(file, settings, settings.loss)
-    # without labelled source rows, only target labels are used
+    # Without labelled source rows, fit only to target labels.
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)

@@ -52,7 +52,7 @@ from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
-# Replacements for data and commands in messages.
+# Command-line advice, and its replacement in Python.
 _IN_PYTHON = (
     (" with --classes, and extract again", " with classes"),
     (": extract it together with the source", ": pass target_logits"),
@@ -271,7 +271,7 @@ class Calibrator:
             return calibration, problem.accuracy if lacking is None else None
 
     def rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as (n, K). Refuse other classes than in `fit`."""
+        """Return logits as an array (n, K). Check the number of classes."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
@@ -432,7 +432,8 @@ def _parameters() -> tuple[str, ...]:
 
 
 _TRAINED = 2 / 3
-_SAME = 0.5  # Ties let an SVC predict other classes in a few rows.
+# Minimum agreement of predict and decision_function.
+_SAME = 0.5
 
 
 class CalibratedClassifier:
@@ -565,7 +566,7 @@ class CalibratedClassifier:
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
-    """Return a classifier with calibrated probabilities. `parameters` are those of `Calibrator`.
+    """Return a classifier with calibrated probabilities. `parameters` are passed to `Calibrator`.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
 
@@ -576,7 +577,7 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:
-    """Return some rows of an array, a data frame or a sparse matrix, in the same type."""
+    """Select rows of an array, a data frame or a sparse matrix."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
     return X[rows] if hasattr(X, "get_columns") or hasattr(X, "tocsr") else array_of(X, "X")[rows]

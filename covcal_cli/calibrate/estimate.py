@@ -47,7 +47,7 @@ class Estimation(Document):
 
     schema: ClassVar[str] = "covcal.estimate/1"
 
-    estimates: tuple[Estimate, ...]  # the combined estimate is the first
+    estimates: tuple[Estimate, ...]  # the combined estimate comes first
     metrics: tuple[MetricEstimate, ...] = ()
     guards: tuple[Guard, ...]
     temperature: Positive  # T_s, the temperature of temperature scaling on the source
@@ -68,7 +68,7 @@ class Estimation(Document):
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the first estimate, and of source errors if no labels were used."""
+        """The checks of the combined estimate, and the check of source errors."""
         first, *others = self.estimates
         if self.used_target_labels:
             return first.guards
@@ -182,7 +182,7 @@ def estimate_file(
 
 @dataclass(frozen=True)
 class ExpectedCalibration:
-    """The confidence of a calibration on target training and validation rows."""
+    """The mean confidence of a calibration on target rows."""
 
     name: str
     temperature: float
@@ -222,10 +222,9 @@ def expect(
 ) -> Expectation:
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
-    `documents` are calibrations of the file's classifier, with `names` as in `read_named`. `asked`
-    are fields of `EstimateSettings`. Missing fields come from the first calibration; class
-    frequencies come from the first calibration that uses them. `networks` is the adapted file, if
-    it has moved and a method needs it. `metrics`, `by` and `costs` are as in `estimate`.
+    `documents` are calibration files, and `names` are their names in the result. `asked` are fields
+    of `EstimateSettings`; the calibrations give the defaults. `networks` is the adapted file, if it
+    has moved. For `metrics`, `by` and `costs`, see `estimate`.
 
     Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if files do not fit
     together. Raises `UnusedOptionError` if no calibration needs `networks`.

@@ -203,7 +203,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the aligned forecaster's confidence in the classifier's labels to COT's accuracy."""
+    """Match the aligned forecaster's mean confidence to COT's accuracy."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -213,7 +213,7 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the mean confidence to the combined estimate, with T at least the floor.
+    """Match the mean confidence to the combined estimate, with a lower limit for T.
 
     For a blend, the logits of adapt are matched separately.
     """
@@ -268,10 +268,7 @@ def _notes_on_crossings(match: Match) -> list[str]:
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return COT's checks, and a check of the predicted classes if no frequencies are given.
-
-    The check of predicted classes is only for information.
-    """
+    """Return the checks of COT, and of predicted classes without a prior."""
     if problem.prior is not None:
         return problem.cot.guards
     return *problem.cot.guards, prior_drift(*problem.inputs.predicted_shares())
@@ -312,7 +309,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use class offsets b, and match the mean confidence to COT's accuracy; T is at least T_s."""
+    """Use class offsets, and match the mean confidence to COT's accuracy."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = minimised(problem, forecaster)

@@ -77,7 +77,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The estimate to use, with the labels' interval."""
+        """The combined accuracy, with the interval from the labels."""
         alone, accuracy = self.by_labels, self._accuracy
         return Estimate(
             "combined",
@@ -156,7 +156,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return what each batch of labels changed; empty for a single batch."""
+        """Return a line on the fit after each batch of labels, if there are several."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -246,8 +246,8 @@ def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
 def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
     """Compare the confidence of labelled rows with their labels.
 
-    Return a sentence, and whether the labels prove the mean confidence of these rows wrong. The
-    labels must not have been used in the fit.
+    Return a sentence, and whether the labels prove the confidence wrong. The calibration must not
+    have been fitted to these labels.
     """
     blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
     confidence = np.concatenate([values for _, values in blocks])
@@ -255,8 +255,8 @@ def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tupl
     mean = float(confidence.mean())
     reach = quantile(LEVEL) * math.sqrt(float(confidence @ (1 - confidence))) / len(draw)
     return (
-        f"on the {len(draw)} labelled rows, {100 * mean:.0f} % is promised and "
-        f"{100 * accuracy:.0f} % is right",
+        f"on the {len(draw)} labelled rows, the mean confidence is {100 * mean:.0f} % and the "
+        f"accuracy is {100 * accuracy:.0f} %",
         abs(mean - accuracy) > reach,
     )
 
@@ -266,8 +266,7 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration from labels, with its interval.
 
-    If the calibration was fitted to these labels, the ECE that it stores is returned (None in old
-    files).
+    A calibration that was fitted to these labels stores its ECE (None in old files).
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

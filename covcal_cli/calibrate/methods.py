@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# What a method needs: unlabelled target rows ("estimate"), or class frequencies from the user
-# ("target prior").
+# Requirements of a method. "estimate" needs unlabelled target rows, and "target prior" needs class
+# frequencies.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
@@ -193,7 +193,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks of the result, and the checks of unused weights."""
+    """Return the checks of the result, and the checks of weights that were not used."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

@@ -86,7 +86,7 @@ class EstimateSettings:
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # The shares of `target_prior`, if known. `target_prior` is then "given" by default.
+    # Class frequencies on the target; covcal then does not compute them from `target_prior`.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -200,7 +200,7 @@ def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
     """Return mean and standard deviation of the features, with equal weight for both domains.
 
-    The first row is subtracted first, because squares of large values lose digits.
+    The first row is subtracted from all rows, because squares of large values lose digits.
     """
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
@@ -215,7 +215,7 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# A note appears if the source's confidence is this far below its accuracy.
+# Difference of source accuracy and confidence that gives a note.
 _FAR_BELOW = 0.15
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
@@ -267,16 +267,12 @@ class Validation:
         )
 
     def notes(self, classes: list[str], errors: int) -> list[str]:
-        """Return notes on a confidence far below the accuracy, missing labels, missing classes.
-
-        `errors` is the number of wrong predictions.
-        """
+        """Return notes on the data. `errors` is the number of wrong predictions."""
         notes = []
         accuracy, confidence = 1 - errors / len(self), 1.0
         if len(self) >= FEW_ROWS and errors > 0 and accuracy >= _FAR_BELOW:
             confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # The rows may be training rows. A note is enough, because random forests always look like
-        # this.
+        # This is a note, not a warning, because random forests are always under-confident.
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
@@ -420,8 +416,7 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        The aligned forecaster has M discriminators on psi(phi). The classifier has one on phi: a
-        network of the adapted file, or a logistic regression.
+        The aligned forecaster has M discriminators; the classifier has one.
 
         At most `MAX_DISCRIMINATED` target rows are used.
         """
@@ -474,7 +469,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, (K,); None for the source's."""
+        """Class frequencies on the target, (K,). None means as on the source."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:

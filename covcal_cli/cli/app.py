@@ -47,7 +47,7 @@ CLICK_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if "Click" i
 _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 
 _COMPLETE = "_COVCAL_COMPLETE"  # The environment variable that asks for completions.
-_LARGEST_INTEGER = 2**31 - 1  # The largest value of an option.
+_LARGEST_INTEGER = 2**31 - 1  # The largest integer that an option accepts.
 _HELP_GAPS = 6  # Width of borders and gaps in --help, in characters.
 _LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
@@ -266,7 +266,7 @@ def _ended(error: BaseException) -> int:
     try:
         sys.stdout.flush()
     except OSError:
-        # Nobody reads stdout now. Without the next line, Python reports the error again at exit.
+        # Without this line, Python reports the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, StoppedError):
         print(f"interrupted: {message(str(error))}", file=sys.stderr)
@@ -278,7 +278,7 @@ def _ended(error: BaseException) -> int:
         if str(error):
             say("FAILED", str(error))
         return LIMIT_EXCEEDED
-    # the reader of the output, such as head, has ended
+    # the program that reads stdout has ended
     if isinstance(error, BrokenPipeError):
         return ERROR
     if isinstance(error, CLICK_ERROR):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Largest difference of confidence and accuracy that is "about right".
+_CLOSE = 0.01  # Confidence and accuracy that differ by less are "about right".
 
 
 def calibrate(
@@ -95,7 +95,7 @@ def calibrate(
         check_output(output, force=force, inputs=[path, Path(target_prior)])
 
     def fit() -> "Calibration":
-        # only `api` may draw rows with known labels
+        # Only the module `api` may read known target labels.
         return fit_file(path, settings) if count is None else api.fit_file(path, settings)
 
     written = Path("cal.json") if to_stdout else output
@@ -239,7 +239,7 @@ def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
 
 
 def _points_between(first: float, second: float) -> str:
-    """Return the difference of two shares as they are printed, so that a reader gets the same."""
+    """Return the difference of two printed percentages, in points."""
     return in_points(f"{abs(float(in_percent(first)) - float(in_percent(second))):.0f}")
 
 

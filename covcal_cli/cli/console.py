@@ -208,7 +208,7 @@ def _coloured(stream: TextIO) -> bool:
 
 
 def file_to_read(file: Path | None, console: Console) -> Path:
-    """Return the user's file, or else find one in this folder and print its name."""
+    """Return the user's file. The default is a file in the current folder."""
     if file is None:
         from covcal_cli.formats.lineage import file_here
 

@@ -54,8 +54,8 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9. With --set there is no default: without "
-            "this option, only the mean coverage over repeated draws is promised.",
+            help="Certainty of a promise. Default: 0.9; for --set none, so that the promise is "
+            "about the mean coverage over repeated draws.",
         ),
     ] = None,
     these_rows: Annotated[
@@ -165,10 +165,7 @@ def decide(
 
 
 def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
-    """Return the estimated accuracy, or None if no estimate is possible.
-
-    The estimate uses the labels that the calibration uses, so that both agree.
-    """
+    """Return the estimated accuracy, or None if no estimate is possible."""
     fitted = calibration.labelled_rows
     if fitted is not None and fitted.design == "random":
         console.note(
@@ -231,7 +228,7 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif use is None:
-            facts["Reason"] = f"more than {limit} may be wrong, even of the {best}"
+            facts["Reason"] = f"even of the {best}, more than {limit} may be wrong"
         elif use.labels:
             allowed = f"at most {use.allowed} wrong rows" if use.allowed > 0 else "no wrong row"
             facts["Reason"] = (

@@ -166,7 +166,7 @@ def estimate(
         exists, word = Path("cal.json").exists(), as_word(path)
         following = f"calibrate {word}"
         if estimation.used_target_labels and _is_for_decision(path):
-            following = f"decide {word} --force, with the --error as before"
+            following = f"decide {word} --force, with the same --error"
         elif exists:
             following = f"estimate {word} -c cal.json"
         if exists and costs is not None and "review" in json_of(costs):
@@ -197,7 +197,7 @@ def _gate(
 
 
 def _further(expectation: "Expectation") -> "list[Table]":
-    """Return the tables of metrics by class and of calibrations. Empty tables are left out."""
+    """Return the tables of metrics and of calibrations."""
     from covcal_cli.report.metric_estimates import metric_table
 
     estimation = expectation.estimation
@@ -238,7 +238,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
             grouped = any(entry.group is not None for entry in of_all)
             if means and grouped and all(entry.group is None for entry in means):
                 legend.append(
-                    "Without labels, a group has no such mean: its range would be too narrow."
+                    "Without labels, a group has no mean over classes, because the range of this "
+                    "mean would be too narrow."
                 )
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(
@@ -264,7 +265,7 @@ def _answer(estimation: "Estimation") -> str:
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
     accuracy = f"{in_percent(best.accuracy)} %"
-    if best.low < best.high:  # the bounds are equal if every row has a label
+    if best.low < best.high:  # without a range if every row has a label
         accuracy += f" ({interval(best.low, best.high, best.accuracy)})"
     accuracy += (
         ""
@@ -291,7 +292,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 
-    # a terminal is too narrow for a column of assumptions
+    # list the assumptions below the table, because a terminal is narrow
     narrow = Table(estimates.columns[:-1], [row[:-1] for row in estimates.rows], estimates.texts)
     assumptions = {estimate.name: estimate.assumption for estimate in estimation.estimates}
     return "\n".join(

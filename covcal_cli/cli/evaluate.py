@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
 
 
-_MOST_ANSWERED = 3  # Largest number of calibrations with a line above the tables.
+_MOST_ANSWERED = 3  # Maximum number of calibrations with a verdict above the tables.
 
 PredictionsName = StrEnum("PredictionsName", {"original": "original", "own": "own"})
 MetricsName = StrEnum("MetricsName", ["main", "all"])
@@ -284,7 +284,7 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 
 def _of_networks(evaluation: "Evaluation") -> str:
-    """Return a note on scores that are not of the classifier; empty if there are none."""
+    """Return a note on calibrations of adapt's networks."""
     names = [name for name, by in evaluation.scalings.items() if by.forecaster != "original"]
     if not names:
         return ""
@@ -319,10 +319,7 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return the verdict on each calibration.
-
-    A single calibration also gets a sentence about its classes.
-    """
+    """Return the verdict on each calibration."""
     from covcal_cli.evaluate.claims import ClassGaps, percent
     from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import wilson
@@ -407,7 +404,7 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
-    """Return the scores by which a calibration is significantly better or worse than none."""
+    """Return the scores that a calibration significantly changes."""
     from covcal_cli.forecast import NONE
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
@@ -421,7 +418,7 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
 
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
-    """Return the tables with their titles. The first table has no title."""
+    """Return the tables with their titles."""
     from covcal_cli.evaluate.bins import SMALL_GROUP
 
     parts = [("", _metrics(evaluation, main=True))]

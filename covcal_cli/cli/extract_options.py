@@ -108,10 +108,10 @@ Confidence = Annotated[
 class Inputs:
     """The model and the data that the user named."""
 
-    model: str | None  # None if the data are tables of outputs
+    model: str | None  # None for tables of outputs
     source: Path | None
     target: Path
-    outputs: "OutputKind | None" = None  # kind of outputs in tables; None: by the column names
+    outputs: "OutputKind | None" = None  # default: by the column names
 
     @classmethod
     def read(
@@ -421,9 +421,9 @@ class ExtractOptions:
 
 
 def takes_extract_options(*without: str) -> Callable[[Command], Command]:
-    """Replace a command's parameter ``options`` by one parameter per field of `ExtractOptions`.
+    """Add the fields of `ExtractOptions` to the signature of a command, where typer finds them.
 
-    typer finds the options in the signature. Fields named in `without` are left out.
+    The fields named in `without` are left out.
     """
     hints = get_type_hints(ExtractOptions, include_extras=True)
     shared = [

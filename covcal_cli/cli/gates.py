@@ -35,10 +35,10 @@ _ELEMENTS = {
     "skipped": "skipped",
     "error": "error",
 }
-# The attribute that counts the elements of each kind.
+# JUnit elements, and the attributes with their numbers.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}
-# Suffixes that -o refuses, and the format to use instead.
+# File endings that -o refuses, and the value of --format to use instead.
 _PRINTED = {".md": "markdown", ".tex": "latex"}
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -84,7 +84,7 @@ class GatedOutput:
     force: bool
     has_gates: bool
     gate_options: str  # Options that set a gate, for messages.
-    # Other files to write or append to, by option.
+    # Files to write or to append to, by option.
     more: Mapping[str, Path | None] = field(default_factory=dict)
     appended: Mapping[str, Path | None] = field(default_factory=dict)
 
@@ -136,11 +136,7 @@ class GatedOutput:
 
     @contextmanager
     def errors_in_report(self) -> Iterator[None]:
-        """If the block raises a `CovcalError`, write the error into the JUnit report.
-
-        The report replaces an earlier success, but only with `force`, and only a JUnit report of
-        covcal.
-        """
+        """If the block raises a `CovcalError`, write the error into the JUnit report."""
         try:
             yield
         except CovcalError as error:
@@ -160,12 +156,11 @@ class GatedOutput:
     ) -> None:
         """Write all files, print the result with its gates, and name the written files.
 
-        - `render`: returns the result in the format ``table``, ``markdown``, ``github`` or
-          ``latex``.
+        - `render`: returns the result in a format (``table``, ``markdown``, ``github``, ``latex``).
         - `content`: returns the JSON document for a file at a path.
-        - `write_more`: writes the files that `more` names.
+        - `write_more`: writes the other output files.
 
-        Raises `LimitExceededError` if a gate failed, after everything is written and printed.
+        Raises `LimitExceededError` at the end if a gate failed.
         """
         from covcal_cli.records import document_text, write_document
 

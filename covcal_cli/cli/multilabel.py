@@ -223,7 +223,7 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     facts = {
         "Accept": f"{in_percent(fmean(shares.values()))} % of the rows on average over the labels; "
         f"the label with the fewest accepted rows is {least}",
-        "Expect": "the errors below; they are estimates, not promises",
+        "Expect": "the errors in the table, which are estimates and not promises",
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
     return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"

@@ -91,7 +91,7 @@ TrustModel = Annotated[
 ]
 
 
-# Options of the fit, and of the rows that it uses.
+# Options of the fit.
 
 
 class MethodName(StrEnum):

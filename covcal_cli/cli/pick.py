@@ -195,8 +195,8 @@ def pick(
     decided = {} if decision is None else json_of(decision)
     if decided.get("is_promise"):
         console.note(
-            f"{decision} is a promise already. With more labels, it stays valid and accepts few "
-            "more rows"
+            f"{decision} is a promise already. More labels would keep the promise valid, but "
+            "accept few more rows"
         )
     elif decided and count < decided["labels_needed"]:
         console.note(

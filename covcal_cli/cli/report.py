@@ -42,8 +42,8 @@ def report(
     """Write one HTML page that says whether the confidence can be trusted.
 
     With target labels, the page shows measurements; without target labels, it shows estimates. The
-    page needs no network. If rows can have several labels, it has one table of all labels, and the
-    details of each.
+    page needs no network. If rows can have several labels, the page has one table of all labels,
+    and a section for each label.
 
     \b
     Examples:

@@ -259,7 +259,7 @@ class _Request:
     adapt: bool = False
 
 
-# Options that a run does not record, because they do not change the rows.
+# Options that do not change the rows, so a run does not record them.
 _RENEWING = ("batch", "threads", "trust_model")
 
 

@@ -63,7 +63,7 @@ def text(table: "Table") -> str:
         narrow = _narrowed(columns, [i for i in table.texts if leading <= i < len(columns)])
         columns = narrow if _total(narrow) <= WIDTH else columns
     rest, parts = range(leading, len(columns)), [list(range(leading))]
-    for count in range(1, len(rest) + 1):  # try one table, then two, and so on
+    for count in range(1, len(rest) + 1):  # the number of tables
         size = -(-len(rest) // count)
         parts = [[*range(leading), *rest[start:][:size]] for start in range(0, len(rest), size)]
         if all(_total([columns[index] for index in part]) <= WIDTH for part in parts):

@@ -64,7 +64,7 @@ class Comparison:
 
     @cached_property
     def shifts(self) -> Mapping[str, Mapping[str, Entry]]:
-        """The results by shift and method, without refused methods."""
+        """The results by shift and method, without methods that cannot be fitted."""
         return {
             shift: {
                 method: _over_seeds(records, method)
@@ -80,7 +80,7 @@ class Comparison:
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, negated if higher is better; None without a score."""
+        """Return the score, with its sign changed if higher is better."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -118,10 +118,7 @@ class Comparison:
         )
 
     def mean(self, method: str, metric: str | None = None) -> float:
-        """Return the mean of a metric over shifts. Default: the ranking metric.
-
-        The method must be in `everywhere`.
-        """
+        """Return the mean of a metric (default: the ranking metric) over shifts."""
         name = metric or self.metric.name
         values = (entries[method].means.get(name) for entries in self.shifts.values())
         return statistics.fmean(value for value in values if value is not None)
@@ -156,7 +153,7 @@ class Comparison:
         return losses[method] - min(baselines) if method in losses and baselines else None
 
     def harmed(self, method: str, by: float = HARMS[0]) -> tuple[str, ...]:
-        """Return the shifts with a harm above `by`, worst first."""
+        """Return the shifts where a method is worse than the better baseline by more than `by`."""
         harms = {
             shift: harm
             for shift in self.shifts
@@ -253,8 +250,7 @@ def compare(
     Parameters
     ----------
     paths : sequence of str or Path
-        Features files with labelled target test rows. Adapted files are not adapted again. A shift
-        has the name of its file.
+        Features or adapted files with labelled target test rows, one per shift.
     folder : str or Path
         Folder for adapted files and records, which later calls reuse.
     settings : CompareSettings
@@ -282,8 +278,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare methods on these runs.
 
-    Each seed may have its own file. Records are named after file and seed, so these pairs must be
-    unique.
+    Each pair of a file name and a seed must be unique.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():

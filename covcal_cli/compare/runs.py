@@ -1,7 +1,7 @@
 """Run one shift of a comparison with one seed: adapt, fit and measure.
 
-Adapted files and records stay in a folder, so that an interrupted comparison continues. A record is
-reused only if its file, settings and code are unchanged.
+A record stores the result of a run. Later calls reuse the record if file, settings and code are
+unchanged.
 """
 
 import hashlib
@@ -174,7 +174,7 @@ class Record(Document):
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Yield each run with its record."""
+    """Run all runs, and yield each run with its record."""
     jobs = min(settings.jobs, len(runs))
     if jobs <= 1:
         for run in runs:
@@ -195,7 +195,7 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Limit new processes to one thread, unless the user has set another limit."""
+    """Limit new processes to one thread by default."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:
@@ -339,7 +339,7 @@ class Stopwatch:
         )
 
     def __call__(self, progress: Progress) -> None:
-        """Add the elapsed time to the reported stage."""
+        """Add the elapsed time to the stage of `progress`."""
         self.stop(progress.stage)
 
 

@@ -21,9 +21,9 @@ def grids(
 ) -> list[Table]:
     """Return the comparison as one table, or two if there are many shifts.
 
-    The table has a row for each method, and a column for each shift. If there are several shifts,
-    it also has mean, worst score, mean rank and the number of harmed shifts. A method that did not
-    run on every shift has no mean. `bold` marks the best cell.
+    The table has a row for each method, and a column for each shift. Several shifts also have
+    columns for mean, worst score, mean rank and the number of harmed shifts. `bold` marks the best
+    cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -120,7 +120,7 @@ def of_auto(comparison: Comparison) -> Table | None:
 
 
 def caption_of_auto(comparison: Comparison) -> str:
-    """Return a caption for the table of `of_auto`."""
+    """Return a caption for the table of auto's choices."""
     coverage = comparison.coverage()
     text = "Accuracies in percent; the true accuracy is measured on the labelled test rows."
     if coverage is None:
@@ -133,7 +133,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names. Add their number of seeds unless it equals `of`."""
+    """Join names, with the number of seeds if it differs from `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 

@@ -1,9 +1,9 @@
 """``covcal decide``: choose target rows to accept, and sets of classes.
 
-Rows are ranked by their calibrated confidence. Without labels, as many rows are accepted as the
-expected error plus a margin allows. With labels of ``covcal pick --for``, thresholds are tested one
-after the other. The tests are exact, and their order is fixed (`maths.acceptance`). Labels to which
-the calibration was fitted are not used. The test split is not read.
+Rows are ranked by their calibrated confidence. Without labels, rows are accepted while the expected
+error plus a margin is below the limit. With labels of ``covcal pick --for``, exact tests of
+thresholds in a fixed order choose the rows (`maths.acceptance`). Labels to which the calibration
+was fitted are not used, and the test split is not read.
 """
 
 import math
@@ -40,11 +40,10 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# Wanted probability that the suggested labels are enough. If no number reaches `LIKELY`, the
-# smallest number with the part `_NEARLY` of the largest probability is suggested, if this
-# probability is at least `_EVEN`.
+# Probabilities that the suggested labels are enough: the wanted one, the accepted share of the
+# largest possible one, and the smallest accepted one.
 LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
-# Assumed errors: the high end of the error's range (1), the estimate (0), the low end (-1).
+# Assumed errors: 1 is the high end of the range, 0 the estimate, and -1 the low end.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _NEAR = 1e-5
 _CERTAINTY = 0.9
@@ -56,7 +55,7 @@ class DecideSettings:
 
     error: float | None = None  # Maximum error rate of the accepted rows.
     coverage: float | None = None  # Minimum share of rows whose set contains the right class.
-    certainty: float | None = None  # For promises, the default is 0.9. For sets, there is none.
+    certainty: float | None = None  # Default: 0.9 for accepted rows, none for sets.
     # Whether the guarantee is only for the rows of this file.
     these_rows: bool = False
     # "marked" (labels from covcal label), "none", or "auto" ("marked" if possible)
@@ -207,7 +206,7 @@ class _Labelled:
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, rankings: Sequence[Ranking]
     ) -> None:
-        # The first ranking is for the first batch, the second for later batches.
+        # One ranking for the first batch, one for later batches.
         self.draw, self.target, self._rankings = draw, target, rankings
         self.scores = scores[np.searchsorted(rows, draw.rows)]
         regions = [region_of(batch.score) for batch in draw.batches]
@@ -248,9 +247,9 @@ class _Labelled:
         return None
 
     def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
-        """Test thresholds after each batch.
+        """Test thresholds after each batch, and return the best threshold.
 
-        Return the best threshold. Each batch spends a part of the error probability.
+        The batches share the error probability.
         """
         looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
@@ -330,8 +329,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # With -1, all rows have the same probability.
-        # Otherwise some rows are below the batch's own threshold.
+        # Region -1 has one probability for all rows.
         if region == -1 or threshold < region - _NEAR:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
         return acceptance.sampling(p, rows)

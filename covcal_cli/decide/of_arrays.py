@@ -83,8 +83,8 @@ class Decision:
     ) -> Self:
         """Choose `threshold_` and `cut_` from target logits, and labels if given.
 
-        Without labels, both are estimates. With labels of random rows, the guarantee of
-        `threshold_` holds for every classifier and temperature.
+        Without labels, the error and the coverage are estimates. With labels of random rows, the
+        limit on the error is guaranteed for every classifier.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Decision:
             Class numbers of these rows, from 0.
         estimate : Estimate, optional
             The target accuracy, for example `Calibrator.estimate_`. By default, the probabilities
-            are assumed to be right, and labels often accept fewer rows.
+            are assumed to be right.
         """
         if self.error is None and self.coverage is None:
             raise CovcalError(

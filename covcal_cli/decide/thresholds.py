@@ -1,7 +1,7 @@
 """Choose rows to accept, and sets of classes, from confidences.
 
-A curve gives the expected error of the most confident rows, for every share of rows. With costs,
-the cheapest share is accepted.
+The expected error is computed for every share of the most confident rows. With costs, the cheapest
+share is accepted.
 
 Keys of costs.json:
 
@@ -9,12 +9,12 @@ Keys of costs.json:
 - ``wrong``: the cost of an accepted wrong row
 - ``pairs``, optional: objects with ``true``, ``predicted`` and ``cost``, for pairs of classes
 
-A set should contain the right class with probability C (the coverage). The set contains the most
-probable class, and all classes whose probability is at least a cut. This method is LAC (Sadinle,
-Lei & Wasserman 2019), but without empty sets.
+A set should contain the right class with probability C (the coverage). A set contains the most
+probable class, and all classes with at least a minimum probability (the cut). This method is LAC
+(Sadinle, Lei & Wasserman 2019), but without empty sets.
 
-- Without labels, the probabilities in a set must sum to C on average. For this sum, the temperature
-  is first raised to match an accuracy below the estimate.
+- Without labels, the probabilities in a set must sum to C on average. The temperature matches an
+  accuracy below the estimate, as a margin.
 - With the labels of n random rows, at most (n + 1) (1 - C) - 1 sets may lack the right class. This
   number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
 - With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
@@ -38,10 +38,10 @@ from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
 from covcal_cli.records import Within, json_of, record_of
 
-# Margins, as shares of the distance from the estimate to the end of its range: for the accuracy in
-# sets, and for the error of accepted rows. Both were chosen on the benchmark's development shifts.
+# Margins for sets and for accepted rows, as shares of the distance from the estimate to the end of
+# its range. They were chosen on the benchmark.
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
-_LEVEL = 0.95  # of the sampling error of a group
+_LEVEL = 0.95  # level of the sampling error
 _POINTS = 100
 _SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
@@ -75,7 +75,7 @@ class Sample:
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """The confidence, (n,): calibrated, and for both ends of the accuracy's range."""
+        """The confidences, (n,), for the estimated accuracy and both ends of its range."""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
@@ -96,9 +96,8 @@ class Sample:
     ) -> tuple[GroupPoint, ...]:
         """Return the accepted share and the expected error of every group.
 
-        The ends of an error are those of the accuracy's range, with 95 % sampling error.
-        `numbers`, (n,), is the group of each row, and `accepted`, (n,), says which rows are
-        accepted.
+        The range of an error includes 95 % sampling error. `numbers`, (n,), are the groups of the
+        rows, and `accepted`, (n,), is True for accepted rows.
         """
         groups = []
         for number, name in enumerate(names):
@@ -108,7 +107,7 @@ class Sample:
                 errors = [float(1 - values[taken].mean()) for values in self.confidence]
                 error, highest, lowest = np.clip(errors, 0, 1).tolist()
                 count = int(taken.sum())
-                # With confidences near 1, only sampling shows that the error may be above 0.
+                # Add the sampling error.
                 _, highest = wilson(highest, count, _LEVEL)
                 lowest, _ = wilson(lowest, count, _LEVEL)
                 point = _point(count / n, error, highest, lowest)
@@ -170,15 +169,14 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 def right_excluded(rows: Rows, coverage: float) -> int:
     """Return the number of labelled rows whose sets may exclude the right class.
 
-    The number is rounded at random, with the labelled rows as seed. Return -1 if all classes must
-    be in every set.
+    The number is rounded at random. Return -1 if every set must contain all classes.
     """
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
 def cut_by_labels(probabilities: Float64s, labels: Labels, excluded: int) -> float:
-    """Return the cut that excludes the right class in this number of labelled rows."""
+    """Return the cut that excludes the right class in `excluded` labelled rows."""
     if excluded < 0:
         return 0.0
     scores = true_scores(probabilities, labels)
@@ -191,9 +189,9 @@ def mean_size(probabilities: Float64s, cut: float) -> float:
 
 
 def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
-    """Return the probability of each row's label, or 0 without a label.
+    """Return the probability of each row's label, or 1 if the label is the predicted class.
 
-    The most probable class gets 1, because every set contains it.
+    Rows without a label get 0.
     """
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)

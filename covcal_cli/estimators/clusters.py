@@ -4,8 +4,8 @@ A shift changes the logits of all rows in a similar way. For example, dark image
 few classes, and blurred images have smaller logits. Standardising the logits of each domain removes
 this common change. Then the rows of a class still form a group near the source rows of that class.
 
-Standardising also hides a change of the class frequencies. Then both estimators (free and fixed
-class shares) are wrong.
+Standardising also hides a change of the class frequencies, so both estimators assume that the class
+frequencies do not change.
 """
 
 import math
@@ -25,13 +25,12 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000
 _STEPS = 10
-# Smaller changes of a centre are rounding errors.
+# Largest rounding error of a centre.
 _ROUNDING = 1e-7
-# Two centres with a smaller squared distance share a cluster.
+# Largest squared distance of two equal centres.
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
-# Number of Sinkhorn steps in each clustering step. The steps move the clusters towards fixed
-# shares.
+# Number of Sinkhorn steps towards fixed cluster sizes, in each clustering step.
 _NUDGES = 5
 # Width of the softmax over clusters: the cosines are multiplied by log K / `_WIDTH`.
 _WIDTH = 0.115
@@ -54,7 +53,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """For each centre, the index of the first centre at the same place, shape (m,)."""
+        """The first of all equal centres, for each centre, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)
@@ -65,10 +64,10 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     """Estimate the target accuracy by clustering, with free and with fixed class shares.
 
     The directions of standardised logits are clustered in each domain by spherical soft k-means
-    (Dhillon and Modha 2001, Banerjee et al. 2005). The clustering starts from the mean directions
-    of the source's classes. A row counts as wrong if it ends outside the cluster of its predicted
-    class. The estimate is A_v minus the increase of the share of wrong rows from source to target.
-    At most 5000 rows of a domain are read.
+    (Dhillon and Modha 2001, Banerjee et al. 2005). Initial centres are the mean directions of the
+    source's classes. A row counts as wrong if it ends outside the cluster of its predicted class.
+    If the share of wrong rows rises from source to target, the estimated accuracy falls by the same
+    number of points. At most 5000 rows of a domain are read.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -114,10 +113,10 @@ def class_centres(points: Float32s, labels: Labels) -> Centres:
 def strays(
     points: Float32s, predictions: Labels, centres: Centres, shares: Float64s
 ) -> tuple[Float64s, Float64s]:
-    """Return 1 for each row outside the cluster of its predicted class, else 0, shape (n,).
+    """Return which rows are outside the cluster of their predicted class (1 or 0).
 
-    `points` have shape (n, K). Returns two such arrays: for free cluster sizes, and for cluster
-    sizes near `shares`, (K,). The clustering starts from `centres`.
+    Returns two arrays, (n,): with free cluster sizes, and with cluster sizes near `shares`, (K,).
+    `points` have shape (n, K), and `centres` are the initial centres.
     """
     cosines: Float32s = points @ centres.directions.T
     shared = np.arange(len(shares))
@@ -162,8 +161,7 @@ def move(source: Places, target: Places) -> float:
     """Return how far the rows of predicted classes have moved, in standard deviations.
 
     The distance is a root mean square over target rows and logits, minus sampling noise. Classes
-    with fewer than 5 source rows are left out. If most target rows are left out, `_LARGEST_MOVE` is
-    returned.
+    with fewer than 5 source rows are left out.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -207,8 +205,7 @@ def _clustered(
     `cosines`, shape (n, m), are the cosines of points and first centres. They are overwritten.
     """
     directions = centres.directions.copy()
-    # Per cluster: length of the sum of its points, and distance of this sum's direction to the
-    # centre.
+    # Length of each cluster's sum of points, and its distance to the centre.
     lengths, apart = np.zeros((2, len(directions)))
     powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
     changes = np.empty_like(cosines)
@@ -243,10 +240,7 @@ def _places(chosen: Booleans) -> Labels | slice:
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
-    """Return factors, (m,), that move the shares of the clusters towards `shares`.
-
-    With only a few Sinkhorn steps, the result is near `shares`, but not equal.
-    """
+    """Return factors, (m,), that move the shares of the clusters towards `shares`."""
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
         members = factors * (powers.T @ (1 / (powers @ factors)))

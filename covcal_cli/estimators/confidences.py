@@ -54,9 +54,9 @@ def agreement(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by agreement of classifier and aligned forecaster.
 
     Two calibrated classifiers with independent errors agree as often as each is right. Here the
-    second classifier is the aligned forecaster. Both classifiers use the same features, so they
-    agree too often, on the source too. So the estimate is A_v plus the change of the agreement from
-    source to target. Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR
+    second classifier is the aligned forecaster. Because both classifiers use the same features,
+    they agree too often. So only the change of the agreement from source to target is used, and
+    added to A_v. Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR
     2022.
     """
     aligned = inputs.aligned
@@ -79,9 +79,9 @@ def predicted_classes(
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
     The true classes are assumed to be as frequent as on the source. Then a change of the predicted
-    classes is due to errors. The estimate is A_v - (d - d_0). The total variation distance of
-    predicted classes is d, and d_0 is its sampling noise. `source` and `target`, (K,), are the
-    frequencies. By default, they come from `inputs`.
+    classes is due to errors. The accuracy falls by the total variation distance of predicted
+    classes, minus its sampling noise. `source` and `target`, (K,), are the frequencies (by default
+    from `inputs`).
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -124,14 +124,14 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the share of target rows above the threshold. Ties count in part."""
+    """Return the share of target rows above the threshold."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
     """Return 1 for scores below the threshold, 0 for scores above, and a fraction for ties.
 
-    `source` is sorted. Exactly `errors` source rows are below the threshold.
+    Exactly `errors` of the sorted `source` scores are below the threshold.
     """
     if errors >= len(source):
         return np.ones(len(scores))

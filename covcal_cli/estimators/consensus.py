@@ -11,8 +11,8 @@ one half of ``examples/research/benchmark``.
 | class frequencies given | COT; if a check of COT fails, agreement or else DoC |
 | a check of the first three rows fails | DoC, because perhaps only the class frequencies changed |
 
-The check `fall in confidence` must pass. With more than two classes, a fall of the confidence also
-needs the checks `shift within classes` and `source clusters`.
+The check `fall in confidence` must pass. For more than two classes, the checks `shift within
+classes` and `source clusters` must pass too if the confidence falls.
 
 The estimators underestimate the fall of the accuracy, so the fall is multiplied by 1.2. The
 estimate is A_v - 1.2 (A_v - m), where m is the median of the estimators.
@@ -26,7 +26,7 @@ Half the width of the range is a sum of four parts:
 | class frequencies | 0.15 times the total variation distance of predicted classes |
 | sampling | sampling error |
 
-If only DoC is used, the range also includes the other estimates.
+If only DoC is used, the range also contains the estimates of all other estimators.
 """
 
 import math
@@ -67,9 +67,9 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# `temp` is chosen if its mean target confidence is this close to the estimated accuracy.
+# Largest difference of mean target confidence and estimated accuracy at which `temp` is chosen.
 SAME = 0.03
-# A warning follows if the mean target confidence is further below the estimated accuracy.
+# Difference of estimated accuracy and mean target confidence that gives a warning.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -89,9 +89,9 @@ _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """All possible estimates by name. An estimate is computed when it is first read.
+    """All possible estimates by name, each computed when it is first read.
 
-    `prior` are the class frequencies on the target, shape (K,), if the user gives them.
+    `prior` are class frequencies that the user gives for the target, shape (K,).
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
@@ -162,12 +162,11 @@ def combined(
     checks: Sequence[Guard],
     drift: float | None = None,
 ) -> Estimate:
-    """Return the combined estimate without known class frequencies.
+    """Return the combined estimate if the user gives no class frequencies.
 
-    - `estimates`: estimates by name. Missing estimators are not used.
-    - `checks`: `fall in confidence`, then `shift within classes` and `source clusters` if computed.
-    - `drift`: the total variation distance of predicted classes. By default, it comes from
-      `inputs`.
+    - `estimates`: estimates by name.
+    - `checks`: `fall in confidence`, and perhaps `shift within classes` and `source clusters`.
+    - `drift`: the total variation distance of predicted classes, by default that of `inputs`.
     """
     doc_alone = [estimates["doc"]]
     names = _TWO if inputs.n_classes == 2 else _MANY
@@ -245,7 +244,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return the reason to choose `temp`, or None."""
+    """Return the reason to choose `temp`, or None to choose `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     after = f"the mean confidence of {confidence:.1%} after temperature scaling"
@@ -275,7 +274,7 @@ def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
 def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
     """Return a failed check if the estimated accuracy is clearly above the source accuracy.
 
-    Noise in some features can raise the confidence and lower the accuracy. No estimator sees this.
+    Noise in some features can raise the confidence and the estimates, but lower the accuracy.
     """
     source_accuracy = float(inputs.source_correct.mean())
     rise, limit = accuracy - source_accuracy, max(SAME, _sampling(inputs, accuracy))
@@ -331,7 +330,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """For two classes, check that the estimated accuracy is near the mean target confidence.
 
-    With two classes, all estimators use the same number per row, so they do not confirm each other.
+    For two classes, all estimators use only the confidence, so they do not confirm each other.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME

@@ -10,7 +10,7 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-Subtracting OT_source cancels errors that both costs miss. If the user gives frequencies q, source
+The difference cancels errors that neither cost contains. If the user gives frequencies q, source
 rows get the weights q_y / p_y.
 
 The interval is computed by the delta method.
@@ -20,9 +20,6 @@ The interval is computed by the delta method.
 | v | prices of the classes |
 | net_j = min_k (c_jk - v_k) | net cost of row j |
 | pi . v + mean_j net_j | optimal cost |
-
-A target row contributes net_j. A source row contributes its error minus its share of OT_source. A
-source row also contributes the price of its label in OT_target, unless the user gives pi.
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
 Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k. The cost is
@@ -91,7 +88,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smooth problem at given prices: A classes and B rows, or A rows and B classes."""
+    """The smooth problem at given prices of A classes (or rows), with B rows (or classes)."""
 
     prices: Float64s  # v, (A,)
     value: float
@@ -232,7 +229,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # limited to slightly below the error of guessing
+    # the error is limited to slightly less than that of guessing
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
@@ -251,9 +248,9 @@ def confidence_change(inputs: EstimatorInputs) -> Guard:
 
 
 def _prior_weights(prior: Float64s, inputs: EstimatorInputs) -> Float64s:
-    """Return weights of source rows that give the classes the frequencies `prior`.
+    """Return weights of source rows, with sum 1, that give the class frequencies `prior`.
 
-    The weights sum to 1. The weights are equal if no class with source rows has a share in `prior`.
+    Without source rows of these classes, all weights are equal.
     """
     counts = np.bincount(inputs.source_labels, minlength=inputs.n_classes)
     weights = (prior / np.maximum(counts, 1))[inputs.source_labels]

@@ -1,7 +1,6 @@
 """Checks of the assumptions of estimates and temperatures.
 
-Each function returns a `Guard`: a number, its threshold and a sentence. A check changes no result
-by itself.
+Each function returns a `Guard`: a number, its threshold and a sentence.
 """
 
 import numpy as np
@@ -131,8 +130,8 @@ def precise(half_width: float) -> Guard:
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
     """Check that the frequencies of predicted classes differ by at most 0.1 (total variation).
 
-    `source` and `target` have shape (K,). If they differ, the source's class frequencies may be
-    wrong for the target.
+    `source` and `target` have shape (K,). A larger difference shows that the true classes may have
+    other frequencies on the target.
     """
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -147,8 +146,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check that there are enough source rows to know the class frequencies.
 
-    `noise` is the standard error of log p_y, averaged over the target's classes. Up to a third is
-    accepted, as with nine rows per class.
+    `noise` is the standard error of log p_y, averaged over the target's classes. A third is the
+    standard error with nine rows per class.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
@@ -162,7 +161,7 @@ def prior_rows(noise: float) -> Guard:
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     """Check that the corrected probabilities have the given class frequencies on average.
 
-    `wanted` and `mean` have shape (K,). Both may differ by 0.1 in total variation.
+    `wanted` and `mean` have shape (K,). A total variation distance of 0.1 is allowed.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT

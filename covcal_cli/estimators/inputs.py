@@ -40,7 +40,7 @@ class AlignedForecasters:
 class EstimatorInputs:
     """Logits of labelled source validation rows and of unlabelled target rows, at least 2 each.
 
-    The files from which the rows come have refused invalid logits and labels.
+    Logits and labels are valid, because `FeatureFile` refuses invalid ones.
     """
 
     source_logits: Floats  # (n_v, K)
@@ -48,7 +48,7 @@ class EstimatorInputs:
     target_logits: Floats  # (n_t, K)
     temperature: float  # T_s, the temperature of temperature scaling on the source.
     aligned: AlignedForecasters | None = None
-    # Importance weights q/p of the source rows, (n_v,). The mean weight should be near 1.
+    # Importance weights q/p of the source rows, (n_v,).
     source_weights: Float64s | None = None
     # False if the file has one confidence per row.
     has_all_classes: bool = True
@@ -146,8 +146,8 @@ def read_inputs(
     """Read labelled source validation rows, and target training and validation rows.
 
     Target test rows and target labels are not read. `temperature` is T_s. `source_weights` are
-    importance weights of the labelled source validation rows. `seed` chooses a random sample if
-    there are too many rows.
+    importance weights of the labelled source validation rows. `seed` chooses a random sample of too
+    many rows.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")
@@ -246,8 +246,8 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default, all weights are equal. The variance is at least that of
-    half a wrong row, because a sample without errors proves little.
+    `weights`, (n,), sum to 1. By default, all weights are equal. The minimum is that of half a
+    wrong row, because a sample without errors proves little.
     """
     n = len(values)
     if weights is None:

@@ -112,8 +112,8 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
     """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    C, (K, P), has a column for each class with source rows. The problem is solved as a ridge
-    regression with penalty r. Bisection finds the r with r ||theta|| = rho ||C theta - gap||.
+    C, (K, P), has a column for each class with source rows. The solution is that of a ridge
+    regression, whose penalty is found by bisection.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -136,8 +136,8 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
     """Minimise theta H theta / 2 - slope theta for theta >= -1.
 
-    Also return the free elements; other elements are -1. The method is block principal pivoting
-    (Judice and Pires 1994), which starts from `free`.
+    Also return which elements are above -1. The method is block principal pivoting (Judice and
+    Pires 1994), which starts from `free`.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -163,7 +163,7 @@ _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies of `value`, (K,), with sum 1; None for "source".
+    """Return the class frequencies that `value` names, (K,), or None for "source".
 
     Raises `CovcalError` if a file is missing or invalid. Shares must sum to 1, within 0.001.
     """
@@ -173,7 +173,7 @@ def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) ->
 
 
 def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies of `value`, which must not be "bbse"."""
+    """Return the class frequencies that `value` names, except "bbse"."""
     if value == "source":
         return None
     if value == "uniform":

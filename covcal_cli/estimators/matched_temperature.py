@@ -2,8 +2,8 @@
 
 Usually the mean confidence m(T) falls from 1 to 1/K as T grows, so exactly one T gives the
 accuracy. But m(T) may rise and fall if the labels come from the classifier and the logits from the
-aligned forecaster. Then a grid finds all solutions. The largest T at which m falls through the
-accuracy is used. Without a solution, the T with the nearest m on the grid is used.
+aligned forecaster. Then a grid finds all solutions, and the largest T at which m falls is used.
+Without a solution, the T with the nearest mean confidence is used.
 
 The search is over T in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
 (MATHEMATICS, section 4).
@@ -46,7 +46,7 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is limited to at least 1/K + 0.01, and to at most the highest value that n rows can
+    The accuracy is limited to at least 1/K + 0.01, and to at most a value that n rows can
     distinguish from 1. `labels`, (n,), are by default the classes with the largest logits.
     `offsets` are b, (K,), by default 0. Offsets need labels.
     """

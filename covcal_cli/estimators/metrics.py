@@ -1,7 +1,7 @@
 """Estimate precision, recall and other metrics per class, without target labels.
 
 The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
-target row counts for every class, weighted by its calibrated probabilities softmax(z / T + b).
+target row counts for every class, with its calibrated probability softmax(z / T + b) as weight.
 
 The temperature T_c and the class offsets b minimise the penalised log loss on the source.
 
@@ -28,10 +28,12 @@ widened on both sides.
 | o | change of the metric if the odds of the class are wrong by `ODDS` |
 
 For a mean over classes, the errors of different classes are assumed to be independent. All groups
-of rows use the same T. Groups have no mean over classes: its range was too narrow in the benchmark.
+of rows use the same T. Groups have no mean over classes, because its range was too narrow in the
+benchmark.
 
-**Cost.** The mean cost of a row is (1 - A) R. R is the mean cost of a wrong row, at the T that
-matches the estimated accuracy A. The range of R is widened like the range of a metric.
+**Cost.** The mean cost of a row is the estimated error rate, times the mean cost R of a wrong row.
+R uses the T that matches the estimated accuracy, and the range of R is widened like the range of a
+metric.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -55,7 +57,7 @@ METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"
 MACRO = "macro"
 _LISTED = 10
-# minimum number of expected rows for a metric
+# minimum expected number of rows for a metric
 LEAST_ROWS = 5.0
 ODDS = float(np.e)
 _MOST_CLASSES = 1000
@@ -81,7 +83,7 @@ class MetricEstimate:
     value: NonNegative | None  # None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # expected rows of the class, or rows predicted as the class, whichever are fewer
+    # the smaller number: expected rows of the class, or rows predicted as the class
     rows: NonNegative
     interval: str
     group: str | None = None  # None for all rows
@@ -119,7 +121,7 @@ def parse_metrics(text: str) -> tuple[Wanted, ...]:
 def has_metrics(
     estimates: Sequence[MetricEstimate], wanted: Sequence[Wanted], classes: Sequence[str]
 ) -> bool:
-    """Return whether the estimates contain all wanted metrics."""
+    """Return whether every wanted metric was estimated."""
     keys = {(estimate.metric, estimate.class_name) for estimate in estimates}
 
     def is_there(metric: str, of: str | None) -> bool:
@@ -168,7 +170,7 @@ class Spread(Protocol):
         """The metric and its range."""
 
     def mean(self, others: Sequence[Self]) -> Self:
-        """Return the mean over this class and other classes."""
+        """Return the mean over this class and `others`."""
 
 
 SpreadsByName = Mapping[str, tuple[float, Spread | None]]
@@ -213,8 +215,8 @@ def expected_metrics(
 ) -> Iterator[MetricEstimate]:
     """Estimate metrics on all target rows, then on each group.
 
-    `accuracy` is the combined estimate. `offsets` are b, (K,), for given class frequencies. `costs`
-    are by true class (first axis) and predicted class.
+    `accuracy` is the combined estimate. `offsets`, (K,), are class offsets for given class
+    frequencies. `costs`, (K, K), are by true and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -336,7 +338,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows of a metric, and the metric if there are enough rows."""
+    """Return the number of rows that a metric counts, and its value if there are enough rows."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -360,8 +362,8 @@ def _cost(
 ) -> Interval:
     """Return the mean cost of rows, with its range.
 
-    `chances` are probabilities, (K, n), for A and both ends of its range. `shares` are the three
-    accuracies; the default is the mean confidences.
+    `chances` are probabilities, (K, n), for the estimated accuracy and both ends of its range.
+    `shares` are the three accuracies; the default is the mean confidences.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)
@@ -415,7 +417,7 @@ def selected(
 
     Two classes have a mean only on request.
 
-    - `spreads`: returns the metrics of a class by name.
+    - `spreads`: a function that returns the metrics of a class by name.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """

@@ -130,7 +130,7 @@ def test_few_source_errors_do_not_raise_confidence(tmp_path: Path, errors: int) 
     assert found.forecaster_temperature == 1.0
     assert found.method_used in ("none", "consensus")
     if found.method_used == "none":
-        assert "needs at least 10 errors on the source" in found.reason
+        assert "must have at least 10 errors on the source" in found.reason
     else:
         assert "T is at least 1 without labels" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
@@ -315,7 +315,7 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: the estimate does not contradict its confidence":
+        if candidate.why == "chosen: the estimated accuracy does not contradict its confidence":
             assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched

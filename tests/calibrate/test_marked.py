@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,8 +219,7 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
     assert "covcal pick -n 50" in note
-    promised = labels.removesuffix(" is right").removeprefix("on the 60 labelled rows, ")
-    confidence, accuracy = (int(part.split()[0]) for part in promised.split(" is promised and "))
+    confidence, accuracy = (int(value) for value in re.findall(r"(\d+) %", labels))
     assert abs(confidence - accuracy) < 100 * 1.96 * 0.5 / math.sqrt(60)
     monkeypatch.setattr(Draw, "right", lambda draw, _: np.arange(len(draw)) % 2.0)
     contradicted = calibrate(decided / "features.h5")
@@ -227,7 +227,7 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     text, *warnings = contradicted.warnings
     assert tuple(warnings) == without.warnings
     assert "labels contradict this calibration: on the 60 labelled rows" in text
-    assert f" {confidence} % is promised and 50 % is right" in text
+    assert f"the mean confidence is {confidence} % and the accuracy is 50 %" in text
 
 
 def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
