@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads.
-_SEPARATED_ESS = 0.05  # Below this share of effective rows, the domains are not aligned.
+_SEPARATED_ESS = 0.05  # Smallest share of effective rows for aligned domains.
 DEFAULTS = AdaptSettings()
 
 
@@ -32,14 +32,14 @@ class AdaptReport:
     """The result of ``covcal adapt``, for the user."""
 
     preset: str
-    device: str  # the device that was used, "cpu" or "cuda"
+    device: str
     seed: int
     threads: int
     n_features: int
-    n_inputs: int  # Number of inputs of psi.
-    counts: Mapping[str, int]  # Numbers of rows; see `TrainingRows.counts`.
+    n_inputs: int  # Number of inputs of the feature network psi.
+    counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
-    # validation error (mean square) of the discriminator on phi
+    # Mean squared error of the discriminator on phi, on validation rows.
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]
@@ -116,7 +116,7 @@ def adapt(
 
 
 def _require_adaptable(file: FeatureFile) -> int:
-    """Return the number of features. Refuse a file that cannot be adapted."""
+    """Refuse a file that cannot be adapted, and return the number of features."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is adapted already: give the features file from which it was made"
@@ -145,7 +145,7 @@ def _require_adaptable(file: FeatureFile) -> int:
 def _torch_threads(threads: int) -> Iterator[None]:
     """Load torch, and limit its number of threads."""
     if threads > 1 and "torch" not in sys.modules:
-        # By default, waiting threads keep their core busy, which slows other threads.
+        # Let waiting threads sleep, because they would slow other threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -193,5 +193,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members with poorly aligned domains."""
+    """Return the number of members whose domains are poorly aligned."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -1,9 +1,9 @@
-"""Feature learning: train psi, the forecaster's head and the discriminator D-bar together.
+"""Train the feature network psi, the forecaster's head and the domain discriminator D-bar together.
 
-The head learns the labels of source rows, and D-bar learns which domain a row is from. Psi is
-trained to help the head. A gradient reversal layer also trains psi to mislead D-bar. At every
-check, a new linear classifier (a "probe") tests whether psi still separates the domains. D-bar can
-miss a difference that a new discriminator finds with 99 % accuracy (MATHEMATICS, section 5).
+The head predicts the labels of source rows, and D-bar predicts the domain of a row. Psi learns
+features from which the head predicts well. A gradient reversal layer also trains psi to mislead
+D-bar (Ganin et al. 2016). At every check, a new linear classifier (a "probe") tests whether psi
+still separates the domains. The probe finds differences that D-bar misses (MATHEMATICS, section 5).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,17 +33,17 @@ from covcal_cli.progress import Progress, ProgressCallback
 PROBE_ROWS = 3000  # Largest number of rows per domain for a probe.
 _PURPOSE = 1  # See `member_generators`.
 EVALUATION_BLOCK = 16384
-_FIRST_CHECK = 200  # the first step at which a probe may end the training
+_FIRST_CHECK = 200  # The first step after which a probe may end the training.
 _MEAN_WEIGHT_TOLERANCE = 0.1
 
 
 @dataclass
 class MemberTrace:
-    """A report on the alignment of one member."""
+    """A report on the alignment of one ensemble member."""
 
-    steps: int  # the training step at which the member's networks were stored
+    steps: int  # The training step at which the networks were stored.
     stop_reason: str
-    # for each check: ``step``, mean losses, and results of the check
+    # An entry per check: the step, the mean losses, and the results of the check.
     losses: list[dict[str, float]]
 
 
@@ -93,7 +93,7 @@ class Aligner:
     def losses(self, source_rows: Tensor, target_rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return forecaster loss, discriminator loss and gradient penalty, each of shape (M,).
 
-        `source_rows` and `target_rows` are numbers of training rows, (M, batch) int64.
+        `source_rows` and `target_rows` are row numbers, (M, batch) int64.
         """
         settings, rows = self._settings, self._rows
         batch = source_rows.shape[1]
@@ -115,10 +115,10 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # number of successive checks with enough overlap, for each member
+        # The number of successive checks with enough overlap, per member.
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Stopped members are trained too, because this costs no time.
+            # Finished members are trained too, because this takes no extra time.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -133,8 +133,8 @@ class Aligner:
                 )
                 most = settings.stop_discriminator_error
                 if most is not None and trace.losses[-1]["training_domain_error"] < most:
-                    # Keep the networks of the previous check.
-                    # At the first check, store the current networks.
+                    # Keep the networks of the previous check. The first check has no previous
+                    # networks, so store the current networks.
                     trace.steps = max(interval, self._iteration - steps)
                     trace.stop_reason = "discriminator won"
                     running.discard(member)
@@ -165,7 +165,7 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return the numbers for the progress line."""
+        """Return the entries of the progress line."""
         numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
         is_labelled = labels >= 0
@@ -183,7 +183,7 @@ class Aligner:
     def _average(self) -> None:
         if self._settings.averaging == 0.0:
             return
-        # The decay begins near 0, so that the average soon forgets the initial weights.
+        # Begin with a small decay, so that the average soon forgets the initial weights.
         decay = min(self._settings.averaging, self._iteration / (self._iteration + 10))
         with torch.no_grad():
             for mean, now in zip(self._averaged, (self.psi, self.head), strict=True):
@@ -215,8 +215,7 @@ class Aligner:
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
     """Return whether the domains overlap enough to stop.
 
-    The share of effective rows must be at least `least`. The mean importance weight must be near 1,
-    because it is far from 1 for a bad probe.
+    A bad probe gives a mean importance weight far from 1.
     """
     if least is None or "ess_share" not in check:
         return False
@@ -234,14 +233,11 @@ def diverged() -> CovcalError:
 
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a linear probe on training rows, and test the probe on validation rows.
-
-    Return ``probe_accuracy``, ``ess_share`` and ``mean_weight``, each of shape (M,).
-    """
+    """Fit a linear probe on training rows, and test the probe on validation rows."""
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
-    # Store only logits, because psi of all rows may not fit into memory.
+    # Store only logits, because the features of all rows may not fit into memory.
     logits: list[Float64s] = []
     for domain in domains:
         blocks = [
@@ -262,9 +258,9 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 
 
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
-    """Fit a logistic regression of the domains from `source`, (n, p), and `target`, (m, p).
+    """Fit a logistic regression that predicts the domain.
 
-    Return a function that maps rows, (r, p), to logits, (r,). A positive logit means the source.
+    Returns a function from rows, (r, p), to logits, (r,). A positive logit means the source.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)
@@ -275,7 +271,7 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
         yield (target - centre) / spread, 0.0, 0.5 / len(target)
 
     weights = fit_logistic(blocks, len(centre))
-    if weights is None:  # the loss is convex, so the fit fails only if inputs are not finite
+    if weights is None:  # The loss is convex, so the fit fails only if inputs are not finite.
         raise diverged()
 
     def probe(rows: Float32s) -> Float64s:
@@ -285,5 +281,5 @@ def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float6
 
 
 def balanced_accuracy(source: Float64s, target: Float64s) -> float:
-    """Return the balanced accuracy of domain logits."""
+    """Return the balanced accuracy of the predicted domains."""
     return float(((source > 0).mean() + (target <= 0).mean()) / 2)

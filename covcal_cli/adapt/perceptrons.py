@@ -1,7 +1,7 @@
 """M independent perceptrons, computed together: their losses, gradients and training steps.
 
-Each member has its own random generator on the CPU. So the random numbers of a member are the same
-on every device.
+Each member has its own random generator on the CPU. A member's random numbers are therefore the
+same on every device.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one seeded generator per member. Each `purpose` has its own seeds."""
+    """Return one seeded generator per member. Different purposes give different random numbers."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -49,7 +49,7 @@ class Perceptrons:
     """M perceptrons of the same shape, for M members.
 
     Weights have shape (M, inputs, outputs), and biases (M, 1, outputs). A ReLU follows each hidden
-    layer. With `output_relu`, a ReLU follows the last layer too.
+    layer.
     """
 
     def __init__(
@@ -67,10 +67,11 @@ class Perceptrons:
         output_relu: bool = False,
         xavier: bool = False,
     ) -> Self:
-        """Draw initial weights. `widths`: the number of inputs, then the outputs of each layer.
+        """Draw initial weights.
 
-        With `xavier`, weights are Xavier-normal and biases are 0, as in the discriminator of the
-        paper. Otherwise, weights and biases are uniform, as in torch's linear layer.
+        `widths` has the number of inputs, and then the number of outputs of each layer.
+        With `xavier`, weights are Xavier-normal and biases are 0, as in the paper's discriminator.
+        By default, weights and biases are uniform, as in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -140,9 +141,9 @@ class Perceptrons:
 def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) -> Tensor:
     """Return the mean squared norm of the input gradient for each member, shape (M,).
 
-    The discriminators have one output and no dropout. `hidden` is the second result of
-    `Perceptrons.forward`. The gradient of a ReLU network is a product of weights and masks of 0 and
-    1.
+    The discriminators have one output and no dropout. `hidden` has the activations of the hidden
+    layers, from `Perceptrons.forward`. The gradient of a ReLU network is a product of weights and
+    0/1 masks.
     """
     gradient = discriminators.weights[-1].transpose(1, 2)
     for weight, activation in zip(
@@ -153,13 +154,13 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# The loss of each member. Training minimises the sum of the members' losses.
-# This trains each member independently, because members share no weights.
+# Losses of the ensemble members. Training minimises their sum. Members share no weights, so each
+# member is trained independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return the mean loss of each member over labelled rows, shape (M,).
 
-    Logits have shape (M, n, K), and labels (M, n). Rows with the label -1 are ignored. The loss
-    "squared" is the Brier score, summed over classes.
+    `logits` has shape (M, n, K), and `labels` has shape (M, n). Rows with the label -1 are ignored.
+    The loss "squared" is the Brier score, summed over the classes.
     """
     is_labelled = labels >= 0
     safe = labels.clamp(min=0)
@@ -172,9 +173,9 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Return the discriminator loss of each member, (M,), as the mean of both domains.
+    """Return the mean of both domains' discriminator losses, (M,).
 
-    `source`, (M, n), and `target`, (M, m), are logits of "came from the source".
+    `source`, (M, n), and `target`, (M, m), are logits of the source domain.
     """
     if loss == "squared":
         from_source = (1.0 - torch.sigmoid(source)).square()
@@ -186,14 +187,14 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 
 # Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
-# With the usual first beta, 0.9, psi and D-bar only oscillate.
+# With AdamW's usual first beta of 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
-# Changes tensors in place, given gradients, learning rate and weight decay.
+# Changes tensors in place; arguments: gradients, learning rate and weight decay.
 Update = Callable[[list[Tensor], float, float], None]
 
 
 class ScheduledOptimiser:
-    """AdamW or SGD for groups of tensors, each with a factor for the learning rate."""
+    """AdamW or SGD with a learning rate factor for each group of tensors."""
 
     def __init__(
         self, groups: Sequence[tuple[list[Tensor], float]], schedule: Schedule, n_rows: int
@@ -203,7 +204,7 @@ class ScheduledOptimiser:
         self._groups = [(tensors, speed, step(tensors)) for tensors, speed in groups]
 
     def step(self, loss: Tensor, step: int) -> None:
-        """Take the training step `step` (0, 1, ...) that lowers `loss`."""
+        """Take one training step that lowers `loss`."""
         rate, decay = self._schedule.rate(step, self._n_rows), self._schedule.weight_decay
         torch.autograd.backward(loss)
         for tensors, speed, update in self._groups:
@@ -214,11 +215,11 @@ class ScheduledOptimiser:
                 tensor.grad = None
 
 
-# torch's optimisers are not used: they import torch's compiler, which takes two seconds.
+# torch's own optimisers import torch's compiler, which takes two seconds.
 
 
 def _adamw(tensors: list[Tensor]) -> Update:
-    """Return AdamW for tensors that all have a gradient."""
+    """Return AdamW."""
     means, squares = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
     counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
     return lambda gradients, rate, decay: adamw(

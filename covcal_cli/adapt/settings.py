@@ -1,7 +1,7 @@
 """The options of ``covcal adapt``, and the settings of its two presets.
 
-``examples/research/choose_adapt_settings.py`` chose the preset ``default`` by the mean ECE on eight
-shifts without MNIST. Its docstring has the results.
+``examples/research/choose_adapt_settings.py`` chose the preset ``default`` on eight shifts without
+MNIST.
 """
 
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ Loss = Literal["squared", "cross-entropy"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of training steps. An epoch uses every training row of the larger domain once."""
+    """A schedule of training steps. An epoch uses each training row of the larger domain once."""
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
     weight_decay: float  # Decoupled weight decay for AdamW, L2 penalty for SGD.
     batch: int  # Number of rows of each domain in a step.
-    steps: int | None = None  # Largest number of steps; None if `epochs` is given.
-    epochs: int | None = None  # Largest number of epochs; None if `steps` is given.
+    steps: int | None = None  # Maximum number of steps; None if `epochs` is given.
+    epochs: int | None = None  # Maximum number of epochs; None if `steps` is given.
     check_every: int | None = None  # Number of steps between two checks; None for an epoch.
-    warm_up: int = 0  # Number of first steps, in which the learning rate rises linearly.
+    warm_up: int = 0  # Number of steps in which the learning rate rises linearly at the start.
     halve_every: int | None = None  # Number of epochs after which the learning rate is halved.
 
     def steps_per_epoch(self, n_rows: int) -> int:
@@ -34,7 +34,7 @@ class Schedule:
         return -(-n_rows // self.batch)
 
     def total_steps(self, n_rows: int) -> int:
-        """Return the largest number of steps."""
+        """Return the maximum number of steps."""
         if self.epochs is not None:
             return self.epochs * self.steps_per_epoch(n_rows)
         return self.steps or 0
@@ -44,7 +44,7 @@ class Schedule:
         return self.check_every or self.steps_per_epoch(n_rows)
 
     def rate(self, step: int, n_rows: int) -> float:
-        """Return the learning rate of a step (0, 1, ...)."""
+        """Return the learning rate of a step."""
         rate = self.learning_rate
         if step < self.warm_up:
             rate *= (step + 1) / self.warm_up
@@ -55,12 +55,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class DiscriminatorSettings:
-    """The settings of a source discriminator with one hidden layer, trained by squared error."""
+    """The settings of a source discriminator."""
 
     hidden: int  # Width of the hidden layer.
     dropout: float  # Dropout of the hidden layer.
     schedule: Schedule
-    patience: int  # training ends after this number of checks without a smaller validation error
+    patience: int  # Number of checks without a smaller validation error before training stops.
 
 
 @dataclass(frozen=True)
@@ -69,29 +69,29 @@ class Settings:
 
     preset: str
     members: int  # Number of ensemble members, each with its own networks.
-    components: int | None  # Number of principal components for psi; None for raw features.
+    components: int | None  # Number of principal components; None to use the features themselves.
     psi_widths: tuple[int, ...]  # Widths of psi's layers.
-    psi_output_relu: bool  # Whether a ReLU also follows the last layer of psi.
+    psi_output_relu: bool  # Whether the last layer of psi has a ReLU.
     discriminator_hidden: int  # Width of the hidden layer of D-bar.
     # Dropout before the head and inside D-bar.
     dropout: float
     loss: Loss  # The loss of the forecaster, and of D-bar.
     forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
-    discriminator_speed: float  # Learning rate of D-bar divided by that of psi.
-    # Number of iterations in which the gradient reversal grows from 0 to 1; None for always 1.
+    discriminator_speed: float  # Learning rate of D-bar divided by the learning rate of psi.
+    # Number of iterations in which the gradient reversal grows from 0 to 1; None for no growth.
     reversal_horizon: int | None
     penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
     # Decay of the running averages of psi and the head; 0 for no averages.
     averaging: float
-    # training stops when two probes in a row find at least this share of effective rows
+    # Training stops when two successive probes find this share of effective rows.
     stop_ess: float | None
-    # training stops if the mean squared error of D-bar on training rows is below this number
+    # Training stops when the mean squared error of D-bar falls below this limit.
     stop_discriminator_error: float | None
-    schedule: Schedule  # The training of psi, the head and D-bar.
+    schedule: Schedule
     discriminator: DiscriminatorSettings
 
     def reversal(self, iteration: int) -> float:
-        """Return the coefficient of the gradient reversal at an iteration (0, 1, ...)."""
+        """Return the coefficient of the gradient reversal."""
         if self.reversal_horizon is None:
             return 1.0
         # tanh(x / 2) equals 2 / (1 + exp(-x)) - 1, and cannot overflow.
@@ -127,7 +127,7 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's settings for LeNet-5, SVHN or ResNet-50, by the number of features."""
+    """Return the paper's settings: by the number of features for LeNet-5, SVHN or ResNet-50."""
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
     elif n_features < 1280:
@@ -151,7 +151,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper's limit is 0.2 for the sum of both domains' errors.
+        # The paper's limit of 0.2 is for the sum of both domains' errors.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),
@@ -164,11 +164,11 @@ class AdaptSettings:
     """The options of ``covcal adapt``."""
 
     preset: str = "default"  # "default" or "paper".
-    members: int | None = None  # Number of forecasters; None for the preset's number.
+    members: int | None = None
     weight_decay: float | None = None  # Weight decay of the preset paper; None for 5e-4.
     seed: int = 0  # Seed of all random numbers.
     device: str = "auto"  # "cpu", "cuda", or "auto" for CUDA if there is a device.
-    threads: int = 1  # On a busy machine, two threads can be far slower than one.
+    threads: int = 1  # With two threads, training can be far slower on a busy machine.
 
     def __post_init__(self) -> None:
         decay, members = self.weight_decay, self.members
@@ -189,7 +189,7 @@ class AdaptSettings:
             raise CovcalError(f"{members} members: give 1 or more")
 
     def training(self, n_features: int) -> Settings:
-        """Return all settings of the training for a number of features."""
+        """Return all training settings for this number of features."""
         if self.preset == "paper":
             settings = paper_settings(n_features, self.weight_decay)
         else:

@@ -1,7 +1,7 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-Psi and the head are trained first. Then source discriminators are trained on phi and on psi(phi),
-as in Section 6 of the paper.
+The feature network psi and the head are trained first. Source discriminators follow: on phi, and on
+psi(phi) (Section 6 of the paper).
 """
 
 import json
@@ -54,32 +54,32 @@ from covcal_cli.maths.weights import importance_weights
 from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_ROWS = 50_000  # Largest number of training rows per domain for a discriminator.
-_ON_FEATURES, _ON_ALIGNED = 2, 3  # Purposes for `member_generators`; the alignment has purpose 1.
+_ON_FEATURES, _ON_ALIGNED = 2, 3  # Arguments of `member_generators`.
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # largest number of logits in a block, per member
+_BLOCK_VALUES = 1 << 22  # Maximum number of logits in a block, per member.
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
 @dataclass(frozen=True)
 class MemberReport:
-    """A report on the training of one member, and on its quality."""
+    """A report on one ensemble member."""
 
-    steps: int  # The training step at which the member's networks were stored.
+    steps: int  # The training step at which the networks were stored.
     # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended".
     stop_reason: str
     forecaster_loss: float  # Mean over the training steps since the previous check.
     discriminator_loss: float  # Mean over the training steps since the previous check.
     # Balanced accuracy of a linear probe on validation rows; 0.5 is chance.
     probe_accuracy: float
-    # effective sample size of source validation rows, as a share
+    # Effective sample size of the source validation rows, as a share of the rows.
     ess_share: float
     mean_weight: float  # Mean importance weight of source validation rows.
-    # Squared error of the discriminator on psi, on validation rows; 0.25 is chance.
+    # Mean squared error of the discriminator on psi, on validation rows; 0.25 is chance.
     domain_error: float
-    # importance-weighted Brier score on labelled source validation rows; lower is better
+    # Importance-weighted Brier score on labelled source validation rows.
     weighted_brier: float
-    weighted_brier_control: float  # `weighted_brier` with a control variate.
-    # Share of target validation rows on which forecaster and classifier agree.
+    weighted_brier_control: float  # The weighted Brier score with a control variate.
+    # Share of target validation rows with equal predictions of forecaster and classifier.
     target_agreement: float
 
 
@@ -89,11 +89,11 @@ class TrainedNetworks:
 
     psi: Perceptrons  # M networks.
     head: Perceptrons  # M networks.
-    aligned_discriminator: Perceptrons  # M discriminators on psi.
-    discriminator: Perceptrons  # A single discriminator on the projected features.
+    aligned_discriminator: Perceptrons
+    discriminator: Perceptrons  # The discriminator on phi.
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float  # squared error of `discriminator` on validation rows
+    domain_error: float  # Mean squared error of `discriminator` on validation rows.
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return all weights by their names in ``/networks`` (see `maths.networks`)."""
@@ -121,7 +121,7 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Train psi and the heads, then discriminators. `predictions`: target validation rows, (m,)."""
+    """Train psi and the heads, then discriminators."""
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
     of_one = member_generators(seed, 1, _ON_FEATURES)
@@ -152,9 +152,9 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train a source discriminator for each member on psi(rows), or on the rows if psi is None.
+    """Train a source discriminator for each member.
 
-    Return the networks with the smallest validation errors, and the errors, (M,). An error is the
+    Returns the best networks and their validation errors, shape (M,). The validation error is the
     mean of both domains' squared errors; guessing gives 0.25.
     """
     members = len(generators)
@@ -176,8 +176,8 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check, and compute errors on validation rows. Stop after `patience`
-    # checks without a smaller error.
+    # Train until the next check, and compute validation errors. Stop after `patience` checks
+    # without a smaller error.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -273,9 +273,8 @@ def brier_errors(logits: Float32s, labels: Labels) -> Float64s:
 def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
     """Return the importance-weighted Brier score, without and with a control variate.
 
-    The control variate is eta (mean w - 1), with eta = -cov(w e, w) / var(w). The control variate
-    removes the noise of the mean weight (importance weighted cross-validation, Sugiyama et al.
-    2007). Rows with the error NaN are left out. Without labelled rows, both results are NaN.
+    The control variate is the noise of the mean weight (Sugiyama et al. 2007). Rows without an
+    error (NaN) are left out. Without labelled rows, both results are NaN.
     """
     is_labelled = np.isfinite(errors)
     if not is_labelled.any():
@@ -290,7 +289,7 @@ def weighted_brier(errors: Float64s, weights: Float64s) -> tuple[float, float]:
 
 
 def training_record(trained: TrainedNetworks) -> Mapping[str, Any]:
-    """Return the record of the training for the adapted file."""
+    """Return the training record of the adapted file."""
     return {
         "domain_error": _rounded(trained.domain_error),
         "members": [
@@ -332,7 +331,7 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # Rename the seed of the extraction, because `seed` is the seed of the training.
+    # In an adapted file, `seed` is the seed of the training.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value
@@ -373,7 +372,7 @@ def write_adapted(
 def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
-    """Write the results for a domain, and yield each written block of rows."""
+    """Write the results of a domain, and yield each block of rows."""
     members = len(trained.psi.weights[0])
     aligned_logits, aligned_domain_logits, domain_logits = (
         f"{domain.name}/{name}"

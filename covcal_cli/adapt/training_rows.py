@@ -1,8 +1,8 @@
-"""Read and project training and validation rows, and draw batches of training rows.
+"""Read training and validation rows, reduce them to principal components, and draw batches.
 
-The rows are projected to principal components of phi, to which both domains contribute equally.
-With 64 components, the domains overlap after far fewer training steps than with raw features. The
-projection also makes the gradient penalty independent of the width and scale of phi.
+Both domains have equal weight in the principal components. With 64 components, the domains overlap
+after far fewer training steps than without a projection. The gradient penalty then does not depend
+on the width and scale of phi.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-# Largest number of rows per split, chosen at random.
+# Maximum number of rows per split.
 MAX_ROWS = 200_000
 _BLOCK = 8192  # Number of rows whose features are in memory at a time.
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12
-# A function that yields all features, (n, d) float32 on the CPU. Each call starts anew.
+# A function that yields all features in blocks, (n, d) float32 on the CPU.
 Blocks = Callable[[], Iterator[Tensor]]
 
 
@@ -56,7 +56,7 @@ class TrainingRows:
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
-        """Return numbers of rows by kind, such as "source train"."""
+        """Return the number of rows of each kind, such as "source train"."""
         return {
             "source train": len(self.source.train),
             "labelled source train": int((self.labels >= 0).sum()),
@@ -69,14 +69,14 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Projection:
-    """The linear map ``(x - mean) @ components / scale``."""
+    """The projection ``(x - mean) @ components / scale``."""
 
     mean: Tensor  # (d,).
-    components: Tensor | None  # (d, k), orthonormal columns; None if features are not projected.
-    scale: float  # The divisor that gives projected features a mean variance of 1.
+    components: Tensor | None  # Orthonormal columns, (d, k); None without a projection.
+    scale: float  # The divisor for a mean variance of 1.
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Project features, (n, d), and return (n, k) float32."""
+        """Return projected features, (n, k) float32, of features, (n, d)."""
         centred = features - self.mean
         if self.components is not None:
             centred = centred @ self.components
@@ -88,7 +88,7 @@ class Projection:
         return len(self.mean) if self.components is None else int(self.components.shape[1])
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return the arrays ``mean`` and ``scale``, and ``components`` if there are any."""
+        """Return the arrays of the projection by name."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
@@ -96,7 +96,7 @@ class Projection:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or a dataclass with tensors, on another device."""
+    """Copy a tensor, or a dataclass with tensors, to another device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if not is_dataclass(value) or isinstance(value, type):
@@ -109,10 +109,8 @@ def read_rows(
 ) -> tuple[TrainingRows, Projection, Tensor]:
     """Read training and validation rows, and fit the projection on the training rows.
 
-    To save memory, features are read block by block, and only projected rows are stored.
-
-    Return the projected rows (on the CPU), the projection, and the predicted classes of the
-    target's validation rows, (m,) int64.
+    Returns the projected rows, the projection, and the predicted classes of the target's validation
+    rows, (m,) int64.
     """
     source, target = file.require_source(), file.require_target()
     chosen = {
@@ -193,7 +191,7 @@ def _mean(blocks: Blocks) -> Tensor:
 
 
 def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
-    """Return the mean of (x - mean) (x - mean)^T, (d, d) float64."""
+    """Return the covariance matrix, (d, d) float64."""
     total, rows = torch.zeros((len(mean), len(mean)), dtype=torch.float64), 0
     for block in blocks():
         centred = (block - mean.float()).double() if len(mean) <= 256 else block - mean.float()
@@ -203,9 +201,9 @@ def _second_moment(blocks: Blocks, mean: Tensor) -> Tensor:
 
 
 def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest eigenvalues and their vectors, by orthogonal iteration.
+    """Return the `count` largest eigenvalues and their eigenvectors, by orthogonal iteration.
 
-    For 2048 features, a full decomposition would take seconds instead of milliseconds.
+    For 2048 features, this takes milliseconds, and a full decomposition takes seconds.
     """
     width = len(covariance)
     started = torch.Generator().manual_seed(0)
@@ -215,14 +213,14 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.T @ covariance @ basis)
     vectors = (basis @ rotation).flip(1)[:, :count]
-    # An eigenvector may have either sign, so make its largest entry positive.
+    # The sign of an eigenvector is arbitrary, so make its largest entry positive.
     largest = vectors.gather(0, vectors.abs().argmax(dim=0, keepdim=True))
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 
 
 # Drawing batches and samples.
 class RowStream:
-    """Endless random permutations of the row numbers, one series per member."""
+    """Random row numbers for each ensemble member, without an end."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators
@@ -247,5 +245,5 @@ class RowStream:
 
 
 def spread_rows(rows: Tensor, most: int) -> Tensor:
-    """Return at most `most` evenly spaced rows, because files are often sorted by class."""
+    """Return at most `most` evenly spaced rows."""
     return rows[:: max(1, -(-len(rows) // most))]

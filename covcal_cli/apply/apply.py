@@ -2,7 +2,7 @@
 
 No true label is read. The label of a row is the predicted class, and the confidence is its
 calibrated probability. Offsets or adapted features can make another class more probable.
-`ApplyReport` counts these rows (MATHEMATICS, section 6).
+`ApplyReport.label_is_not_top` is the number of such rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 DomainName = Literal["source", "target"]
 _BLOCK_VALUES = 1 << 20
-# NumPy is faster with few classes on the first axis, and with many classes on the last axis.
+# For few classes, NumPy is faster if the classes are the first axis.
 _FEW_CLASSES = 32
 
 
@@ -56,16 +56,16 @@ class ApplyReport:
     """The result of ``covcal apply``."""
 
     rows: int
-    # mean calibrated confidence: an estimate of the accuracy
+    # Mean calibrated confidence, which estimates the accuracy.
     mean_confidence: float
-    label_is_not_top: int  # number of rows with a class more probable than the label
+    label_is_not_top: int  # Number of rows in which the label is not the most probable class.
     method_used: str
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
     # The adapted file with the networks; None if not needed.
     networks: Path | None
-    # Mean calibrated probability of each of several labels. All other fields describe the first
-    # label.
+    # Mean calibrated probability of each label, if rows can have several labels. The other fields
+    # then describe the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -82,8 +82,7 @@ def apply(
 ) -> ApplyReport:
     """Write id, label, confidence and calibrated probabilities of all rows.
 
-    Rows keep their order. Memory does not depend on the number of rows. Equal inputs and versions
-    give equal bytes.
+    Rows keep their order. Equal inputs and versions give equal bytes.
 
     Parameters
     ----------
@@ -96,8 +95,9 @@ def apply(
         completely or not at all.
     settings : ApplySettings
     networks : str or Path, optional
-        The adapted file with the networks, if the calibration scales aligned logits and `path` is a
-        features file. Default: the adapted file that the calibration names.
+        The adapted file with the networks of the calibration. Needed only if `path` is a features
+        file and the calibration scales aligned logits. Default: the adapted file that cal.json
+        names.
     decision : str or Path, optional
         A decide.json made with the calibration. It adds columns for accepted rows or sets of
         classes.
@@ -116,7 +116,7 @@ def apply(
     networks = None if networks is None else Path(networks)
     if isinstance(output, str):
         output = Path(output)
-    # everything is checked before the work starts
+    # Check everything before the work starts.
     if isinstance(output, Path):
         write = format_of(output)
         check_output(
@@ -144,7 +144,7 @@ def apply(
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
             provenance = _provenance(first.file, document, calibration, settings)
-            if labels:  # with several labels, each label has its own calibration
+            if labels:  # With several labels, each label has its own calibration.
                 del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
                 write(partial, source.layout(provenance), source.blocks())
@@ -170,7 +170,7 @@ def _opened(
     decision: str | Path | None,
     progress: ProgressCallback,
 ) -> "_CalibratedRows":
-    """Return the rows of an open file with their calibration and decision."""
+    """Return the rows of an open file, with the calibration and the decision."""
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration,
@@ -196,7 +196,7 @@ def _opened(
 
 @dataclass
 class _CalibratedRows:
-    """The rows to write, and sums over these rows."""
+    """The rows of a file with their calibrated confidences."""
 
     file: FeatureFile
     calibration: Calibration
@@ -206,7 +206,7 @@ class _CalibratedRows:
     with_probabilities: bool
     progress: ProgressCallback
     decision: Decision | None = None
-    n_labels: int = 1  # number of labels with blocks in memory at the same time
+    n_labels: int = 1  # Number of labels whose blocks are in memory at the same time.
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
 
@@ -238,7 +238,7 @@ class _CalibratedRows:
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
-        # With one confidence per row, the other classes are unknown.
+        # A file with one confidence per row does not have the probabilities of the other classes.
         if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
@@ -268,7 +268,7 @@ class _CalibratedRows:
 
 
 class _LabelRows:
-    """The rows to write, with the probability of every label."""
+    """The rows of a file with the calibrated probability of every label."""
 
     def __init__(self, labels: Mapping[str, _CalibratedRows]) -> None:
         self.labels = labels
@@ -279,7 +279,7 @@ class _LabelRows:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean probability of each label: the estimated share of rows with the label."""
+        """Return the mean probability of each label."""
         first = next(iter(self.labels.values()))
         return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
 
@@ -310,7 +310,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers. A range stands for all rows, because it needs no memory."""
+    """Return row numbers. All rows are a range, which needs no memory."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -321,7 +321,7 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 def _provenance(
     file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
-    """Return names and hashes of all files from which the output was computed."""
+    """Return the names and hashes of all input files."""
     model = file.model
     provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
@@ -340,14 +340,14 @@ def _provenance(
     return provenance
 
 
-# Blocks are computed in float32, the type in which they are stored.
-# Sums over many rows are computed in float64.
+# Blocks are stored in float32, and therefore computed in float32. Long sums are computed in
+# float64.
 
 
 def calibrated_rows(
     domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return labels, (m,), their confidence, (m,), and calibrated probabilities, (m, K)."""
+    """Return labels, (m,), confidences, (m,), and calibrated probabilities, (m, K)."""
     logits, scaling = domain.logits(rows), scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
@@ -359,14 +359,14 @@ def calibrated_rows(
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return labels, logits minus the row's highest logit, and the axis of the classes."""
-    with np.errstate(over="ignore"):  # -inf means a probability of 0
+    """Return labels, differences from each row's highest logit, and the axis of the classes."""
+    with np.errstate(over="ignore"):  # A logit of -inf gives a probability of 0.
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1
         distances = np.ascontiguousarray(logits.T)
         distances = distances - distances.max(axis=0)
     labels = np.zeros(len(logits), dtype=np.int64)
-    # the label is the first class with the highest logit
+    # If several classes have the highest logit, the label is the first of these classes.
     for index in reversed(range(len(distances))):
         np.putmask(labels, distances[index] == 0, index)
     return labels, distances, 0
@@ -375,7 +375,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
     """Return softmax(`distances` / T), (m, K). Overwrites `distances`."""
     with np.errstate(over="ignore"):
-        # divide in float64, because a very small temperature would be 0 in float32
+        # In float32, a very small temperature would become 0.
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")
     np.exp(distances, out=distances)
     distances /= distances.sum(axis=axis, keepdims=True)

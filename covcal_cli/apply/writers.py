@@ -1,11 +1,10 @@
 """Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-Each format has a function that writes block after block; `FORMATS` lists these functions. Memory
-does not depend on the number of rows.
+`FORMATS` has the function for each format, which writes the rows in blocks.
 
-CSV is written with NumPy. Every line is built as a record of fixed size, padded with bytes of 255,
-which never occur in UTF-8. The padding is removed from the finished block. This is six times as
-fast as formatting each number, and gives the same text.
+CSV is written with NumPy. Every line is first a record of fixed size, which is padded with bytes of
+255. UTF-8 has no such byte, so the padding can be removed at the end. Formatting each number in
+Python would take six times as long.
 """
 
 import json
@@ -38,11 +37,11 @@ class AppliedRows:
 
     ids: NDArray[np.bytes_]  # UTF-8 bytes of fixed length.
     label_index: Labels  # The classifier's label, which calibration never changes.
-    confidence: Float32s  # The calibrated probability of this label.
-    probabilities: Float32s | None  # (m, K); None if only the confidence is written.
-    # (m,), whether a decision accepts each row; (m, K) for several labels.
+    confidence: Float32s  # The calibrated probability of the label.
+    probabilities: Float32s | None  # Shape (m, K); None for confidences only.
+    # Whether the decision accepts the row, (m,), or each label of the row, (m, K).
     accept: Booleans | None = None
-    # (m, K), the classes in the set of each row
+    # Whether each class is in the set of the row, (m, K).
     members: Booleans | None = None
 
     def __len__(self) -> int:
@@ -55,26 +54,26 @@ class Layout:
 
     rows: int  # Number of rows.
     classes: Sequence[str]  # Names, length K.
-    id_dtype: np.dtype[Any]  # The type of `AppliedRows.ids`.
+    id_dtype: np.dtype[Any]
     with_probabilities: bool
-    # names and hashes of the inputs
+    # Names and hashes of the input files.
     provenance: Mapping[str, str | int | float]
     with_decision: bool = False
     with_sets: bool = False
-    integer_ids: bool = False  # Whether ids are integers in the input.
-    # Whether a row can have several of the `classes` as labels.
+    integer_ids: bool = False  # Whether the ids of the input are integers.
+    # Whether rows can have several labels.
     is_multilabel: bool = False
 
     @property
     def answer(self) -> list[str]:
-        """Column names for the classifier's answer."""
+        """Return the names of the label and confidence columns."""
         return [] if self.is_multilabel else ["label", "label_index", "confidence"]
 
     def columns(self) -> list[str]:
         """Return the column names of a table.
 
-        Columns of probabilities are called ``prob_CLASS``; if two classes have the same name,
-        ``prob_0``, ``prob_1`` and so on.
+        Columns of probabilities are called ``prob_CLASS``. If a class name occurs twice, the
+        columns are called ``prob_0``, ``prob_1`` and so on.
         """
         names: Sequence[str] = self.classes if self.with_probabilities else ()
         if len(set(names)) < len(names):
@@ -83,13 +82,13 @@ class Layout:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the text columns, which follow the columns of numbers."""
+        """Return the names of the text columns."""
         if self.is_multilabel:
             return [f"decision_{name}" for name in self.classes if self.with_decision]
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
-        """Return the text columns of a block. The classes of a set are separated by "|"."""
+        """Return the text columns of a block. "|" separates the classes of a set."""
         texts = []
         if block.accept is not None:
             texts += [
@@ -106,10 +105,10 @@ class Layout:
         return texts
 
 
-# Size of a row group before compression. The index of many small groups would be larger than the
-# rows.
+# Size of a Parquet row group before compression. Smaller groups would need an index that is larger
+# than the rows.
 _GROUP_BYTES = 32 << 20
-_COPY_BYTES = 1 << 20  # bytes that are copied at a time into an NPZ
+_COPY_BYTES = 1 << 20  # Number of bytes to copy at a time.
 
 
 def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
@@ -118,7 +117,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of about 32 MiB, with names and hashes of the inputs as JSON."""
+    """Write row groups of about 32 MiB, with Names and hashes of the input files. as JSON."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -174,14 +173,14 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     - ``id``, (n,) text
     - ``label_index``, (n,) i8
     - ``confidence``, (n,) f4
-    - ``probabilities``, (n, K) f4, unless left out
+    - ``probabilities``, (n, K) f4, optional
     - ``classes``, (K,) text
-    - names and hashes of the inputs, as scalars
+    - scalars: the names and hashes of the input files
     """
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # shape of a row in each array
+    # The shape of a row of each array.
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -189,8 +188,9 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive is written one array after the other, but each block has rows of all arrays.
-        # So only the widest array goes directly into the archive; temporary files hold the others.
+        # A zip archive has one array after the other, so the rows of a block cannot be written
+        # together. The widest array goes directly into the archive, and temporary files hold the
+        # other arrays.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -220,7 +220,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
 def _member(
     archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Iterator[IO[bytes]]:
-    # a fixed date, so that the bytes do not depend on the time
+    # A fixed date, because equal rows must give equal bytes.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         header = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         npy.write_array_header_1_0(member, header)
@@ -261,9 +261,9 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
     - ``id``, (n,) UTF-8 bytes
     - ``label_index``, (n,) i8
     - ``confidence``, (n,) f4
-    - ``probabilities``, (n, K) f4, unless left out
+    - ``probabilities``, (n, K) f4, optional
     - ``classes``, (K,)
-    - root attributes: provenance and ``complete``
+    - root attributes: ``complete``, and the names and hashes of the input files
     """
     n = layout.rows
     with HDF5Writer(
@@ -304,9 +304,9 @@ FORMATS: dict[str, Write] = {
 
 
 def format_of(path: Path) -> Write:
-    """Return the function that writes files with this ending.
+    """Return the function that writes files with the ending of `path`.
 
-    Raises `CovcalError` for an unknown ending, or if a package is missing.
+    Raises `CovcalError` if the ending is unknown or a package is missing.
     """
     write = FORMATS.get(path.suffix.lower())
     if write is None:
@@ -318,17 +318,17 @@ def format_of(path: Path) -> Write:
     return write
 
 
-_BLOCK_VALUES = 1 << 14  # Number of values that are written at a time.
-_SPECIAL = re.compile(rb'[",\n\r]')  # CSV needs quotes around a field with one of these characters.
+_BLOCK_VALUES = 1 << 14  # Number of values to write at a time.
+_SPECIAL = re.compile(rb'[",\n\r]')  # A CSV field with one of these characters needs quotes.
 _UNUSED = b"\xff"
-_DIGITS = 9  # with this many digits, different float32 numbers have different texts
+_DIGITS = 9  # Nine digits distinguish all float32 numbers.
 
-# A number as text: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
+# The text of a number in parts: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
-        ("start", "<u4"),  # The characters before the digits: a comma, or ",0.0".
-        ("zeros", "<u2"),  # Two more zeros after the point, for small numbers.
-        ("first", "<u2"),  # The first digit, and the decimal point if there is an exponent.
+        ("start", "<u4"),  # A comma, and perhaps "0.0".
+        ("zeros", "<u2"),  # Two more zeros for a small number.
+        ("first", "<u2"),  # The first digit, and a decimal point before an exponent.
         ("middle", "<u4"),  # Four digits.
         ("last", "<u4"),  # Four digits.
         ("exponent", "<u4"),
@@ -338,19 +338,19 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Pad texts with `_UNUSED`, and return their bytes as integers."""
+    """Return texts as integers, padded with `_UNUSED`."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# Parts of a number by decade d: 10^-d <= value < 10^(1-d).
+# The parts of a number in decade d, from 10^-d to 10^(1-d).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The decade of each float32 exponent, and the start of the next decade.
+# The decade of each float32 exponent, and the limit to the next decade.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -417,7 +417,7 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return the lines of a block. `values` are numbers (m, C), all other columns are bytes."""
+    """Return the lines of a block. `values` has the columns of numbers, (m, C)."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),
@@ -434,18 +434,18 @@ def _lines(
 
 
 def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
-    """Return texts as bytes, (m, width), with `_UNUSED` after each text."""
+    """Return texts as bytes, (m, width), padded with `_UNUSED`."""
     width = texts.dtype.itemsize
     codes = np.ascontiguousarray(texts).view(np.uint8).reshape(len(texts), width)
-    if codes[:, -1].all():  # all texts have the same length
+    if codes[:, -1].all():  # All texts have the same length.
         return codes
     behind = np.arange(width) >= np.char.str_len(texts)[:, None]
     return np.where(behind, np.uint8(_UNUSED[0]), codes)
 
 
 def _fill(numbers: NDArray[Any], values: Float32s) -> None:
-    """Write `values` into records of `_NUMBER`; both have shape (m, C)."""
-    # `take` is faster than an index in brackets.
+    """Write numbers, (m, C), into records of `_NUMBER`, (m, C)."""
+    # `take` is faster than indexing.
     exponents = (values.view(np.uint32) >> 23).astype(np.int64) & 255
     exact = values.astype(np.float64)
     decades = _LOWER.take(exponents) - (exact >= _NEXT.take(exponents))
@@ -460,8 +460,8 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Format difficult numbers one by one, such as numbers near a tie, above 1, or below the
-    # smallest normal float32.
+    # Format special numbers one by one: numbers near a tie, above 1, or below the smallest normal
+    # float32.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# first bytes of a Git LFS pointer file
+# The first bytes of a Git LFS pointer file.
 LFS_POINTER = b"version https://git-lfs"
 
 
@@ -16,8 +16,8 @@ class Kind:
 
     words: str  # The name of the kind in messages.
     usual: tuple[str, ...]  # File name endings that the help text and messages show.
-    others: tuple[str, ...]  # File name endings that are accepted, but not shown.
-    exported: str  # The ending of the files that export writes.
+    others: tuple[str, ...]  # Further file name endings.
+    exported: str  # The ending of an exported model.
 
 
 ONNX = Kind("an ONNX model", usual=(".onnx",), others=(), exported=".onnx")
@@ -41,16 +41,17 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Open any other file as ONNX, because the reader's error names the kind of the file.
+    # Any other file is opened as ONNX, because the error of the ONNX reader names the kind of the
+    # file.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 
 def is_model(path: str | Path) -> bool:
-    """Return whether `path` is ``module:function`` or has the ending of a model's file."""
+    """Return whether `path` is ``module:function``, or a file with the ending of a model."""
     endings = {ending for kind in KINDS for ending in (*kind.usual, *kind.others)}
     return names_a_function(path) or Path(path).suffix.lower() in endings
 
 
 def names_a_function(model: str | Path) -> bool:
-    """Return whether `model` has the form ``module:function`` and is not an existing file."""
+    """Return whether `model` is ``module:function`` and not an existing file."""
     return _FUNCTION.fullmatch(str(model)) is not None and not Path(model).exists()

@@ -1,7 +1,7 @@
-"""What all classifiers have in common, and the conversion of their outputs into logits.
+"""The interface of all classifiers, and the conversion of outputs into logits.
 
-Outputs of a model without a visible softmax or sigmoid may be logits or probabilities. One batch is
-not enough to decide. So such outputs are stored unchanged until all rows were read.
+Without a visible softmax or sigmoid, the outputs of a model may be logits or probabilities. covcal
+decides after all rows, because a single batch is not enough evidence.
 """
 
 from abc import ABC, abstractmethod
@@ -22,12 +22,12 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import extremes, to_float32
 
-Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K)
-# the largest possible value of votes, percentages and 16-bit scores
+Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K).
+# The largest possible value of votes, percentages and 16-bit scores.
 _MOST_SHARE = 1 << 16
-# The two ways to read outputs that may be logits or probabilities.
+# The two readings of outputs that may be logits or probabilities.
 PLAIN, LOGGED = "none", "softmax"
-SIGMOID = "sigmoid"  # the outputs are sigmoids, one for each of several labels
+SIGMOID = "sigmoid"  # The output is one sigmoid per label.
 _LOGARITHMS = (
     "the model gives probabilities, so covcal uses their logarithms as logits. Probabilities "
     "below 1e-38 count as 1e-38"
@@ -39,44 +39,44 @@ _NO_HEAD = (
 
 
 class Outputs:
-    """The form of a classifier's outputs, (m, K): logits or probabilities.
+    """The form of a classifier's outputs: logits or probabilities.
 
-    A single number z per row is stored as the pair 0 and z.
+    If the model gives one number z per row, the outputs are 0 and z.
     """
 
     def __init__(
         self,
         where: str,  # The name of the model, for messages.
-        tail: str | None,  # The function that turns the logits into the output, if it is known.
+        tail: str | None,  # The function from the logits to the output, if known.
         *,
         is_single: bool,  # Whether the model gives one number per row.
-        has_layer: bool,  # Whether the outputs are the results of a linear layer.
+        has_layer: bool,  # Whether a linear layer gives the outputs.
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # Whether all rows are needed to choose `tail`.
-        self.are_independent = False  # Whether rows can have several labels, with one output each.
-        self.notes: tuple[str, ...] = ()  # How the outputs are read; empty before `settle`.
+        self.is_open = tail == PLAIN  # Whether the outputs may be logits or probabilities.
+        self.are_independent = False  # Whether rows can have several labels.
+        self.notes: tuple[str, ...] = ()  # Notes for the user; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return outputs as float32, without a large common offset of each row.
+        """Return float32 outputs, and subtract large common offsets of rows.
 
-        A large offset would cost digits of float32. Rows that may be probabilities are unchanged.
+        A large offset would cost digits of float32. Rows that may be probabilities stay unchanged.
         """
-        # Independent labels have no common offset.
+        # Logits of independent labels have no common offset.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
             return outputs.astype(np.float32)
         single = to_float32(outputs)
         if self.is_open:
-            # Compare in float64, because half precision cannot hold the limits.
+            # Compare in float64, because float16 cannot represent the limits.
             lows, highs = (values.astype(np.float64) for values in extremes(outputs))
             may_be_shares = (lows >= -BELOW) & (highs <= _MOST_SHARE)
             single[may_be_shares] = outputs[may_be_shares].astype(np.float32)
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the model's own outputs: z if a row is stored as the pair 0 and z."""
+        """Return the outputs in the model's own shape."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -135,10 +135,10 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read outputs as logits or as probabilities, as in an earlier extraction.
+        """Read the outputs in the same way as an earlier extraction.
 
-        `tail` is the tail in the features file. If it is None, the outputs for random inputs
-        decide.
+        `tail` is the attribute of the features file. If `tail` is None, the outputs for random
+        inputs decide.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -155,7 +155,7 @@ class Outputs:
         return self.is_open and self.tail in (LOGGED, SIGMOID)
 
     def logits(self, outputs: Floats) -> Float32s:
-        """Return the logits, shape (m, K), that follow from outputs."""
+        """Return the logits, shape (m, K), of outputs."""
         logits: Floats = outputs
         if self.are_logged:
             convert = log_odds if self.are_independent else log_probabilities
@@ -164,13 +164,13 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Return a bias, (K,), without a large common offset, which does not change the softmax."""
+    """Subtract a large common offset from a bias, (K,)."""
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return a warning if probabilities do not sum to 1."""
+    """Return a warning if rows of probabilities do not sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
@@ -184,25 +184,25 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier before any data has been run."""
+    """A trained classifier before its first batch."""
 
     name: str  # Base name of the file.
     sha256: str  # Hash of the file and of its weights in other files.
     inputs: tuple[ModelInput, ...]  # The arrays that the model needs.
-    fixed_batch: int | None  # Number of rows in every run; None if the model allows any number.
+    fixed_batch: int | None  # Number of rows in every run; None for any number.
     metadata: Mapping[str, str]  # Metadata in the file, such as class names and preprocessing.
-    class_names: tuple[str, ...] | None  # The names of the K classes; None if the file has none.
+    class_names: tuple[str, ...] | None  # The names of the K classes; None if unknown.
     n_classes: int  # K.
     features_tensor: str | None  # Name of the tensor with the features phi.
     logits_tensor: str  # Name of the tensor with the logits.
     notes: tuple[str, ...]  # Notes for the user.
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
-        """Check phi and the logits on a first batch, and return the classifier.
+        """Check the features phi and the logits on a first batch.
 
-        The unchanged model runs on the first `few` rows; on all rows if `few` is None. Nothing is
-        checked without a batch, or if a logit is NaN. Raises `CovcalError` if the batch does not
-        fit the model, or if the check fails.
+        The checks compare the first `few` rows with a run of the unchanged model. By default, all
+        rows are compared. Without a batch, or if a logit is NaN, nothing is checked. Raises
+        `CovcalError` if the batch does not fit the model, or if a check fails.
         """
         ...
 
@@ -215,16 +215,16 @@ class Classifier(ABC):
     n_features: int | None  # Number of features d; None without features, or before a batch.
     features_tensor: str | None
     logits_tensor: str
-    proof: Proof  # The largest errors of the check on all batches so far.
+    proof: Proof  # The largest errors of the checks so far.
     outputs: Outputs  # Converts outputs of `run` into logits.
-    # The features phi and the outputs of the first batch, if it was checked.
+    # The features and outputs of the first batch, if the batch was checked.
     first_results: Results | None = None
     notes_on_model: tuple[str, ...] = ()
 
     @property
     @abstractmethod
     def weight(self) -> Float32s | None:
-        """The weights W, shape (K, d), including any constant factor of the logits.
+        """The weights W, shape (K, d), of the logits.
 
         None without features, or if the logits are not linear in the features.
         """
@@ -232,40 +232,40 @@ class Classifier(ABC):
     @property
     @abstractmethod
     def bias(self) -> Float32s | None:
-        """The bias b, shape (K,), without a large common offset; None if W is None."""
+        """The bias b, shape (K,); None if W is None."""
 
     @property
     def tail(self) -> str | None:
-        """The function that turns the logits into the model's output; None if nothing was checked.
+        """The function from the logits to the model's output; None if nothing was checked.
 
-        The function is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
+        One of "none", "softmax", "log_softmax", "sigmoid" and "argmax".
         """
         return self.outputs.tail
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user on how the model is read."""
+        """Notes for the user."""
         return (*self.notes_on_model, *self.outputs.notes)
 
     @abstractmethod
     def run(self, batch: Inputs) -> Results:
-        """Return features phi(x), (m, d), and outputs, (m, K), before any softmax.
+        """Return features phi(x), (m, d), and outputs, (m, K).
 
-        phi is None if the user wants no features. Raises `CovcalError` if shapes do not fit, or if
-        the check of the last layer fails on this batch.
+        Without features, phi is None. Raises `CovcalError` if shapes do not fit, or if the check of
+        the last layer fails.
         """
 
     def results(self, features: Floats | None, logits: AnyArray) -> Results:
-        """Return phi(x) and the outputs of a batch, as `run` returns them."""
+        """Return phi(x) and outputs in the form of `run`."""
         phi = None if features is None else features.astype(np.float32, copy=False)
         return phi, self.outputs.to_float32(logits)
 
     @abstractmethod
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error of its check."""
+        """Describe the last layer and the largest error of its check in one line."""
 
     def describe_check(self) -> str:
-        """Return the end of `describe`: the tail, and the error of the last layer."""
+        """Describe how the output follows from the logits, and the error of the last layer."""
         if self.tail is None:
             return ""
         error = f", last layer reproduced to within {self.proof.error:.0e}"
@@ -273,7 +273,7 @@ class Classifier(ABC):
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
-    """Refuse an array whose shape or type differs from the model's input."""
+    """Refuse an array that does not have the shape and type of the model's input."""
     if not wanted.takes(array.shape) or array.dtype != wanted.dtype:
         sizes = ", ".join(["N", *map(str, array.shape[1:])])
         raise CovcalError(
@@ -283,7 +283,7 @@ def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:
 
 
 def require_width(where: str, features: AnyArray | None, width: int | None) -> None:
-    """Refuse a batch with another number of features than the first batch."""
+    """Refuse a batch whose number of features differs from the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
             f"{where} gives {features.shape[1]} features per row, but {width} on the first batch. "

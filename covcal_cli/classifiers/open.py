@@ -18,15 +18,15 @@ def open_classifier(
     providers: Sequence[str] = (),
     trusted: bool = False,
 ) -> OpenedClassifier:
-    """Open a classifier. The name of its file decides the kind.
+    """Open a classifier. The ending of its file name decides the kind.
 
-    `covcal_cli.extract.settings.ExtractSettings` explains the arguments. `output` is the name of
-    the output with the classes, and `trusted` is whether to open a file that can run code.
+    See `covcal_cli.extract.settings.ExtractSettings` for the arguments. `output` is the output with
+    the classes, and `trusted` allows files that can run code.
 
-    Raises `CovcalError` with the reason if covcal cannot use the model.
+    Raises `CovcalError` if covcal cannot use the model.
     """
     open_model: Callable[..., OpenedClassifier]
-    if kind_of(model) is TORCH:  # a kind must not import the library of another kind
+    if kind_of(model) is TORCH:  # Import only the library of the kind.
         from covcal_cli.classifiers.torch.classifier import open_torch
 
         open_model = partial(open_torch, trusted=trusted)

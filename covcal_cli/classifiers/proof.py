@@ -1,11 +1,11 @@
-"""Check numerically that the right last layer was found, in a model of any library.
+"""Check with numbers that the right last layer was found.
 
 Three checks:
 
-- phi W^T + b gives the logits (`Proof`).
-- The model's output is the logits, their softmax, log-softmax or sigmoids, or the index of the
-  highest logit (`tail_error`). The function from the logits to the output is called the tail.
-- Reading phi and the logits does not change the output of the model (`relative_error`).
+- phi W^T + b equals the logits (`Proof`).
+- The output is the logits, their softmax, log-softmax or sigmoids, or the index of the highest
+  logit (`tail_error`). The function from the logits to the output is called the tail.
+- Reading inner tensors does not change the output of the model (`relative_error`).
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-# the tail if the model's output is class numbers, shape (m,) or (m, 1)
+# The tail of class numbers, shape (m,) or (m, 1).
 ARGMAX = "argmax"
 TAIL_TEXT = {
     "none": "logits",
@@ -28,14 +28,14 @@ TAIL_TEXT = {
     "sigmoid": "sigmoid(logits)",
     ARGMAX: "argmax(logits)",
 }
-# The largest error that rounding causes, divided by the largest number in the batch. Half precision
-# has eleven bits, and sums of many products are less precise.
+# Maximum rounding error, relative to the largest number in the batch. float16 has eleven bits, and
+# sums of many products are less precise.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
-FAR = 1 << 12  # With this offset, logits keep only half of the digits of float32.
-# Largest matrix product that OpenBLAS computes in one thread: rows times features times classes.
-# More threads doubled the processor time of `extract`, because they wait actively.
+FAR = 1 << 12  # A common offset of this size costs float32 logits half of their digits.
+# Largest matrix product in one OpenBLAS thread: rows times features times classes. More threads
+# doubled the processor time of `extract`, because waiting threads spin.
 _PRODUCT = 1 << 18
-_FEWEST_ROWS = 8  # threads are faster if fewer rows fit
+_FEWEST_ROWS = 8  # With fewer rows, several threads are faster.
 ONE_NUMBER = (
     "the model gives one number per row. covcal uses it as the logit of the second of two "
     "classes; the logit of the first class is 0"
@@ -52,17 +52,17 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
-    """Return the relative error that rounding in a type can cause: 5e-3 for float16, else 1e-5."""
+    """Return the maximum relative rounding error of a type."""
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
 def rounding(logits: Floats) -> float:
-    """Return the rounding error of the largest logit in float32; masked classes are left out."""
+    """Return the float32 rounding error of the largest logit, without masked classes."""
     return float(np.finfo(np.float32).eps) * difference(logits, logits)[1]
 
 
 def relative_error(values: Floats, expected: Floats) -> float:
-    """Return the largest difference divided by the largest expected value, or infinity."""
+    """Return the largest difference divided by the largest expected value."""
     worst, largest = difference(values, expected)
     return worst / largest if largest > 0 else worst
 
@@ -70,16 +70,16 @@ def relative_error(values: Floats, expected: Floats) -> float:
 def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
-    If the shapes differ, the first result is infinite. Equal infinities count as equal. A logit of
-    -3.4e38 masks a class. The error of a mask is relative to the mask. Other errors are relative to
-    the largest unmasked logit. A mask of -inf must be -inf in both arrays.
+    For different shapes, the first result is infinite. A logit of -3.4e38 or -inf masks a class.
+    The error of a mask is relative to the mask, and other errors are relative to the largest
+    unmasked logit.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
     if values.size == 0:
         return 0.0, 0.0
     low, high = float(expected.min()), float(expected.max())
-    # No logit is a mask, and no logit is infinite.
+    # No logit is masked or infinite.
     if high - low <= DEPTH:
         if values is expected:
             return 0.0, max(high, -low)
@@ -98,12 +98,12 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
 
 
 def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
-    """Return phi W^T + b in float64, shape (m, K); phi is (m, d), W is (K, d) and b is (K,)."""
+    """Return phi W^T + b in float64, shape (m, K), for `features` phi, (m, d)."""
     exact = weight.astype(np.float64, copy=False)
     size = _PRODUCT // max(1, weight.size)
     if size < _FEWEST_ROWS:
         size = max(1, len(features))
-    # With the classes first, the product takes a third less time.
+    # The product is a third faster with the classes on the first axis.
     logits = np.empty((len(weight), len(features)))
     for start in range(0, len(features), size):
         part = slice(start, start + size)
@@ -115,9 +115,9 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error of the last layer, and the largest logit, on all batches so far.
+    """The largest error and the largest logit of all batches so far.
 
-    Both are stored, so that shards can be merged.
+    Merging of shards needs both numbers.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. Further digits would depend
@@ -142,11 +142,11 @@ class Proof:
         limit: float,
         step: float,
     ) -> float | None:
-        """Compare phi W^T + b with the logits of a batch, and add the batch.
+        """Add a batch to the largest errors.
 
-        Return None, or the relative error if it is too large. `limit` is the largest allowed error,
-        relative to the largest logit or bias so far. `step` is an additional allowed error for
-        quantised logits.
+        Returns None, or the relative error if it is too large. `limit` is the maximum error
+        relative to the largest logit or bias so far. `step` is an additional error for quantised
+        logits.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)
@@ -168,10 +168,10 @@ class Proof:
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
-    """Return the relative error of the model's output, compared with `tail` of the logits, (m, K).
+    """Return the relative difference between the model's output and the tail of the logits, (m, K).
 
-    The output has shape (m, K), or (m, 1) for class numbers (`ARGMAX`). If the logits come from
-    `two_logits`, an output z or sigmoid(z) also has shape (m, 1).
+    `output` has shape (m, K), or (m, 1) for class numbers. If `two_logits` made the logits,
+    `output` may also have shape (m, 1).
     """
     z = logits.astype(np.float64)
     are_two_logits = z.shape[1:] == (2,) and not z[:, 0].any()
@@ -185,7 +185,7 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     if tail == "sigmoid":
         z = sigmoid(z)
     elif tail != "none":
-        with np.errstate(invalid="ignore"):  # a row may hold infinite logits
+        with np.errstate(invalid="ignore"):  # Logits may be infinite.
             z -= z.max(axis=1, keepdims=True)
         total = np.exp(z).sum(axis=1, keepdims=True)
         z = np.exp(z) / total if tail == "softmax" else z - np.log(total)
@@ -193,12 +193,12 @@ def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
 
 
 def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
-    """Return the logits 0 and z, shape (m, 2), for one number z per row, shape (m, 1)."""
+    """Return the logits 0 and z, shape (m, 2), for numbers z, shape (m, 1)."""
     return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail; `is_single` means a single output for two classes."""
+    """Return notes on a tail. `is_single` means a single output for two classes."""
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()

@@ -6,10 +6,10 @@ How it works:
   outputs of a copy of the model in memory.
 - A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of the reading
   says how the model's output follows from the scores.
-- Every batch is checked (``classifiers/proof.py``): the scores must be a linear function of phi,
-  and the output must follow from the scores.
-- A quantised model is also run unchanged on every batch (`OriginalModel`), because reading its
-  inner tensors can change its output.
+- Two checks run on every batch (``classifiers/proof.py``): the scores must be a linear function of
+  phi, and the output must follow from the scores.
+- A quantised model also runs unchanged on every batch (`OriginalModel`), because reading its inner
+  tensors can change its output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ def open_onnx(
 
 
 class OriginalModel:
-    """The unchanged model, whose output is compared with the output of the copy."""
+    """The unchanged model."""
 
     def __init__(
         self, where: str, session: Any, inputs: tuple[ModelInput, ...], output: ClassOutput
@@ -78,14 +78,14 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative difference between this model's output and `values`."""
+        """Return the relative difference of the outputs of a batch."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
     def require_same(
         self, batch: Inputs, values: Mapping[str, AnyArray], limit: float, *, has_features: bool
     ) -> None:
-        """Refuse a model if the relative difference of its outputs is more than `limit`."""
+        """Refuse a model whose outputs differ by more than `limit` (relative)."""
         moved = self.difference(batch, values)
         if moved <= limit:
             return
@@ -100,9 +100,9 @@ class OriginalModel:
     def require_repeatable(
         self, values: Mapping[str, AnyArray], again: Mapping[str, AnyArray], limit: float
     ) -> None:
-        """Refuse a model that gives different outputs in two runs on the same rows.
+        """Refuse a model whose outputs differ between two runs on the same rows.
 
-        ONNX Runtime may keep dropout active if inner tensors are read.
+        If inner tensors are read, ONNX Runtime may keep dropout active.
         """
         first, second = (_rows(run[self._output.tensor]) for run in (values, again))
         moved = proof.relative_error(second, first)
@@ -120,11 +120,11 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A runner that reads inner tensors, and the unchanged model."""
+    """The copy of the model with inner tensors as outputs, and the unchanged model."""
 
     original: OriginalModel
     runner: Runner
-    error: float  # relative difference between the outputs of the runner and of the unchanged model
+    error: float  # The relative difference between the outputs of the copy and the unchanged model.
     notes: tuple[str, ...] = ()
 
 
@@ -156,7 +156,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "OnnxClassifier":
-        """Return the classifier after a check on a first batch, or unchecked without a batch."""
+        """Return the classifier, checked on a first batch if there is one."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:
@@ -164,19 +164,19 @@ class OpenedOnnx:
         except UnknownTailError:
             if self._phi is None:
                 raise
-        # With features that the user chose, the logits need not come from a linear layer.
+        # The user's own features need no linear layer before the logits.
         head = choose_head(self._graph, self._output, self._phi, layer=False)
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return a `Reading` from the graph alone, before any data."""
+        """Return a `Reading` of the graph alone."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # Test whether the logits are linear in the features of --phi.
+            # Test whether the logits are linear in the user's own features.
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -201,9 +201,10 @@ class OpenedOnnx:
         features, scores = reading.read(values)
         logits = reading.tail.logits(scores)
         if not valid_rows(logits).all():
-            # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
+            # The caller reports NaN and infinity, because the caller knows the ids of the rows.
             return OnnxClassifier(reading, notes)
-        # Check the last layer, the tail, and that reading inner tensors changes no output.
+        # Check the last layer, the output, and that reading inner tensors does not change the
+        # output.
         limit = reading.rounding(values, features)
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)
@@ -215,7 +216,7 @@ class OpenedOnnx:
             classifier = OnnxClassifier(reading, notes, so_far, compared, labels)
             classifier.first_results = classifier.results(features, tail.logits(scores))
             return classifier
-        # Read the first batch again, so that all rows are read in the same way.
+        # Read the first batch again with the chosen runner.
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.first_results = classifier.run(batch)
@@ -229,14 +230,13 @@ class OpenedOnnx:
         limit: float,
         few: int | None,
     ) -> _Comparison:
-        """Return a runner that reads inner tensors without changing the output of the model.
+        """Return a runner that reads inner tensors without a change of the model's output.
 
-        Reading a tensor can stop ONNX Runtime from fusing operators, which changes rounding. Only
-        the first `few` rows are compared, unless they differ.
+        If inner tensors are read, ONNX Runtime may not fuse operators, which changes rounding.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
-        # A quantised model is compared on all rows, because rounding may change only later rows.
-        # A fixed batch is compared on all rows, because it cannot be made smaller.
+        # A quantised model is compared on all rows, because rounding may change any row. A batch of
+        # fixed size cannot be made smaller.
         if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
             first = {name: array[:few] for name, array in batch.items()}
             error = original.difference(first, runner.run(reading.tensors, first))
@@ -246,13 +246,13 @@ class OpenedOnnx:
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Try to read without any fused operators.
+        # Read without fused operators.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # If outputs still differ, run the unchanged model without fused operators too.
+        # Compare with the unchanged model without fused operators.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:
@@ -314,14 +314,14 @@ class OnnxClassifier(Classifier):
         self._labels = labels
 
     def run(self, batch: Inputs) -> Results:
-        """Return phi(x) and the outputs. If the batch size is fixed, the last row is repeated."""
+        """Return phi(x) and the outputs."""
         reading, labels = self.reading, self._labels
         tensors = [*reading.tensors, *(labels.tensors if labels else [])]
         values = reading.runner.run(tensors, batch)
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
+        # The caller reports NaN and infinity, because the caller knows the ids of the rows.
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)
@@ -352,7 +352,7 @@ class OnnxClassifier(Classifier):
         return np.concatenate([np.zeros_like(floats), floats]) if self._is_single else floats
 
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error of its check."""
+        """Describe the last layer and the largest error of its check in one line."""
         head = self.reading.head
         phi = f"phi {self.n_features or '?'}" if head.features else "no phi"
         if head.features and not head.layer:

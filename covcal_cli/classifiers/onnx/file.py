@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Kinds of files that are not models: first bytes, name of the kind, and remedy.
+# Files of other kinds: the first bytes, the name of the kind, and a remedy.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the file itself, not a web page about it"),
@@ -27,16 +27,16 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-# Pickles are also recognised by their endings.
+# File name endings of pickles.
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _SUFFIX = "ExecutionProvider"
 _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
-# By default, tensor cores round float32 to ten bits, too few for the check of the last layer.
+# By default, tensor cores round float32 to ten bits, which is too imprecise for the checks.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 _NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # Switches tensor cores off in TensorRT.
-_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so a log would repeat them.
+_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so its log would repeat them.
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
@@ -46,10 +46,10 @@ class OnnxFile:
     """An ONNX file that was read."""
 
     path: Path
-    folder: Path  # The folder with the model's weights in other files.
-    data: bytes  # The model's bytes, with links to weights resolved.
-    model: onnx.ModelProto  # The parsed model, without weights in other files.
-    sha256: str  # Hash of the file and of its weights in other files.
+    folder: Path  # The folder with external weights.
+    data: bytes  # The model's bytes, with the real paths of linked weights.
+    model: onnx.ModelProto  # The parsed model without external weights.
+    sha256: str  # Hash of the file and its external weights.
 
     def session(
         self,
@@ -60,10 +60,10 @@ class OnnxFile:
         providers: Sequence[str] = CPU,
         fuse: bool = True,
     ) -> Any:
-        """Start ONNX Runtime on `data`: this model, or a changed copy of it.
+        """Start ONNX Runtime on `data`, which is this model or a changed copy.
 
-        `folder` is the folder with the weights in other files; by default `self.folder`. Without
-        `fuse`, operators are not fused, so they round as in the graph.
+        `folder` is the folder with external weights; default: `self.folder`. With `fuse=False`,
+        operators are not fused, so rounding is as in the graph.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -72,7 +72,7 @@ class OnnxFile:
         options.log_severity_level = _LOG_FATAL_ONLY
         if not fuse:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-        # A thread that spins while it waits would take a core from the image decoder.
+        # A waiting thread that spins would take a core from the image decoder.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if external_tensors(self.model):
             options.add_session_config_entry(_FOLDER_OF_WEIGHTS, _utf8_path(folder or self.folder))
@@ -85,7 +85,7 @@ class OnnxFile:
                 # With fallback, ONNX Runtime could use another provider, and print to stdout.
                 enable_fallback=0,
             )
-        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
+        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
@@ -100,22 +100,22 @@ class OnnxFile:
 
 
 def metadata_of(path: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX model without reading its weights; empty for other files."""
+    """Return the metadata of an ONNX model; empty for other files."""
     try:
         model = onnx.load_model(path, load_external_data=False)
-    except Exception:  # protobuf's DecodeError; its package has no type stubs
+    except Exception:  # protobuf's DecodeError has no type stubs.
         return {}
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the standard operators; 0 for a model without them."""
+    """Return the version of the standard operators; 0 if the model has none."""
     versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     return max(versions, default=0)
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """Read an ONNX file, but not its weights in other files."""
+    """Read an ONNX file without its external weights."""
     require_file(path, remedy=_EXPORT)
     data = path.read_bytes()
     for start, (kind, remedy) in _OTHER_FORMATS.items():
@@ -124,7 +124,7 @@ def read_onnx(path: Path) -> OnnxFile:
             raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
     try:
         model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError; its package has no type stubs
+    except Exception as error:  # protobuf's DecodeError has no type stubs.
         raise CovcalError(
             f"{path} is cut short or is not an ONNX model ({len(data)} bytes): copy or download "
             f"it again, or {_EXPORT}"
@@ -141,7 +141,7 @@ def read_onnx(path: Path) -> OnnxFile:
 
 
 def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the full names of ONNX Runtime's execution providers; by default, the CPU provider."""
+    """Return the full names of the execution providers; by default, the CPU provider."""
     available = {name.lower(): name for name in onnxruntime.get_available_providers()}
     names = []
     for name in asked:
@@ -171,7 +171,7 @@ def _utf8_path(folder: Path) -> str:
 
 
 def _require_names(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a damaged model in which a name is not text."""
+    """Refuse a damaged model with a name that is not text."""
     graph = model.graph
     try:
         names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
@@ -188,7 +188,7 @@ def _require_names(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse an operator that ONNX Runtime does not know, or that lacks an input or output."""
+    """Refuse unknown operators, and nodes without a required input or output."""
     own = {function.domain for function in model.functions}
     versions = {entry.domain: entry.version for entry in model.opset_import}
     for number, node in enumerate(model.graph.node):
@@ -208,14 +208,15 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return a message about a missing input or output of a node; empty if there is none."""
+    """Return a message about a missing input or output of a node, or ""."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    # The package onnx lacks operators of ONNX Runtime, functions of the model, and new operators.
+    # The package onnx does not have ONNX Runtime's own operators, the model's functions and new
+    # operators.
     except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
@@ -240,21 +241,20 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    # The function prints missing libraries to stdout, which is for the result only.
+    # The function prints missing libraries to stdout.
     with redirect_stdout(StringIO()):
         onnxruntime.preload_dlls()
 
 
-# A model may have its weights in other files. ONNX Runtime reads these files from one folder. In a
-# download cache, the files are links. Then ONNX Runtime gets the folder and the names of the linked
-# files.
+# A model may have external weights, which ONNX Runtime reads from one folder. In a download cache,
+# weight files are links. ONNX Runtime then gets the folder and the names of the linked files.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
-    """Find a model's weights in other files, and follow links.
+    """Find the files with a model's external weights, and follow links.
 
-    Return the folder of these files, and the file for each name in the model. Raises `CovcalError`
-    if a file is missing, too short, or outside the model's folder.
+    Returns the folder of these files, and the path for each file name in the model. Raises
+    `CovcalError` if a file is missing, too short, or outside the model's folder.
     """
     files: dict[str, Path] = {}
     external = external_tensors(model)
@@ -287,24 +287,24 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return all tensors of a model and its subgraphs that are in other files."""
+    """Return the tensors of a model and its subgraphs with external values."""
     return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
 
 
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """Return ``location``, and perhaps ``offset`` and ``length``, of a tensor in another file."""
+    """Return the ``location``, ``offset`` and ``length`` of an external tensor."""
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
 def set_location(tensor: onnx.TensorProto, name: str) -> None:
-    """Change the name of the file that a tensor's values are read from."""
+    """Change the file name of an external tensor."""
     for entry in tensor.external_data:
         if entry.key == "location":
             entry.value = name
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
-    """Return the bytes of a tensor in another file, which may be a link."""
+    """Return the bytes of an external tensor."""
     entries = external_entries(tensor)
     with (folder / entries["location"]).open("rb") as stream:
         stream.seek(int(entries.get("offset", "0")))
@@ -312,10 +312,10 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
-    """Return the sha256 of a model and its weights in other files.
+    """Return the sha256 of a model and its external weights.
 
-    With weights in other files, the result is the sha256 of a list of hashes. The model's file
-    comes first, and then the other files by name.
+    With external weights, the result is the sha256 of a list of hashes. The list begins with the
+    model, and the files follow by name.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:
@@ -348,9 +348,9 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def _existing(path: Path, location: str, tensor: str) -> Path:
-    """Return the file with a tensor's values, after following links."""
+    """Return the file with the values of an external tensor."""
     where = PurePosixPath(location.replace("\\", "/"))
-    # A model must not make covcal read files outside its folder.
+    # For safety, a model must not name files outside its folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
             f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: save the "

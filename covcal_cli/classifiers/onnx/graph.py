@@ -15,12 +15,12 @@ _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 }
-# operators that use only the shape of a tensor
+# Operators that read only the shape of a tensor.
 _SHAPE_ONLY = {"Shape", "Size"}
-# the second and third outputs of this operator are a scale and a zero point
+# The second and third outputs of this operator are a scale and a zero point.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# Operators in `_TAKE_MISSING` treat NaN as a missing value. Operators in `_HAND_ON` return NaN for
-# NaN.
+# `_TAKE_MISSING` has the operators that accept NaN as a missing value. `_HAND_ON` has the operators
+# that return NaN for NaN.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }
@@ -28,7 +28,7 @@ _HAND_ON = {"Identity", "Cast", "Concat", "Reshape", "Flatten", "FeatureVectoriz
 
 
 class OnnxGraph:
-    """The main graph of an ONNX model, with tables to look up nodes and tensors."""
+    """The main graph of an ONNX model."""
 
     def __init__(self, file: OnnxFile) -> None:
         self.file = file
@@ -36,7 +36,7 @@ class OnnxGraph:
         self._initializers = {tensor.name: tensor for tensor in self._graph.initializer}
         stored = {*self._initializers}
         stored.update(tensor.values.name for tensor in self._graph.sparse_initializer)
-        # Old files also list stored tensors among the inputs.
+        # Old files also list stored tensors as inputs.
         self.inputs = [value for value in self._graph.input if value.name not in stored]
         self.input_names = {value.name for value in self.inputs}
         self.outputs = list(self._graph.output)
@@ -47,17 +47,17 @@ class OnnxGraph:
             self._maker |= {name: index for name in node.output if name}
             for name in _reads(node):
                 self._readers.setdefault(name, []).append(index)
-        # tensors that do not depend on any input, such as stored or transposed weights
+        # Tensors that do not depend on any input, such as stored or transposed weights.
         self.constants = self._computed_from(stored, shapes=False)
         self._valueless = self._computed_from(stored, shapes=True)
 
     def maker(self, tensor: str) -> onnx.NodeProto | None:
-        """Return the node that computes `tensor`; None for an input or a stored tensor."""
+        """Return the node that computes `tensor`; None for inputs and stored tensors."""
         index = self._maker.get(tensor)
         return None if index is None else self._graph.node[index]
 
     def value_inputs(self, node: onnx.NodeProto) -> list[str]:
-        """Return the inputs of `node` whose values depend on the model's input."""
+        """Return the inputs of `node` that depend on the model's input."""
         return [
             name
             for name in _reads(node)
@@ -65,7 +65,7 @@ class OnnxGraph:
         ]
 
     def ancestors(self, tensors: Iterable[str]) -> set[str]:
-        """Return `tensors`, and every tensor that their values depend on."""
+        """Return `tensors` and all tensors from which they are computed."""
         visited: set[str] = set()
         pending = list(tensors)
         while pending:
@@ -87,17 +87,17 @@ class OnnxGraph:
         ]
 
     def has(self, tensor: str) -> bool:
-        """Return whether a tensor of this name depends on an input of the model."""
+        """Return whether the graph has a tensor of this name that depends on the model's input."""
         exists = tensor in self.input_names or tensor in self._maker
         return exists and tensor not in self.constants
 
     def evaluate(self, tensor: str) -> Float64s:
-        """Return the value of a constant tensor of numbers, as float64."""
-        with np.errstate(invalid="ignore"):  # a damaged file may hold signalling NaNs
+        """Return the value of a constant tensor as float64."""
+        with np.errstate(invalid="ignore"):  # A damaged file may have signalling NaNs.
             return np.asarray(self.constant(tensor), dtype=np.float64)
 
     def constant(self, tensor: str) -> AnyArray:
-        """Return the value of a constant tensor, which ONNX Runtime computes if necessary."""
+        """Return the value of a constant tensor."""
         stored = self._initializers.get(tensor)
         if stored is not None and stored.data_location != onnx.TensorProto.EXTERNAL:
             try:
@@ -121,7 +121,7 @@ class OnnxGraph:
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[str],
     ) -> bytes:
-        """Return a model with only these nodes, as bytes."""
+        """Return a model of these nodes, as bytes."""
         graph = helper.make_graph(
             nodes,
             "part",
@@ -139,7 +139,7 @@ class OnnxGraph:
     def part_before(
         self, tensors: Iterable[str], cut: Iterable[str] = ()
     ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-        """Return the nodes and initialisers that compute `tensors` from the tensors in `cut`."""
+        """Return the nodes and initialisers between the tensors in `cut` and `tensors`."""
         indices: set[int] = set()
         visited = set(cut)
         pending = list(tensors)
@@ -161,7 +161,7 @@ class OnnxGraph:
 
     def _computed_from(self, stored: set[str], *, shapes: bool) -> set[str]:
         computed = set(stored)
-        # ONNX requires that a node comes after the nodes whose results it reads.
+        # In ONNX, a node comes after the nodes whose results it reads.
         for node in self._graph.node:
             if node.op_type in _RANDOM or any(value.HasField("g") for value in node.attribute):
                 continue
@@ -172,7 +172,7 @@ class OnnxGraph:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node and its inner graphs read."""
+    """Return the tensors that a node and its subgraphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -191,7 +191,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
     if not inputs:
         raise CovcalError(f"{graph.file.path} has no input: export the model with an input")
     batches = [value.shape[0] if value.shape else 0 for value in inputs]
-    # The most frequent fixed number of rows; None if an input takes any number.
+    # The most frequent fixed batch size; None if an input takes any number of rows.
     common = None if None in batches else max(dict.fromkeys(batches), key=batches.count)
     states = [value for value, batch in zip(inputs, batches, strict=True) if batch != common]
     if states:
@@ -209,7 +209,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
 
 
 def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
-    """Return whether all readers of a tensor treat NaN as a missing value, as trees do."""
+    """Return whether all readers of a tensor accept NaN as a missing value."""
     pending, seen = [tensor], set[str]()
     while pending:
         name = pending.pop()
@@ -222,7 +222,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
                 pending += node.output
             elif node.op_type not in _TAKE_MISSING:
                 return False
-        if not readers:  # nothing reads the tensor, so it is an output
+        if not readers:  # A tensor without readers is an output.
             return False
     return True
 
@@ -230,7 +230,7 @@ def _meets_trees(graph: OnnxGraph, tensor: str) -> bool:
 def require_declared_width(
     graph: OnnxGraph, inputs: tuple[ModelInput, ...], tensor: str, width: int
 ) -> None:
-    """Refuse a model whose input declares more or fewer columns than the last layer needs."""
+    """Refuse a model whose input declares a wrong number of columns."""
     value = next((value for value in inputs if value.name == tensor), None)
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return

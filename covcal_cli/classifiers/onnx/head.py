@@ -1,16 +1,16 @@
-"""Find the head of an ONNX classifier, its last linear layer, by the structure of the graph.
+"""Find the last linear layer (the head) of an ONNX classifier in the graph.
 
-`find_head` works in three steps:
+`find_head` has three steps:
 
-- Go back from an output to the nearest layers with constant weights. A single layer is the head,
-  and its input is phi. Several layers together are the head if the logits are a weighted sum of
-  their results.
-- Go forward (`layers`) while the result is linear in phi. The last such tensor has the logits.
-- The rest of the graph is called the tail. The tail is recognised by its values
+- Go back from an output to the nearest layers with constant weights. A single such layer is the
+  head, and its input is phi. Several layers are the head if the logits are a weighted sum of their
+  results.
+- Go forward while the result is linear in phi (`layers`). The last linear result is the logits.
+- The rest of the graph is the tail. The values of the output show the kind of the tail
   (``classifiers/proof.py``).
 
-`choose_head` then replaces or removes the features, as ``--phi`` says. ``runner.py`` tests with
-numbers whether the logits are linear in these features.
+With ``--phi``, `choose_head` replaces or removes the features. ``runner.py`` then tests whether the
+logits are linear in the new features.
 """
 
 import difflib
@@ -41,24 +41,24 @@ from covcal_cli.errors import CovcalError
 INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
-_SHOWN = 8  # The largest number of tensors that a message lists.
-# Operators that can begin the tail: a softmax, log-softmax, sigmoid or argmax.
+_SHOWN = 8  # Maximum number of tensors in a message.
+# Possible first operators of the tail.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
     *("QLinearSoftmax", "QLinearSigmoid", "LinearClassifier", "FusedGemm"),
 }
 _RANDOM_ROWS = 32
-_EXACT = 1e-6  # largest difference between a coefficient and its simple fraction
+_EXACT = 1e-6  # Maximum difference between a coefficient and a simple fraction.
 _LARGEST_DENOMINATOR = 64
 
 
 @dataclass(frozen=True)
 class Head:
-    """The tensors with a classifier's features and logits, and the layer between them."""
+    """The tensors with features and logits, and the layer between them."""
 
-    layer: str  # Operator and name, such as "Gemm fc2"; empty if there is no linear layer.
-    # The tensors that are phi, side by side; empty if the user wants no features.
+    layer: str  # Operator and name, such as "Gemm fc2"; empty without a linear layer.
+    # The tensors that together are phi; empty without features.
     features: tuple[TensorRead, ...]
     weight: Float64s | None  # W, (K, d); None if the logits are not linear in phi.
     bias: Float64s | None  # b, (K,).
@@ -73,9 +73,9 @@ class Head:
 def choose_head(
     graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
 ) -> Head:
-    """Return the head of an output, with the features that ``--phi`` chooses.
+    """Return the head of an output, with the features of ``--phi``.
 
-    With `phi` but without `layer`, the logits are the input of the last softmax, or the output.
+    Without a `layer`, the logits are the input of the last softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -94,13 +94,13 @@ def choose_head(
 
 
 def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head; None if the result of the last linear layer is not the logits."""
+    """Return the head; None if the last linear layer does not give the logits."""
     try:
         head = find_head(graph, output)
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # If an unknown operator or another number of classes follows, this is not the last layer.
+    # An unknown operator, or another number of classes, shows that this is not the last layer.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -109,7 +109,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether random logits give the output by a known tail, or cannot be run."""
+    """Return whether a known tail turns random logits into the output."""
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
         return True
@@ -127,9 +127,9 @@ def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
 
 
 def with_affine_map(graph: OnnxGraph, head: Head, row: tuple[int, ...]) -> Head:
-    """Add W and b to a head, if the logits are linear in the features of --phi.
+    """Add W and b to a head if the logits are linear in the features of ``--phi``.
 
-    `row`: the shape of the features of one row.
+    `row` is the shape of the features of one row.
     """
     if head.logits.nodes or len(head.features) != 1:
         return head
@@ -161,7 +161,7 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return a head without a layer: its logits are the input of the last softmax or the output."""
+    """Return a head without a linear layer."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
@@ -191,8 +191,8 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of `output`, or of the only output that may hold the classes."""
-    # Find the last layers before each output, without outputs of inner layers.
+    """Find the head of `output`. The default is the only output that may be the classes."""
+    # Find the last layers before each output that is not inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -200,7 +200,7 @@ def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     linears = [read_linear(graph, node) for node in nodes]
     heads = [_head(graph, linears, choices[name]) for name in names]
     for other in heads[1:]:
-        # Two outputs of one layer can differ by a temperature, so the user must choose.
+        # Two outputs of one layer can have different temperatures, so the user must choose.
         pairs = ((heads[0].weight, other.weight), (heads[0].bias, other.bias))
         if any(a is None or b is None or not np.array_equal(a, b) for a, b in pairs):
             raise _ambiguous(graph, [f"{name} (from {heads[0].layer})" for name in names])
@@ -241,7 +241,7 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
-    """Return the first layers with constant weights on the way back from `output`."""
+    """Return the nearest layers before `output` with constant weights."""
     layers: dict[str, onnx.NodeProto] = {}
     seen: set[str] = set()
     pending = [output]
@@ -255,23 +255,23 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             layers[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
-    # Sort by the order of the graph.
+    # Sort in graph order.
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
     return sorted(layers.values(), key=lambda node: order[node.output[0]])
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may hold the classes, without outputs of inner layers."""
+    """Return the outputs that may be the classes, without outputs of inner layers."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
     }
 
     def is_internal(name: str) -> bool:
-        # The first result of a LinearClassifier is the labels.
+        # The first result of a LinearClassifier is labels.
         results = {node.output[node.op_type == "LinearClassifier"] for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output is inner if layers of another output come after its layers.
+        # An output is inside the network if the layers of another output follow.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
@@ -294,16 +294,16 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
     )
 
 
-# Classifiers whose logits are a weighted sum of several heads, such as the mean of the heads. The
-# part of the graph after the heads is run on random scores. Least squares finds the coefficients. A
-# small residual proves the weighted sum. The features of all heads side by side are phi. The
-# weights times the coefficients are W.
+# Classifiers whose logits are a weighted sum of several heads. The part of the graph after the
+# heads runs on random scores, and least squares finds the coefficients. A small residual proves the
+# weighted sum. The features of all heads side by side are phi. The weights of all heads, times the
+# coefficients, are W.
 
 
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
 ) -> tuple[tuple[TensorRead, ...], Position]:
-    """Return phi, and the last tensor before `output` that is a weighted sum of heads."""
+    """Return phi and the last weighted sum of heads before `output`."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: output {output} combines {len(linears)} layers "
@@ -312,7 +312,7 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
-    # Compute the tensors between the heads and the output, for random scores.
+    # Compute the tensors between the heads and the output for random scores.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
@@ -334,7 +334,8 @@ def sum_of_heads(
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # Add the weights of heads that read the same phi. Otherwise put the weights side by side.
+    # Heads with the same phi: add their weights. Heads with different phi: put their weights side
+    # by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:
@@ -345,7 +346,7 @@ def sum_of_heads(
 
 
 def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
-    """Return the scores of one head as floats."""
+    """Return the scores of a head as floats."""
     if linear.output is not None and not linear.pending and linear.quantised is None:
         return Position(linear.output, linear.weight, linear.bias)
     if linear.output is not None:
@@ -359,7 +360,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 
 
 def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
-    """Return the tensors before `output` that depend on all of `cut`, in the order of the graph."""
+    """Return the tensors before `output` that depend on all of `cut`, in graph order."""
     path = graph.ancestors([output])
     return [
         name
@@ -372,9 +373,9 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Fit `value` by a weighted sum of the scores; return the coefficients and constants.
+    """Fit `value` by a weighted sum of scores.
 
-    There is one coefficient per head and one constant per class. None if no such sum fits.
+    Returns one coefficient per head and one constant per class. Returns None if no sum fits.
     """
     if value.size != scores[0].size:
         return None
@@ -391,6 +392,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Round a value to a simple fraction, such as 0.5, if one is near."""
+    """Round a number to a simple fraction, such as 0.5, if a fraction is near."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

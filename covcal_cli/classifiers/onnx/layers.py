@@ -1,10 +1,10 @@
-"""Read the linear layers of an ONNX graph, and follow them towards the output.
+"""Read the linear layers of an ONNX graph, and follow their results to the output.
 
-`read_linear` reads the weights of a layer, which may be floats or quantised numbers.
+`read_linear` reads the weights of a layer, as floats or as quantised numbers.
 
-`walk_forward` follows the result of a layer while it is linear in phi. It passes scaling, shifts,
-batch normalisation, reshapes, means over positions, casts, and choices of tokens or classes. W and
-b change with every step. If W or b becomes wrong, the check in ``proof.py`` refuses the model.
+`walk_forward` follows the result of a layer while it is linear in phi. Linear operators are
+scaling, shifts, batch normalisation, reshapes, means over positions, casts, and choices of tokens
+or classes. Each operator changes W and b. If W or b is wrong, the check in ``proof.py`` fails.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# With reduce_range, the error of a test network's outputs fell from 0.03 to 8e-8.
+# In a test network, reduce_range lowered the error of the outputs from 0.03 to 8e-8.
 OVERFLOW = (
     "quantise with reduce_range=True and with more calibration rows (sums of 8 bits can overflow; "
     "logits outside the calibrated range are cut), or "
 )
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
-# the position of the weights among the inputs of each operator
+# The index of the weights among the inputs of each operator.
 _WEIGHTS = dict.fromkeys(("Gemm", "MatMul", "Conv", "FusedGemm", "FusedMatMul", "FusedConv"), 1)
 _WEIGHTS |= {op: 3 if op in ("QGemm", "QLinearMatMul", "QLinearConv") else 1 for op in QUANTISED}
 _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
@@ -41,12 +41,12 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read, and the nodes that compute it if the model does not."""
+    """A tensor to read, with the nodes that compute it."""
 
     tensor: str
-    # nodes to add to the copy of the model; empty if the model itself computes the tensor
+    # Additional nodes; empty if the model itself computes the tensor.
     nodes: tuple[onnx.NodeProto, ...] = ()
-    source: str = ""  # the tensor of the model that `nodes` read
+    source: str = ""  # The tensor of the model that `nodes` read.
 
     @property
     def name(self) -> str:
@@ -54,18 +54,18 @@ class TensorRead:
         return self.source or self.tensor
 
     def then(self, op: str, *inputs: str, **attributes: Any) -> "TensorRead":
-        """Add a node that reads this tensor, and return the new tensor."""
+        """Add a node that reads this tensor, and return its result."""
         output = f"{self.name}__covcal_{len(self.nodes)}_{op}"
         node = helper.make_node(op, [self.tensor, *inputs], [output], **attributes)
         return TensorRead(output, (*self.nodes, node), self.name)
 
     def dequantised(self, how: "Quantisation") -> "TensorRead":
-        """Return the floats that the integers of this tensor stand for."""
+        """Add nodes that turn the integers of this tensor into floats."""
         zero = [how.zero_point] if how.zero_point else []
         return self.then("DequantizeLinear", how.scale, *zero)
 
     def then_affine(self, weight: Float64s, bias: Float64s) -> "TensorRead":
-        """Return phi W^T + b in float32, where this tensor is phi."""
+        """Add nodes that compute phi W^T + b in float32 from this tensor."""
         floats = self.then("Cast", to=onnx.TensorProto.FLOAT)
         constants = [
             helper.make_node(
@@ -83,7 +83,7 @@ class TensorRead:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """The names of the scale and the zero point of a quantised tensor."""
+    """The scale and the zero point of a quantised tensor."""
 
     scale: str
     zero_point: str = ""
@@ -95,17 +95,17 @@ class Linear:
 
     layer: str  # Operator and name, such as "Gemm fc2".
     features: TensorRead  # The tensor phi.
-    # The tensor with phi W^T + b; None if the operator also applies an activation.
+    # The tensor with phi W^T + b; None if the operator includes an activation.
     output: str | None
     weight: Float64s  # W, shape (K, d).
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
-    quantised: Quantisation | None = None  # How to read `output` if it holds integers.
-    # A scale that depends on the model's input; a later node multiplies `output` by this scale.
+    quantised: Quantisation | None = None  # The scale and zero point of an integer `output`.
+    # A scale that depends on the model's input, and by which a later node multiplies `output`.
     pending: str | None = None
 
 
 def describe(node: onnx.NodeProto) -> str:
-    """Return the operator and the name of a node; without a name, the name of its output."""
+    """Return the operator and the name of a node."""
     return f"{node.op_type} {node.name or node.output[0]}"
 
 
@@ -134,7 +134,7 @@ def read_linear(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     reader = read_quantised if node.op_type in QUANTISED else _read_float
     linear = _as_matrix(graph, node, reader(graph, node))
     if node.op_type in _CONVOLUTIONS:
-        # Take the mean over positions before the 1x1 convolution: the logits are the same.
+        # The mean over positions and a 1x1 convolution can be exchanged.
         pooled = linear.features.then("GlobalAveragePool").then("Flatten", axis=1)
         linear = replace(linear, features=pooled)
     return linear
@@ -167,7 +167,7 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear:
-    """Return the layer with its weights as W, (K, d), and b, (K,)."""
+    """Return the layer with weights W, (K, d), and bias b, (K,)."""
     weight = linear.weight
     attributes = attributes_of(node)
     where = f"{graph.file.path}: {describe(node)}"
@@ -212,10 +212,10 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 
 
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
-    """Read the linear classifier of ONNX's machine learning operators.
+    """Read a LinearClassifier node.
 
-    The operator includes a softmax or sigmoid, so the logits must be computed from phi. For two
-    classes with the scores -z and z, the sigmoids equal the softmax of half the scores.
+    The node includes a softmax or sigmoid, so the logits must be computed from phi. With the two
+    scores -z and z, the sigmoids are the softmax of half the scores.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -228,19 +228,19 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers of quantised numbers. Phi and W are read as the floats that the integers stand for.
-# So phi W^T + b may differ from the stored result by one quantisation step.
+# Linear layers of quantised numbers. Phi and W are the floats of the stored integers. The stored
+# result may therefore differ from phi W^T + b by one quantisation step.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
-    """Return whether any operator rounds to integers, or reads rounded integers."""
+    """Return whether the graph has quantised tensors."""
     rounding = QUANTISED | _ROUNDING
     return any(node.op_type in rounding or node.op_type[:7] == "QLinear" for node in graph.nodes)
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     """Return a quantised layer. Weights and bias keep the operator's shapes."""
-    names = [*node.input, *([""] * (9 - len(node.input)))]  # a missing input has an empty name
+    names = [*node.input, *([""] * (9 - len(node.input)))]  # A missing input has an empty name.
     kind = node.op_type
     if kind in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):
         if kind == "DynamicQuantizeMatMul":
@@ -260,7 +260,7 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
         result, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
-    # A stored bias must be multiplied by the scale of the input and by the scale of the weights.
+    # The unit of a stored bias is the scale of the input times the scale of the weights.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
     return Linear(
         layer=describe(node),
@@ -296,7 +296,7 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Return `tensor` after quantisation, as floats, for a layer that quantises its input."""
+    """Add nodes that quantise `tensor` and return floats."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -311,7 +311,7 @@ def _columns_first(node: onnx.NodeProto) -> bool:
 def _dequantise(
     graph: OnnxGraph, tensor: str, scale: str, zero: str, *, first: bool
 ) -> tuple[Float64s, Float64s]:
-    """Return stored weights as floats, and their scale, (1,) or (K,)."""
+    """Return weights as floats, and their scale, (1,) or (K,)."""
     stored = graph.evaluate(tensor)
     steps = graph.evaluate(scale).reshape(-1) if scale else np.ones(1)
     zeros = graph.evaluate(zero).reshape(-1) if zero else np.zeros(1)
@@ -331,7 +331,7 @@ _MEANS = {"GlobalAveragePool", "AveragePool", "ReduceMean"}
 _TOKENS = {"Gather", "Slice"}
 _KEEP_SHAPE = {"Identity", "Cast", "Dropout"}
 _TOKENS_RANK = 3
-# operators that copy, choose, average or reshape values of their first input
+# Operators that copy, choose, average or reshape the values of their first input.
 _PASS = {
     *_KEEP_SHAPE,
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
@@ -343,15 +343,15 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 @dataclass(frozen=True)
 class Position:
-    """A tensor between the layer and the output that equals phi W^T + b."""
+    """A tensor that equals phi W^T + b."""
 
     tensor: str
     weight: Float64s  # W, shape (K, d).
     bias: Float64s  # b, shape (K,).
-    step: float = 0.0  # The largest rounding error of the tensor if it is stored as integers.
-    quantised: Quantisation | None = None  # How to read the tensor if it holds integers.
+    step: float = 0.0  # The largest rounding error, if the tensor has integers.
+    quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
     pending: str | None = None  # A scale by which a later node must multiply the tensor.
-    follower: str | None = None  # The operator that reads the tensor and is not linear.
+    follower: str | None = None  # The next operator, which is not linear.
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
 
@@ -386,8 +386,7 @@ def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
     """Return the largest rounding error of the quantised tensors after `start`.
 
-    Each quantised tensor adds an error of up to two quantisation steps, because a quantised softmax
-    uses a rounded table.
+    Each tensor adds up to two quantisation steps, because a quantised softmax uses a rounded table.
     """
     path = graph.ancestors([output]) - graph.ancestors([start])
     total = 0.0
@@ -402,13 +401,13 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after a node; None if the node's result is not linear in phi."""
+    """Return the position after a node; None if the node is not linear."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # the rows would no longer be the first axis
+        return None  # The rows would no longer be the first axis.
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -422,11 +421,11 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Keep the classes of W and b that a Gather or Slice node chooses, in the chosen order."""
+    """Keep the classes that a Gather or Slice node chooses."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
-    # Find the axes and the chosen classes of Gather or Slice.
+    # The axes and the chosen classes of Gather or Slice.
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants
@@ -443,17 +442,17 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
 
 
 def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Change W and b by a constant that a node adds or multiplies."""
+    """Apply a constant that a node adds or multiplies."""
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
-    # c - z would change the sign of W, and c / z is not linear. No known network ends with c - z.
+    # c - z would change the sign of W, and c / z is not linear.
     if node.op_type in ("Sub", "Div") and left != at.tensor:
         return None
     # A factor that is not constant can only be the scale of a quantised input.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # The constant is one number for all classes, or one number per class.
+    # One number for all classes, or one number per class.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None
@@ -466,7 +465,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Multiply a position by the scale of the input, and by a constant if there is one."""
+    """Apply the scale of the input, and a constant factor if there is one."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:
@@ -505,7 +504,7 @@ def _requantised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positi
         scale, zero = names[3], names[4]
     else:
         scale, zero = names[6], names[7]
-        # QLinearAdd adds a stored constant, which may be its first or its second input
+        # The constant of QLinearAdd may be its first or its second input.
         other = 3 if names[0] == at.tensor else 0
         if names[other] not in graph.constants:
             return None
@@ -522,7 +521,7 @@ def _normalised(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     scale, shift, mean, variance = (graph.evaluate(name).reshape(-1) for name in node.input[1:5])
     if len(scale) != len(at.weight) or attributes_of(node).get("training_mode", 0):
         return None
-    # the result is (z - mean) / sqrt(variance + epsilon) * scale + shift
+    # The operator computes (z - mean) / sqrt(variance + epsilon) * scale + shift.
     factor = scale / np.sqrt(variance + attributes_of(node).get("epsilon", 1e-5))
     centred = replace(at, bias=at.bias - mean)
     scaled = _scaled(centred, node.output[0], factor)

@@ -1,4 +1,4 @@
-"""Find the outputs of an ONNX model that may be the classes, its labels, and the class names."""
+"""Find the outputs of an ONNX model that may be the classes, and the class names."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from covcal_cli.records import parsed_json
 
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 _INTEGERS = {onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-# the types of integers in which a quantised model stores scores
+# The integer types of quantised scores.
 _STORED_SCORES = {
     *(onnx.TensorProto.UINT8, onnx.TensorProto.INT8),
     *(onnx.TensorProto.UINT16, onnx.TensorProto.INT16),
 }
-# keys of the metadata that may hold class names, such as "character" of PaddleOCR and PaddleX
+# Metadata keys that may have class names; "character" is for PaddleOCR and PaddleX.
 _METADATA_NAMES = ("names", "class_names", "classes", "labels", "id2label", "character")
 _LABELS = ("classlabels_strings", "classlabels_int64s", "classlabels_ints")
 
@@ -31,23 +31,25 @@ class ClassOutput:
     """An output that may be the scores of the classes."""
 
     name: str
-    tensor: str  # The tensor to read: the output, or the input of the ZipMap that made the output.
-    is_label: bool = False  # Whether the output is only the number of the most likely class.
+    tensor: str  # The tensor to read: the output, or the input of its ZipMap.
+    is_label: bool = False  # Whether the output is the number of the most probable class.
     is_vector: bool = False  # Whether the output has no axis of classes.
-    columns: int = 0  # The number of columns that the output declares; 0 if it declares none.
-    # The keys of the rows if they are dictionaries, in the order of the columns.
+    columns: int = 0  # The declared number of columns; 0 if unknown.
+    # The keys of rows that are dictionaries, in the order of the columns.
     zipped: tuple[str | int, ...] = ()
 
     @property
     def rank(self) -> int:
-        """The kind as a rank: 0 for scores per class, 1 for one number per row, 2 for labels."""
+        """Rank of the output: 0 for scores per class, 1 for one number per row, 2 for labels."""
         return 2 if self.is_label else int(self.is_vector)
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may be the scores of the classes; if there are none, the labels.
+    """Return the outputs that may be the scores of the classes.
 
-    Raises `CovcalError` if no output can hold the classes, or if the user must choose an output.
+    If there are none, return the labels.
+
+    Raises `CovcalError` if no output can be the classes, or if the user must choose an output.
     """
     names = [value.name for value in graph.outputs]
     if output is not None and output not in names:
@@ -57,8 +59,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     chosen = [value for value in graph.outputs if output in (None, value.name)]
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
-        # If another output has several scores per row, an output with one number is probably a
-        # loss. Outputs with the lowest `rank` are used.
+        # Beside an output with several scores per row, an output with one number is probably a
+        # loss. So use the outputs with the lowest `rank`.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:
@@ -99,7 +101,7 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _feeds(graph: OnnxGraph, inner: ClassOutput, outer: ClassOutput) -> bool:
-    """Return whether a linear layer computes `outer` from `inner`, so `inner` is an embedding."""
+    """Return whether `inner` is an embedding, from which a linear layer computes `outer`."""
     path = graph.ancestors([outer.tensor])
     return inner.tensor in path and any(
         has_fixed_weights(graph, node) and inner.tensor in graph.ancestors(graph.value_inputs(node))
@@ -130,10 +132,10 @@ def _candidate(graph: OnnxGraph, value: onnx.ValueInfoProto) -> ClassOutput | No
 
 
 def _row_sizes(graph: OnnxGraph, value: onnx.ValueInfoProto) -> list[int]:
-    """Return the sizes of the axes of an output's row, without axes of size 1.
+    """Return the lengths of the axes of one row of an output, without axes of length 1.
 
-    An axis without a declared size counts as 0. The first axis is the rows. In an output of shape
-    [1, N, K], the second axis is the rows if the model's input has N > 1 rows.
+    An axis without a declared length counts as 0. Usually the first axis is the rows. In shape [1,
+    N, K], the second axis is the rows if the model's input has N > 1 rows.
     """
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     batches = [item.type.tensor_type.shape.dim[:1] for item in graph.inputs]
@@ -154,8 +156,8 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The labels that a model gives are compared with its most probable classes. For example, a support
-# vector machine chooses its label by votes, not by probability.
+# The labels of a model are compared with the most probable classes. For example, a support vector
+# machine chooses its label by votes, and not by probability.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = (
@@ -165,10 +167,10 @@ _NOTE = (
 
 
 class OwnLabels:
-    """The labels of a model, which are compared with the most probable classes.
+    """The model's own labels.
 
-    The comparison ends when a label differs. `names` are the class names in the model's operators,
-    in the order of the logits. `others` are the names of outputs with probabilities.
+    The labels are compared with the most probable classes until a label differs. `names` are the
+    class names in the order of the logits. `others` are the names of outputs with probabilities.
     """
 
     def __init__(
@@ -186,11 +188,11 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The name of the output with labels; empty if nothing is compared."""
+        """The name of the output with labels; empty without a comparison."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Return a note if a label is not the most probable class; then compare no more batches."""
+        """Return a note if a label is not the most probable class."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()
@@ -198,7 +200,7 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Labels that are not among the class names cannot be compared, so there is no note.
+        # Unknown labels cannot be compared.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 
@@ -209,11 +211,11 @@ def _decoded(label: Any) -> Any:
 def class_names(
     graph: OnnxGraph, metadata: Mapping[str, str], count: int
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return K different class names in the order of the logits, or None, and notes.
+    """Return K class names in the order of the logits, or None, and notes.
 
-    The names come from an operator with labels, such as ZipMap, or else from the metadata. The
-    metadata may hold a dictionary by class number, a list, or one name per line. If names are found
-    but not used, a note says why.
+    The names come from an operator with labels, such as ZipMap, or from the metadata. The metadata
+    may have a dictionary by class number, a list, or one name per line. A note gives the reason if
+    names are not used.
     """
     labels = _class_labels(graph, count)
     if labels is not None and len(set(labels)) == count:
@@ -238,14 +240,14 @@ def class_names(
 
 
 def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the class labels in the attributes of a node."""
+    """Return the class labels in a node's attributes."""
     attributes = attributes_of(node)
     labels = next((attributes[name] for name in _LABELS if attributes.get(name)), ())
     return tuple(map(_decoded, labels))
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the class names in an operator with `count` class names, or None."""
+    """Return the class names of an operator with `count` classes, or None."""
     for node in graph.nodes:
         labels = zip_labels(node)
         if not labels and node.op_type == "ArrayFeatureExtractor":
@@ -256,7 +258,7 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels of a node if an ArgMax chooses one of them; else an empty tuple."""
+    """Return the labels of a node after an ArgMax; else an empty tuple."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()
@@ -285,7 +287,7 @@ def _parse(text: str) -> tuple[str, ...] | None:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a JSON document or a Python literal; None if it is neither."""
+    """Return the value of a JSON text or a Python literal; None for other texts."""
     try:
         return parsed_json(text)
     except ValueError:

@@ -16,15 +16,15 @@ from covcal_cli.classifiers.proof import Proof, notes_on_tail
 from covcal_cli.errors import CovcalError
 
 Token = int | str
-_FEW = 16  # number of rows on which tokens are compared
+_FEW = 16  # Number of rows on which tokens are compared.
 _MEAN = "mean"
 
 
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
+    """Return the vector of a row that gives the scores: an index, or "mean" for the mean vector.
 
-    A head may run on every token. The model then uses one token, or the mean. Returns None if a row
-    has only one vector, or if no vector gives the scores.
+    A head may run on every token of a row, of which the model uses one token or the mean. Returns
+    None if a row has one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -43,7 +43,7 @@ def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None
 
 
 def _vectors(array: AnyArray) -> Floats | None:
-    """Return the array as one vector per row, or None if a row has several vectors."""
+    """Return an array with one vector per row; None if a row has several vectors."""
     if sum(size != 1 for size in array.shape[1:]) > 1:
         return None
     return _floats(array.reshape(len(array), -1))
@@ -66,20 +66,20 @@ def _take(tokens: Floats, token: Token) -> Floats:
 
 
 class UnknownTailError(CovcalError):
-    """An error: the output is not the scores, or their softmax, sigmoid or argmax."""
+    """An error about an output that does not follow from the scores."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """A function from the scores of the head to the model's output."""
+    """The function from the scores of the head to the model's output."""
 
-    where: str  # the model, for errors
+    where: str  # The name of the model, for messages.
     head: Head
     n_scores: int  # Number of columns of the scores, at least 1.
-    outputs: tuple[ClassOutput, ...]  # Candidate outputs; a single output if `kind` is known.
-    kind: str | None = None  # One of `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
+    outputs: tuple[ClassOutput, ...]  # The outputs that may follow from the scores.
+    kind: str | None = None  # In `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
     is_double: bool = False  # Whether the scores are float64.
-    notes: tuple[str, ...] = ()  # Notes that follow from `kind`.
+    notes: tuple[str, ...] = ()  # Notes for the user.
 
     def __post_init__(self) -> None:
         if self.n_scores == 0:
@@ -100,7 +100,7 @@ class Tail:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the scores are the model's output itself, without a layer or softmax."""
+        """Whether the scores are the model's output itself."""
         head = self.head
         return (
             not head.layer
@@ -109,7 +109,7 @@ class Tail:
         )
 
     def with_first_batch(self, tensor: AnyArray) -> "Tail":
-        """Return a copy with the number and the type of the scores from the first batch.
+        """Return a copy with the number and type of the scores in the first batch.
 
         Some boosting models declare one column of probabilities and give two.
         """
@@ -125,7 +125,7 @@ class Tail:
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
         """Return a copy for the first output that follows from the scores.
 
-        Raises `UnknownTailError` if no output fits.
+        Raises `UnknownTailError` if no output follows.
         """
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
@@ -135,10 +135,10 @@ class Tail:
         raise self._unknown()
 
     def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise `UnknownTailError` if the output of a later batch does not fit `kind`."""
+        """Raise `UnknownTailError` if a later output does not follow from the scores."""
         (output,) = self.outputs
         if self.kind == "none" and output.tensor == self.head.logits.tensor:
-            return  # the output is the logits
+            return  # The output is the logits.
         if not self._makes(str(self.kind), output, scores, values, limit):
             raise self._unknown()
 
@@ -159,7 +159,7 @@ class Tail:
         return proof.tail_error(kind, logits, rows) <= allowed
 
     def scores(self, tensor: AnyArray) -> AnyArray:
-        """Return the scores, shape (m, n_scores), from their tensor, shape (m, ...)."""
+        """Return scores of shape (m, n_scores) from a tensor of shape (m, ...)."""
         rows = tensor.reshape(len(tensor), -1) if tensor.size else tensor
         if rows.shape[1:] != (self.n_scores,):
             head = self.head
@@ -175,7 +175,7 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
-        # With --phi none, the output itself is read.
+        # With --phi none, the model's output is read.
         way = "pass --phi none to read the output itself" if head.features else "export them"
         return UnknownTailError(
             f"{self.where}: covcal does not know how output {names} is computed. It is not the "
@@ -186,20 +186,20 @@ class Tail:
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read phi and the scores from a run of the model."""
+    """The rules to read phi and the scores from a run of the model."""
 
     graph: OnnxGraph
     head: Head
     tail: Tail
     runner: Runner
-    width: int | None = None  # Number of features d; None if not known.
+    width: int | None = None  # Number of features d; None if unknown.
     token: Token | None = None  # See `token_of`.
 
     @property
     def tensors(self) -> list[str]:
-        """The names of all tensors to read in a run."""
+        """The names of all tensors to read."""
         head = self.head
-        # If the model does not declare the width of phi, the shape of the first tensor shows it.
+        # If the model does not declare the width of phi, the first tensor is read to measure it.
         to_measure = [head.features[0].name] if head.features and self.width is None else []
         to_read = [value.tensor for value in (*head.features, head.logits)]
         to_compare = [value.tensor for value in self.tail.outputs]
@@ -218,14 +218,14 @@ class Reading:
         return replace(self, head=head, tail=tail, width=width, token=token)
 
     def read(self, values: Mapping[str, AnyArray]) -> tuple[Floats | None, AnyArray]:
-        """Return phi, shape (m, d), and the scores, shape (m, n_scores), of a run."""
+        """Return phi, shape (m, d), and the scores, shape (m, n_scores)."""
         scores = self.tail.scores(values[self.head.logits.tensor])
         if not self.head.features:
             return None, scores
         return self._features(self._arrays(values), scores), scores
 
     def _features(self, arrays: list[AnyArray], scores: Floats) -> Floats:
-        """Return phi, shape (m, d), from the tensors of the head, shapes (m, ...)."""
+        """Return phi, shape (m, d)."""
         head, phi = self.head, None
         token = token_of(head, arrays, scores) if self.token is None else self.token
         if token is not None and head.weight is not None:
@@ -244,7 +244,7 @@ class Reading:
         return phi
 
     def rounding(self, values: Mapping[str, AnyArray], features: Floats | None) -> float:
-        """Return the relative error that rounding of phi and of the scores can cause."""
+        """Return the maximum relative rounding error of phi and of the scores."""
         of_scores = proof.tolerance(values[self.head.logits.tensor].dtype)
         if features is None or self.head.weight is None:
             return of_scores
@@ -253,9 +253,9 @@ class Reading:
     def proved_affine(
         self, so_far: Proof, features: Floats | None, scores: AnyArray, limit: float
     ) -> "Reading":
-        """Check on a batch that phi W^T + b gives the scores, and return the reading.
+        """Check on a batch that phi W^T + b gives the scores.
 
-        W and b are None if the scores are not linear in the features.
+        W and b become None if the scores are not linear in the features.
         """
         head = self.head
         if features is None or head.weight is None or head.bias is None:
@@ -274,7 +274,7 @@ class Reading:
 
     @property
     def where(self) -> str:
-        """The name of the model, for errors."""
+        """The name of the model, for messages."""
         return str(self.graph.file.path)
 
     def _arrays(self, values: Mapping[str, AnyArray]) -> list[AnyArray]:

@@ -13,19 +13,19 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
-_OUT_OF_TABLE = "out of data bounds"  # ONNX Runtime's message for a wrong index of an embedding.
-_OPSET = 13  # Version of the nodes that are added to a model without standard operators.
+_OUT_OF_TABLE = "out of data bounds"  # In ONNX Runtime's message for a wrong index of an embedding.
+_OPSET = 13  # Opset for a model without standard operators.
 
 
 class Runner:
-    """A session of ONNX Runtime, which gets batches of data."""
+    """A session of ONNX Runtime."""
 
     def __init__(
         self,
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # the keys of outputs whose rows are dictionaries, in the order of the columns
+        # The keys of rows that are dictionaries, by output.
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
@@ -33,16 +33,16 @@ class Runner:
         self._names = {value.name for value in inputs}
 
     def row_shape(self, tensor: str) -> tuple[int, ...] | None:
-        """Return the shape of a row of an input or output; None if it is not declared."""
+        """Return the shape of one row of an input or output; None if not declared."""
         shapes: dict[str, list[Any]] = {value.name: list(value.shape) for value in self._inputs}
         shapes |= {value.name: list(value.shape) for value in self._session.get_outputs()}
         row = shapes.get(tensor, [None])[1:]
         return tuple(row) if row and all(isinstance(size, int) for size in row) else None
 
     def run(self, names: Sequence[str], batch: Inputs) -> dict[str, AnyArray]:
-        """Return the tensors with these `names` for a batch of arrays by input name.
+        """Return the tensors `names` for a batch.
 
-        If the model has a fixed batch size, the batch is divided and its last row is repeated.
+        With a fixed batch size, the batch is divided, and the last row is repeated.
         """
         rows = self._require_fit(batch)
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
@@ -86,7 +86,7 @@ class Runner:
     ) -> list[AnyArray]:
         try:
             results = self._session.run(list(names), fed) if names else []
-        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
+        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
                     f"{self._where}: the data have a category number that an embedding of the "
@@ -122,7 +122,7 @@ class Runner:
 def exposing(
     model: onnx.ModelProto, tensors: Sequence[TensorRead], outputs: Sequence[str]
 ) -> bytes:
-    """Return the bytes of a copy of the model that also outputs `tensors` and `outputs`."""
+    """Return a copy of the model, as bytes, that also outputs `tensors` and `outputs`."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     nodes = {node.output[0]: node for tensor in tensors for node in tensor.nodes}
@@ -138,7 +138,7 @@ def exposing(
 
 
 def _padded(rows: AnyArray, size: int) -> AnyArray:
-    """Repeat the last row until there are `size` rows. A row of zeros might not be valid."""
+    """Repeat the last row, because the model might not accept a row of zeros."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
@@ -153,7 +153,7 @@ _CLOSE: dict[np.dtype[np.floating], float] = {np.dtype(np.float16): 1e-2}
 
 
 class Part:
-    """A part of a graph, which computes the tensors of `targets` from the tensors of `cut`.
+    """The part of a graph that computes the tensors `targets` from the tensors `cut`.
 
     Raises `CovcalError` if the targets depend on other tensors, or if the part does not run.
     """
@@ -176,26 +176,26 @@ class Part:
         raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
-        """Return the values of the targets for `values` of the `cut` tensors."""
+        """Return the values of the targets."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }
         try:
             arrays = self._session.run(self._targets, fed)
-        except Exception as error:  # the only base class of all exceptions of ONNX Runtime
+        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
             raise CovcalError("a part of the model does not run on random numbers") from error
         return [np.asarray(value, dtype=np.float64) for value in arrays]
 
     @property
     def close(self) -> float:
-        """The relative error that rounding can cause."""
+        """The maximum relative rounding error."""
         return _CLOSE.get(self.dtype, 1e-4)
 
 
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Float64s, Float64s] | None:
-    """Return W, (K, d), and b, (K,), with ``target = tensor W^T + b``; None if no W and b fit.
+    """Return W, (K, d), and b, (K,), of ``target = tensor W^T + b``; None if there are none.
 
     `row` is the shape of a row of `tensor`.
     """
@@ -223,7 +223,7 @@ def affine_map(
     # Trees, for example, are constant far from their training data.
     if not weight.any():
         return None
-    # Also check W and b far from the unit vectors.
+    # Check W and b at other points than the unit vectors.
     computed = points @ weight.T + bias
     if not np.abs(computed - values).max() <= part.close * np.abs(values).max():
         return None
