@@ -1,1 +1,1 @@
-"""Read data from elsewhere (folders, shards, arrays, tables), in batches and in a stable order."""
+"""Read data of other tools (folders, shards, arrays, tables) in batches and in a stable order."""

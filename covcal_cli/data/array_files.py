@@ -1,7 +1,7 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images are an array uint8
-[n, h, w] or [n, h, w, c], a column ``path`` of file paths, or a column of file contents.
+Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images are an array of
+uint8 [n, h, w] or [n, h, w, c], a column ``path``, or a column of file contents.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -46,7 +46,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays, opened before the inputs of the model are known."""
+    """A file of arrays."""
 
     def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
@@ -54,7 +54,7 @@ class ArrayFile:
         self.n = count_rows(self.store)
         self.label_sets = LabelSets(self.store, self.n) if multilabel else None
         self.image_name = image_column(self.store)
-        # columns of numbers are features, except in a table of images
+        # Columns of numbers are features, except beside paths of images.
         of_images = self.image_name is not None or path_column(self.store) is not None
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
         self.facts = facts = RowFacts(self.store, self.n, features, keep=keep)
@@ -73,7 +73,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # the model may read numbers; then the images are only for people
+        try:  # If the model reads numbers, the images are only for people.
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)
@@ -102,7 +102,7 @@ class ArrayData:
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
-        # feature columns in the order of the model's input
+        # Feature columns in the order of the model's input.
         self.feature_columns = columns_of(feeds)
         self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
         used = [name for feed in self._feeds for name in feed.names]
@@ -123,7 +123,7 @@ class ArrayData:
         )
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row; see `DomainData.labels`."""
+        """Return the labels of all rows; see `DomainData.labels`."""
         if (sets := self._file.label_sets) is None:
             return self._file.facts.labels.indices(classes)
         indices = sets.indices(classes)
@@ -133,7 +133,7 @@ class ArrayData:
     def batches(
         self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Yield the rows in order; `pipeline` preprocesses images."""
+        """Yield the rows in order. `pipeline` preprocesses images."""
         if self.holds_images:
             openers = self._openers(rows, size)
             yield from decode_batches(openers, rows, self._input, pipeline, threads=threads)
@@ -195,7 +195,7 @@ def _is_pixels(store: Store, feed: Feed) -> bool:
 
 
 def _opener(row: Pixels) -> Opener:
-    # Pillow needs the shape (h, w) for a grey image
+    # For a grey image, Pillow needs the shape (h, w).
     pixels = row[..., 0] if row.ndim == 3 and row.shape[-1] == 1 else row
     open_image: Callable[[Pixels], Image.Image] = Image.fromarray
     return partial(open_image, pixels)

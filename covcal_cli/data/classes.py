@@ -17,8 +17,8 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL
 from covcal_cli.records import parsed_json
 
 _ASKED = "--classes"
-_SHOWN = 12  # Largest number of names in a message.
-_PLACEHOLDER = "LABEL_"  # Hugging Face's names for classes without a name.
+_SHOWN = 12  # Maximum number of names in a message.
+_PLACEHOLDER = "LABEL_"  # Hugging Face's prefix for classes without a name.
 
 
 class NumberedNames(tuple[str, ...]):
@@ -28,10 +28,10 @@ class NumberedNames(tuple[str, ...]):
 
 
 class NamesClasses(Protocol):
-    """Data whose labels can be class names."""
+    """Data with labels that can be class names."""
 
     path: Path
-    # Names of the class folders, or distinct labels; None for class numbers.
+    # Names of class folders, or distinct labels; None for class numbers.
     class_folders: tuple[str, ...] | None
 
 
@@ -40,16 +40,16 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # Length K.
-    # Whether "3" and "03" mean the same class.
+    # Whether "3" and "03" are the same class.
     by_number: bool
-    # origin of the names, for messages
+    # The origin of the names, for messages.
     whose: str = field(default="the model", compare=False)
-    # whether the order of the names is a guess
+    # Whether covcal assumes the order of the names.
     is_assumed: bool = field(default=False, compare=False)
 
     @property
     def note(self) -> str | None:
-        """A note if the order of the classes is a guess; otherwise None."""
+        """A note if covcal assumes the order of the classes; else None."""
         if not self.is_assumed:
             return None
         return (
@@ -59,14 +59,17 @@ class ClassMap:
         )
 
     def index(self, folder: str) -> int | None:
-        """Return the number of the class that a folder or label names; None if there is none."""
+        """Return the class number of a folder or label; None if it is not a class."""
         if folder in self.names:
             return self.names.index(folder)
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
-        """Return the number of the class that a folder or label names."""
+        """Return the class number of a folder or label.
+
+        Raises `CovcalError` if it is not a class.
+        """
         index = self.index(folder)
         if index is None:
             remedy = (
@@ -87,7 +90,7 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return advice to use ``--classes``; "" if the user gave it."""
+        """Return advice to use ``--classes``; "" if the user gave ``--classes``."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
@@ -113,9 +116,9 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return the `count` classes with their names.
+    """Return `count` classes with names.
 
-    The names come from `asked`, else `model_names`, else the first of `domains`, else they are
+    The names are `asked`, else `model_names`, else the names of the first of `domains`, else
     numbers. `whose` is the origin of `model_names`, for messages.
     """
     if asked is not None:
@@ -134,10 +137,10 @@ def choose_classes(
 
 
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
-    """Return `count` classes with the names of a domain's folders or labels.
+    """Return `count` classes with the names of folders or labels.
 
-    Empty folders count too. `NumberedNames` keep their order. Other names are sorted. Names that
-    are numbers below `count` are class numbers, and some may be missing.
+    An empty folder is a class too. `NumberedNames` keep their order. All other names are sorted. If
+    all names are numbers below `count`, they are class numbers, and numbers may be missing.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -188,7 +191,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
 
 
 def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None:
-    """Return a note that names the classes without rows; None if there are none."""
+    """Return a note that names the classes without rows, if any."""
     present = np.flatnonzero(np.bincount(labels[labels >= 0]))
     missing = sorted(set(range(len(classes.names))) - set(present.tolist()))
     if not len(present) or not missing:
@@ -203,7 +206,7 @@ def is_plain_number(name: str) -> bool:
 
 
 def placeholder_number(name: str) -> int:
-    """Return k for the name LABEL_k, and -1 for any other name."""
+    """Return k for the name LABEL_k, and -1 for other names."""
     number = name.removeprefix(_PLACEHOLDER)
     return int(number) if number != name and is_plain_number(number) else -1
 
@@ -218,7 +221,7 @@ def _number(name: str) -> int | None:
 
 
 _REMEDY = "write one class name per line in the order of the logits, or a JSON list or object"
-_CALIBRATED = "classes"  # the key of the class names in cal.json
+_CALIBRATED = "classes"  # The key of the class names in cal.json.
 
 
 def read_classes(path: Path, count: int) -> ClassMap:
@@ -232,7 +235,7 @@ def read_classes(path: Path, count: int) -> ClassMap:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Read class names in order. No name may occur twice.
+    """Read class names in order. Each name must be unique.
 
     The file has one name per line, or is one of these kinds of JSON:
 
@@ -295,6 +298,6 @@ def _from_object(path: Path, content: Any) -> list[str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as text; a long list is shortened."""
+    """Return names as text, and shorten a long list."""
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -1,15 +1,15 @@
-"""Read tables with one confidence per row as tables of class probabilities.
+"""Turn tables with one confidence per row into tables of class probabilities.
 
-Detectors, OCR and language models often give a prediction and its confidence, but not the
-probability of every class. `confidence_stores` gives the confidence to the predicted class, and
-divides the rest equally among the other classes. The probabilities of the other classes are
-invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
+Detectors, OCR and language models often return a prediction and its confidence, without the
+probabilities of other classes. `confidence_stores` assigns the confidence to the predicted class,
+and the rest in equal parts to the other classes. These equal parts are invented, so no result may
+depend on them (`FeatureFile.has_one_confidence`).
 
-Each value of the columns of predictions and labels is a class. Without labels in the source, the
-class `OTHER` is added. In three cases, the classes are `RIGHT` and 19 wrong answers:
+The values in the columns of predictions and labels are the classes. If the source has no labels,
+`OTHER` is a further class. In three cases, the classes are `RIGHT` and 19 wrong answers:
 
 - The table has no predictions.
-- There are too many different predictions, such as texts.
+- There are too many distinct predictions, such as texts.
 - The source has no labels, and some confidences are below 1/K, as in object detection.
 """
 
@@ -36,22 +36,22 @@ CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "ex
 _BOX = "bbox"
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# Largest share of confidences below 1/K.
+# Maximum share of confidences below 1/K.
 _BELOW_CHANCE = 0.01
-# Fewest rows per prediction for `_require_of_prediction`.
+# Minimum number of rows per prediction for `_require_of_prediction`.
 _TELLING = 10
-_NONE = -1.0  # Means "no confidence" in many tools.
+_NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
-# Increase of a confidence of 1/K, so that the predicted class is the most probable.
+# Added to a confidence of 1/K, so that the predicted class is the most probable.
 _ABOVE_CHANCE = 1e-4
-# Answers to the question whether a prediction is right.
+# Values in a column that says whether predictions are right.
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
 _MISSING = ("", "nan", "none", "null", "na", "n/a")
 
 
 class _Columns:
-    """The confidences, predictions and right answers of one table."""
+    """The confidences, predictions and right answers of a table."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -92,7 +92,7 @@ class _Columns:
         return ["" if text.lower() in _MISSING else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
-        """Return the confidence of every row; NaN if a row has no confidence."""
+        """Return the confidence of every row; NaN if missing."""
         store = self.store
         if not store.entries[name].is_text:
             values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
@@ -121,11 +121,11 @@ class _Columns:
 
     @property
     def names(self) -> set[str]:
-        """The classes that occur in the table."""
+        """The classes in the table."""
         return {*(self.predictions or ()), *(self.labels or ())} - {""}
 
     def is_right(self) -> list[bool | None]:
-        """Return whether each prediction is right; None if the table does not say."""
+        """Return whether each prediction is right; None if unknown."""
         if self.labels is not None and self.predictions is not None:
             pairs = zip(self.predictions, self.labels, strict=True)
             return [None if label == "" else label == answer for answer, label in pairs]
@@ -142,7 +142,7 @@ class _Columns:
 
 
 class ConfidenceStore(Store):
-    """A table of confidences as a table of probabilities."""
+    """A table of confidences in the form of a table of probabilities."""
 
     is_table = True
 
@@ -159,7 +159,7 @@ class ConfidenceStore(Store):
         if self.is_event and columns.predictions is not None:
             self._own["group_prediction"] = np.array([t[:80] for t in columns.predictions])
         if len(self._store.entries.get(_BOX, Entry((), np.dtype(float))).shape) == 2:
-            # The person who labels a detection must find its box in the image.
+            # A person who labels a detection must find the box in the image.
             boxes = self._store.whole(_BOX)[columns.rows].tolist()
             self._own[_BOX] = np.array([", ".join(f"{side:g}" for side in box) for box in boxes])
         self.entries = {
@@ -201,7 +201,7 @@ class ConfidenceStore(Store):
             yield chosen, arrays
 
     def place(self, row: int) -> str:
-        """Return where a row is in the file."""
+        """Describe the place of a row in the file."""
         return self._store.place(int(self._rows[row]))
 
     def _spread(self, rows: Rows) -> Float64s:
@@ -212,7 +212,7 @@ class ConfidenceStore(Store):
         return spread
 
     def _predicted(self, columns: _Columns) -> Rows:
-        """Return the number of the predicted class of every row."""
+        """Return the class number of every prediction."""
         if self.is_event or columns.predictions is None:
             return np.zeros(len(columns.rows), dtype=np.int64)
         place_of = {name: place for place, name in enumerate(self._names)}
@@ -238,7 +238,7 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Replace confidences below 1/K or rounded to 1, and yield notes on the table."""
+        """Replace confidences below 1/K and confidences that were rounded to 1, and yield notes."""
         if double := differing_in_case(self._names):
             yield (
                 f"the classes {listed(double)} differ only in upper and lower case: if they are "
@@ -254,7 +254,7 @@ class ConfidenceStore(Store):
                 f"{low} of {len(values)} confidences are set to {chance:.2g}, because they are "
                 f"lower than a guess among {len(self._names)} answers"
             )
-        # with d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1
+        # With d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1.
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
@@ -268,7 +268,7 @@ class ConfidenceStore(Store):
 def confidence_stores(
     stores: Mapping[str, Store], classes: Sequence[str] | None
 ) -> dict[str, Store]:
-    """Return tables of probabilities, for the `classes` of a calibration if given."""
+    """Return tables of probabilities."""
     tables = {name: _Columns(store) for name, store in stores.items()}
     _bring_to_one_unit(tables)
     names = _names(tables, classes)
@@ -325,7 +325,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
 
 
 def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
-    """Refuse probabilities of one class, where confidences are expected."""
+    """Refuse a column that is the probability of one fixed class."""
     predictions = np.array(columns.predictions or ())
     parts = [columns.values[predictions == name] for name in classes]
     if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
@@ -340,7 +340,7 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
 
 
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
-    """If the confidences are percentages, divide them by 100."""
+    """Divide percentages by 100."""
     filled = [columns for columns in tables.values() if len(columns.values)]
     shares = [columns for columns in filled if (columns.values <= 1).all()]
     if len(shares) == len(filled):
@@ -363,6 +363,6 @@ def _decimals(values: Float64s) -> int:
 
 
 def _one_of(store: Store, names: Sequence[str]) -> str | None:
-    """Return the first column that has one of these names, in upper or lower case."""
+    """Return the first column with one of these names, in any case."""
     lower = {name.lower(): name for name in store.entries}
     return next((lower[name] for name in names if name in lower), None)

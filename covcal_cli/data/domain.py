@@ -1,4 +1,4 @@
-"""Protocols of the data of a domain and of image preprocessing."""
+"""Protocols for the data of a domain and for image preprocessing."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class Batch:
     """A batch of rows as model inputs. The next batch overwrites the arrays."""
 
     inputs: Inputs
-    rows: Rows  # (m,): ascending row numbers.
-    # Numbers of unreadable rows, with the reasons.
+    rows: Rows  # Ascending row numbers, (m,).
+    # Row numbers of unreadable rows, with reasons.
     skipped: tuple[tuple[int, str], ...] = ()
 
 
@@ -29,10 +29,10 @@ class DomainData(Protocol):
     """The n rows of one domain, as inputs of a model."""
 
     path: Path
-    ids: Sequence[str]  # The id of each row.
+    ids: Sequence[str]
     ids_are_integers: bool
-    split_names: Sequence[str]  # A name for each row, whose hash decides the split.
-    given_split: Splits | None  # (n,): the splits in the data.
+    split_names: Sequence[str]  # A name for each row, from which a hash derives the split.
+    given_split: Splits | None  # The splits in the data, (n,).
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
     way_to_label: str  # How the user can label the rows, for messages.
     # The kept columns by name, (n,) each.
@@ -43,7 +43,7 @@ class DomainData(Protocol):
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 if unknown.
 
-        If rows can have several labels, return 1, 0 or -1 for each row and label, shape (n, L).
+        If rows can have several labels, the shape is (n, L), with 1, 0 or -1 (unknown) per label.
         """
         ...
 
@@ -52,18 +52,17 @@ class DomainData(Protocol):
     ) -> Generator[Batch, None, None]:
         """Yield the rows in batches of `size` rows.
 
-        `pipeline` preprocesses images. A row that cannot be read is left out of its batch and
-        listed in `Batch.skipped`.
+        `pipeline` preprocesses images. Unreadable rows are left out and listed in `Batch.skipped`.
         """
         ...
 
 
 class ImagePipeline(Protocol):
-    """The preprocessing of images for one model, used by several threads at once."""
+    """The preprocessing of images for one model, for several threads at once."""
 
     @property
     def row_shape(self) -> RowShape:
-        """The shape of one row of the model's input, without the batch axis."""
+        """The shape of one row of the model's input."""
         ...
 
     @property
@@ -72,7 +71,7 @@ class ImagePipeline(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return the steps in one line."""
+        """Describe the steps in one line."""
         ...
 
     def to_json(self) -> str:
@@ -80,15 +79,15 @@ class ImagePipeline(Protocol):
         ...
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Decode an image into `out`, one row of the model's input.
+        """Decode an image into one row `out` of the model's input.
 
-        Pillow raises an error if the image is damaged.
+        Pillow raises an error for a damaged image.
         """
         ...
 
 
 def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
-    """Return the name of the model's input for images. Refuse a model with several inputs."""
+    """Return the name of the model's only input. Refuse a model with several inputs."""
     if len(wanted) > 1:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(

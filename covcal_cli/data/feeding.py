@@ -1,6 +1,6 @@
 """Make the inputs of a model from the arrays of a file.
 
-An array feeds the input of the same name. A single input can also be one of these:
+An array becomes the input of the same name. A single input can also come from one of these:
 
 - the array x
 - the only array with several values per row
@@ -26,15 +26,15 @@ _ROWS_NAME = "x"
 
 @dataclass(frozen=True)
 class Feed:
-    """One input of the model, and its arrays."""
+    """An input of the model, and its arrays."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # one array, or several columns
+    names: tuple[str, ...]  # One array, or several columns.
     side_by_side: bool = False
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input. `check_feed` then checks their shapes and types."""
+    """Choose the arrays for every input. `check_feed` checks the shapes and types later."""
     entries = store.entries
     if all(entry.name in entries for entry in wanted):
         return [Feed(entry, (entry.name,)) for entry in wanted]
@@ -64,12 +64,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
-    """Return the columns that form the model's input, in order."""
+    """Return the columns of the model's input, in order."""
     return feeds[0].names if feeds and feeds[0].side_by_side else ()
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the names of the number arrays with one axis, or with `several` axes."""
+    """Return the names of number arrays with one axis, or with `several` axes."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -80,7 +80,7 @@ def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
 
 
 def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
-    """Return a note for each array whose name differs from the name of its input."""
+    """Return a note for each array whose name differs from the name of the input."""
     return tuple(
         f"the array {feed.names[0]} is used as the model's input {feed.wanted.name}"
         for feed in feeds
@@ -89,7 +89,7 @@ def notes_on_names(feeds: Sequence[Feed]) -> tuple[str, ...]:
 
 
 def check_feed(store: Store, n: int, feed: Feed) -> None:
-    """Refuse arrays whose shape or type does not fit the input."""
+    """Refuse arrays that do not have the shape and type of the input."""
     wanted, name = feed.wanted, feed.names[0]
     if feed.side_by_side:
         _check_columns(store, feed)
@@ -120,7 +120,7 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
 def fed(
     store: Store, feed: Feed, arrays: Mapping[str, AnyArray], rows: Rows, ids: Sequence[str]
 ) -> AnyArray:
-    """Return one model input for m rows, shape (m, ...), in the model's type.
+    """Return a model input for m rows, shape (m, ...), in the model's type.
 
     Raises `CovcalError` for a value that is missing, infinite, or too large for the type.
     """
@@ -128,7 +128,7 @@ def fed(
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
         if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
-            # usually all numbers fit the model's type, and one copy is enough
+            # Usually all numbers fit the model's type, so one copy is enough.
             block = _beside(parts, dtype)
             if np.isfinite(block).all():
                 return block
@@ -154,7 +154,7 @@ def fed(
 
 
 def _beside(parts: Sequence[AnyArray], dtype: np.dtype[Any]) -> AnyArray:
-    """Return columns of shape (m,) as an array (m, width)."""
+    """Join columns, (m,), to an array, (m, width)."""
     block = np.empty((len(parts[0]), len(parts)), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         for column, part in enumerate(parts):
@@ -167,7 +167,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
     takes_rows = len(wanted.shape) == 2 and wanted.dtype.kind in "fiub"
     if takes_rows and wanted.shape[1] == width:
         return
-    # a model with inputs of any width cannot detect missing columns
+    # A model that accepts any number of columns cannot detect missing columns.
     _require_no_commas(store)
     if takes_rows and wanted.shape[1] is None:
         return
@@ -187,7 +187,7 @@ def _require_no_commas(store: Store) -> None:
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
-    # a column fits an input [N, 1]
+    # A column fits an input [N, 1].
     is_column = len(entry.shape) == 1 and len(wanted.shape) == 2
     return wanted.takes((*entry.shape, 1) if is_column else entry.shape)
 
@@ -201,7 +201,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if wanted.dtype.kind == "f":
         # pixels need preprocessing
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # all numbers of a CSV are floats; `fed` refuses fractions
+    # All numbers of a CSV are floats, and `fed` refuses fractions.
     return table or entry.dtype.kind in "iub"
 
 

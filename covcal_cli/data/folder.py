@@ -1,12 +1,12 @@
 """Read images from folders and from ``.tar`` shards.
 
-The files of a folder are ``DOMAIN/[train|val|test]/[class]/file``. The folders of splits and the
-folders of classes are optional. Hidden files and folders, and ``__MACOSX``, are left out. Rows are
-in the order of their paths. The id of a row is its path inside the domain, with forward slashes.
+A folder has files ``DOMAIN/[train|val|test]/[class]/file``. The folders for splits and classes are
+optional. Hidden files, hidden folders and ``__MACOSX`` are left out. Rows are sorted by path. The
+id of a row is its path inside the domain, with forward slashes.
 
-Shards are in the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. Files whose names are equal up
-to the first dot belong to one sample. The positions of all files in a shard are read once, so
-images can be read in any order.
+Shards have the format of WebDataset: ``KEY.jpg`` with ``KEY.cls``. All files of a sample have the
+same name up to the first dot. The positions of all files in a shard are read once, so images can be
+read in any order.
 """
 
 import os
@@ -39,7 +39,7 @@ _Entries = list[os.DirEntry[str]]
 _REMEDY = "save each image as KEY.jpg and its class as KEY.cls in one .tar file"
 _PATTERN = "[!.]*.tar"
 _BLOCK = 512
-_LONGEST_LABEL = 1 << 20  # the largest size of a label file, in bytes
+_LONGEST_LABEL = 1 << 20  # Maximum size of a label file, in bytes.
 _LABEL_KEYS = ("label", "cls", "class")
 
 
@@ -94,7 +94,7 @@ class FolderData(ImageFiles):
         return partial(open_encoded, self.path, self.ids[row])
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield each image's id, name, class number and split."""
+        """Yield the id, the name, the class number and the split of each image."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -120,7 +120,7 @@ class FolderData(ImageFiles):
 
     def _below(self, folder: os.DirEntry[str], above: frozenset[str]) -> Iterator[str]:
         real = os.path.realpath(folder)
-        if real in above:  # a link to one of its own parent folders
+        if real in above:  # A link to one of its own parent folders.
             return
         folders, files = _entries(folder)
         yield from (entry.name for entry in self._images(files))
@@ -143,7 +143,7 @@ class FolderData(ImageFiles):
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
-    """Return the visible folders and files in a folder, each sorted by name."""
+    """Return the visible folders and files of a folder, sorted by name."""
     try:
         with os.scandir(folder) as visited:
             entries = sorted(
@@ -159,20 +159,20 @@ def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
 
 
 def _suffix(name: str) -> str:
-    _, dot, ending = name.rpartition(".")  # making a Path is ten times slower
+    _, dot, ending = name.rpartition(".")  # Creating a Path takes ten times as long.
     return (dot + ending).lower()
 
 
 def holds_shards(folder: Path) -> bool:
-    """Return whether a folder, or one of its split folders, contains shards."""
+    """Return whether a folder or its split folders contain shards."""
     return any(any(place.glob(_PATTERN)) for place in (folder, *_split_folders(folder)))
 
 
 class TarData(ImageFiles):
     """The images of one shard, or of a folder of shards.
 
-    Shards can be in folders train, val and test. The id of a row is the shard name and the sample
-    key, such as ``train-000/n01_17``.
+    Shards can be in folders train, val and test. The id of a row is the name of the shard and the
+    key of the sample, such as ``train-000/n01_17``.
     """
 
     way_to_label = "add a .cls file for each image"
@@ -225,7 +225,7 @@ class TarData(ImageFiles):
 
 
 def _shards_of(path: Path) -> list[Path]:
-    """Return a shard, or the shards in a folder, in order."""
+    """Return the shard `path`, or the shards in the folder `path`, in order."""
     shards = [path] if not path.is_dir() else sorted(path.glob(_PATTERN))
     inside = _split_folders(path) if path.is_dir() else []
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
@@ -249,7 +249,7 @@ def _split_folders(folder: Path) -> list[Path]:
 class _Sample:
     """The position of an image in a shard, and its label."""
 
-    image: tuple[int, int] | None = None  # offset and size of the image in the shard
+    image: tuple[int, int] | None = None  # Offset and size of the image in the shard.
     label: str = ""
     extensions: list[str] = field(default_factory=list)
 
@@ -263,7 +263,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 while (member := archive.next()) is not None:
-                    vars(archive)["members"].clear()  # tarfile would keep all members in memory
+                    vars(archive)["members"].clear()  # tarfile would keep all members in memory.
                     end = member.offset_data
                     if member.isfile():
                         end += -(-member.size // _BLOCK) * _BLOCK
@@ -273,7 +273,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
             raise CovcalError(
                 f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
             ) from error
-    # a complete archive ends in a block of zeros
+    # A complete archive ends with a block of zeros.
     _require_whole(shard, end + _BLOCK, size)
     yield from samples.items()
 
@@ -283,7 +283,7 @@ def _add(
 ) -> None:
     folder, _, base = member.name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
-    if not stem or not dot:  # a hidden file, or a name without a suffix
+    if not stem or not dot:  # A hidden file, or a name without a suffix.
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())

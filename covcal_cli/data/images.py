@@ -1,8 +1,8 @@
 """Decode images in threads while the model runs, in a stable order.
 
-Threads are enough, because Pillow decodes without the interpreter lock. Each task decodes several
-neighbouring images, because starting a task takes longer than decoding a small image. There are
-three batches: the model reads one batch, while threads fill two others.
+Pillow decodes without the interpreter lock, so threads are enough. A task decodes several
+neighbouring images, because starting a task takes longer than decoding a small image. While the
+model reads one batch, threads fill two other batches.
 """
 
 import math
@@ -24,11 +24,11 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # Number of batches that threads fill in advance.
-_SMALL = 64 * 64 * 3  # Largest number of values of a small image.
+_AHEAD = 2  # Number of batches to fill in advance.
+_SMALL = 64 * 64 * 3  # Maximum number of values in a small image.
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# Errors of Pillow for broken files.
+# Errors of Pillow for damaged files.
 _UNREADABLE = (
     OSError,
     SyntaxError,
@@ -42,11 +42,11 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """The neighbouring images that one task decodes."""
+    """The neighbouring images of one task."""
 
-    start: int  # Position of the first image.
-    decoded: list[int] = field(default_factory=list)  # Positions of decoded images.
-    # Positions of skipped images, with reasons.
+    start: int  # Index of the first image.
+    decoded: list[int] = field(default_factory=list)  # Indices of decoded images.
+    # Indices of skipped images, with reasons.
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ class ImageFiles(ABC):
     def batches(
         self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Decode images in batches of `size` rows, before the caller asks for them."""
+        """Decode images in batches of `size` rows, in advance."""
         openers = openers_of(self.opener, rows, size)
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 
@@ -89,13 +89,13 @@ def decode_batches(
 ) -> Generator[Batch, None, None]:
     """Yield batches of decoded images for the input `name`.
 
-    `openers` has a sequence of functions for each batch. Each function opens the image of one row.
-    If a function fails, its image is left out and listed in `Batch.skipped`. A batch is overwritten
-    when the caller asks for the next batch.
+    `openers` yields a list of functions for each batch. Each function opens the image of one row.
+    If a function fails, its image is left out and listed in `Batch.skipped`. The next batch
+    overwrites the arrays.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # one more array than `_AHEAD`, for the model
+    # The model needs one more array.
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     fewest, most = _SMALL_RUN if math.prod(pipeline.row_shape) <= _SMALL else _LARGE_RUN
     stopped = threading.Event()
@@ -149,7 +149,7 @@ def _decode(
 
 
 def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_Run]]) -> Batch:
-    """Wait for the tasks of a batch, and close gaps between tasks."""
+    """Wait for the tasks of a batch, and close the gaps between tasks."""
     runs = [future.result() for future in futures]
     filled = 0
     for run in runs:
@@ -163,7 +163,7 @@ def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_R
 
 
 def _reason(error: BaseException) -> str:
-    """Return why an image could not be read, without its path."""
+    """Return the reason why an image is not readable, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown kind"
     if isinstance(error, OSError) and error.strerror:

@@ -1,13 +1,14 @@
 """Read the labels of rows, which are class numbers or class names.
 
-`LabelSets` reads labels of rows that can have several labels. The labels are in one of three forms:
+`LabelSets` is for rows that can have several labels. Several labels per row have one of three
+forms:
 
 - a column of 1 and 0 per label (``label_cat``)
 - an array y [n, L] of 1 and 0
 - a column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``)
 
-A list names all labels of its row, so an empty list means that the row has no label. In the other
-forms, an empty cell, NaN or -1 means unknown.
+In the third form, an empty list means that the row has no label. In the first two forms, an empty
+cell, NaN or -1 means unknown.
 """
 
 import re
@@ -32,46 +33,46 @@ LABEL_NAMES = (
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MINUS_ONES = (_MINUS_ONE, "-1.0")
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # Texts for a missing value.
-_LARGEST = 1 << 53  # Up to here, float64 represents every whole number.
+_LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
-# Matches a list of numbers.
+# A list of numbers as text.
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
 def differing_in_case(names: Collection[str]) -> list[str]:
-    """Return the sorted names that differ only in case, without one-letter names."""
+    """Return the names that differ only in case, sorted, without one-letter names."""
     count = Counter(name.casefold() for name in names)
     return sorted(name for name in names if len(name) > 1 and count[name.casefold()] > 1)
 
 
 class RowLabels:
-    """The labels of n rows, read before the classes of the model are known.
+    """The labels of n rows.
 
-    Texts are class names. Numbers are class numbers, unless the class names are numbers, such as
-    angles. With `texts_are_numbers`, texts become numbers if all of them are whole numbers.
+    Texts are class names. Numbers are class numbers, unless class names are numbers, such as
+    angles. With `texts_are_numbers`, texts become numbers if all texts are whole numbers.
 
-    -1 or a text such as ``nan`` is an unknown label, unless a class has this name.
+    -1 and texts such as ``nan`` mean unknown, unless a class has this name.
     """
 
     def __init__(
         self,
-        # (n,): integers, whole floats, booleans or texts
+        # Integers, whole floats, booleans or texts, (n,).
         values: AnyArray,
-        path: Path,  # file and array name, for messages
+        path: Path,  # The file and the array, for messages.
         key: str,
         *,
         texts_are_numbers: bool = False,
-        # describes the place of a row in messages; default: the row number
+        # Describes the place of a row in messages; default: the row number.
         place: Callable[[int], str] | None = None,
-        # names in the data for the class numbers 0, 1, ...
+        # Names in the data for the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
-        # labels that are names; None if the labels are numbers
+        # The distinct labels; None if the labels are numbers.
         self.names: tuple[str, ...] | None = None
-        # For each text that means an unknown label, such as "nan": which rows have it.
+        # The rows with each text for "unknown", such as "nan".
         self._marked: dict[str, Booleans] = {}
-        # whether the file declares that -1 means unknown
+        # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None
         if values.dtype.kind in "iub":
             self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
@@ -94,7 +95,7 @@ class RowLabels:
 
     @property
     def n_classes(self) -> int:
-        """The number of classes that occur in the labels."""
+        """The number of distinct labels."""
         return len(self._distinct)
 
     @property
@@ -112,7 +113,7 @@ class RowLabels:
         return indices
 
     def _require_no_class(self, classes: ClassMap) -> None:
-        """Refuse labels where -1 can be a class, such as -1 and 1."""
+        """Refuse labels in which -1 may be a class, such as -1 and 1."""
         names, count = self.names, len(classes.names)
         codes = self._distinct.tolist()
         if names is not None and not all(map(is_plain_number, names)):
@@ -129,7 +130,7 @@ class RowLabels:
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
-        # labels such as 3 can be class names too
+        # Labels such as 3 can also be class names.
         if self.names is not None and not self._are_plain_numbers(classes):
             index_of = np.full(len(self.names) + 1, UNKNOWN_LABEL)
             for code in self._distinct.tolist():
@@ -141,7 +142,7 @@ class RowLabels:
                 index = classes.require(self._path, str(code), what=self._key)
                 indices[self._codes == code] = index
             return indices
-        # other numbers are class numbers
+        # Other numbers are class numbers.
         count = len(classes.names)
         if (label := self._outside(count)) is not None:
             if self._distinct[0] == 1 and self._distinct[-1] == count:
@@ -169,7 +170,7 @@ class RowLabels:
         )
 
     def _whole(self, values: AnyArray) -> Labels:
-        # float16 has no number as large as `_LARGEST`
+        # `_LARGEST` is too large for float16.
         numbers = np.where(np.isnan(values), UNKNOWN_LABEL, values).astype(np.float64)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
         self._require_whole(values, (numbers != np.floor(numbers)) | (abs(numbers) > _LARGEST))
@@ -229,7 +230,7 @@ def unlabelled(n: int, path: Path) -> RowLabels:
 
 
 def _is_whole(text: str) -> bool:
-    try:  # Python would also accept digits of other scripts, and 1_0
+    try:  # Python would also accept digits of other scripts, and 1_0.
         return text.isascii() and "_" not in text and float(text).is_integer()
     except ValueError:
         return False
@@ -238,7 +239,7 @@ def _is_whole(text: str) -> bool:
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # A quoted text in a Python list.
-# The value of a cell by its lower-case text: 1 present, 0 absent, -1 unknown.
+# The meaning of a cell in lower case: 1 present, 0 absent, -1 unknown.
 PRESENCE = dict.fromkeys(("", "nan", *_MINUS_ONES), UNKNOWN_LABEL)
 PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
 PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
@@ -326,7 +327,7 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # if all lists are empty, the column contains no labels
+        # If all lists are empty, the column has no labels.
         if any(text.strip() for text in texts):
             self._lists = [_entries(text) for text in texts]
 
@@ -355,7 +356,7 @@ class LabelSets:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the label names in a cell that holds a list of labels as text."""
+    """Return the label names in a list that a cell has as text."""
     text = text.strip()
     if text.startswith(("[", "(", "{")):
         try:

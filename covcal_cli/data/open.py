@@ -1,7 +1,7 @@
 """Open the data of one or both domains: folders, shards, or files of arrays.
 
-Two tables must have the same features. A table whose column ``domain`` names the other domain is
-refused. A column of row numbers is not used as a feature.
+Both tables must have the same features. A table is refused if its column ``domain`` names the other
+domain. A column of row numbers is not used as a feature.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ def open_domains(
 ) -> tuple[dict[str, DomainData], tuple[str, ...]]:
     """Open the data of ``"source"``, ``"target"`` or both, as model inputs.
 
-    Return notes too. The columns in `keep` become groups. With `multilabel`, a row can have several
-    labels. Raises `CovcalError` if a path cannot be read, or its rows do not fit the model or the
+    Return notes too. The columns in `keep` become groups. With `multilabel`, rows can have several
+    labels. Raises `CovcalError` if a path cannot be read, or if rows do not fit the model or the
     other table.
     """
     opened = {
@@ -52,9 +52,9 @@ def open_domains(
 
 
 def open_images(path: Path) -> DomainData:
-    """Open images to show them.
+    """Open images for the screen.
 
-    Raises `CovcalError` if the path cannot be read or contains no images.
+    Raises `CovcalError` if the path cannot be read or has no images.
     """
     wanted = [ModelInput("x", (None, None, None, None), np.dtype(np.uint8))]
     opened = _opened(path, wanted)
@@ -98,7 +98,7 @@ def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
     """Return both tables with the feature columns of the source, matched by name, and notes."""
-    # first, because it has the clearest message for exchanged tables
+    # This check comes first, because its message is the clearest for exchanged tables.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -124,7 +124,7 @@ def _agreed(
                 f"{table.path}: {', '.join(rising)} is used as a feature, but looks like row "
                 f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
-            break  # both tables have the same columns
+            break  # Both tables have the same columns.
     return {
         name: ArrayData(table, wanted, feeds[name], remarks.get(name))
         for name, table in tables.items()
@@ -132,11 +132,11 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table that fits the model without its row numbers."""
+    """Refuse a table that fits the model only without a column of row numbers."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # ascending numbers are the surest sign of row numbers
+    # Ascending numbers are the clearest sign of row numbers.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

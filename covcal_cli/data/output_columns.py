@@ -1,7 +1,7 @@
-"""Find a classifier's outputs and features among the arrays or columns of a file, by name.
+"""Find a classifier's outputs and features in a file by the names of arrays or columns.
 
-In a file of arrays, outputs are ``logits`` or ``probabilities``; an array ``classes`` may give the
-names of the classes. A table has one column per class, named as in `LAYOUTS`.
+In a file of arrays, the outputs are ``logits`` or ``probabilities``, and ``classes`` has the class
+names. A table has one column per class, with a name from `LAYOUTS`.
 """
 
 import re
@@ -24,11 +24,11 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The names of a tool's output columns."""
+    """The column names of a tool."""
 
     kind: OutputKind
-    pattern: str  # Matches a column name; the group is the class.
-    truth: str = "y_true"  # A name for the label column, besides the usual names.
+    pattern: str  # A regular expression for column names, whose group is the class.
+    truth: str = "y_true"  # A further name of the label column.
 
 
 # The first matching layout is used.
@@ -49,11 +49,11 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-# names that an array [n, K] may have
+# General names of an array [n, K].
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 _OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
-CLASSES = "classes"  # the array with the names of the classes
+CLASSES = "classes"  # The array with the class names.
 _FIRST_ROWS = 1000
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
@@ -64,29 +64,29 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # One array with two axes, or one column per class.
     width: int  # Values per row; 1 if two classes share a column.
-    order: tuple[int, ...]  # Position of each class in a row.
-    names: tuple[str, ...] | None  # Class names; None if they are 0 to K-1.
+    order: tuple[int, ...]  # Index of each class in a row.
+    names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
     positive: str | None = None  # The class in the name of a single column.
     features: tuple[str, ...] = ()  # One array with two axes, or one column per feature.
     n_features: int | None = None  # None without features.
     named_by: str | None = None  # The array with the class names.
-    truth: str = Layout.truth  # Another name for the label column.
+    truth: str = Layout.truth  # A further name of the label column.
     notes: tuple[str, ...] = ()  # Notes for the user.
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of the classes, or their numbers as text."""
+        """Return the names of the classes."""
         return self.names or tuple(map(str, range(len(self.order))))
 
     def feature_names(self) -> tuple[str, ...]:
-        """Return the names of the features, if they have names other than numbers."""
+        """Return the names of the features; empty if they are numbers."""
         matches = [re.fullmatch(_FEATURES, name, re.IGNORECASE) for name in self.features]
         names = tuple(((match and match[1]) or "").lower() for match in matches)
         return () if all(not name or is_plain_number(name) for name in names) else names
 
     def in_order(self, names: tuple[str, ...] | None) -> "OutputColumns":
-        """Return the columns in the order of `names`, if these are their classes."""
+        """Return the columns in the order of the classes `names`."""
         if names is None:
             return self
         if self.positive is not None and len(names) == 2:
@@ -107,7 +107,7 @@ class OutputColumns:
 
 
 def kind_of(store: Store) -> OutputKind:
-    """Return the kind of outputs of a file, by its column names."""
+    """Return the kind of outputs of a file."""
     kinds: list[OutputKind] = ["logits", "probabilities"]
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
@@ -130,10 +130,10 @@ def kind_of(store: Store) -> OutputKind:
 
 
 def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> OutputColumns:
-    """Find outputs and features by name, or by the class names `classes`."""
+    """Find the outputs and features of a file."""
     class_of, truth = _of_kind(store, kind)
     class_of = class_of or _only_matrix(store) or _only_object(store)
-    # what all names begin with may be no part of the classes, as in proba_class_NAME
+    # A common beginning of all names may not belong to the classes, as in proba_class_NAME.
     if store.is_table and len({name[:1] for name in class_of.values()}) <= 1:
         like = _named_like_classes(store, classes)
         if set(like) == set(class_of) or not (class_of or set(like) & set(_of_other(store, kind))):
@@ -184,20 +184,20 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _of_other(store: Store, kind: OutputKind) -> dict[str, str]:
-    """Return the columns with names of the other kind, logits or probabilities."""
+    """Return the columns of the other kind, logits or probabilities."""
     return _of_kind(store, "logits" if kind == "probabilities" else "probabilities")[0]
 
 
 def _only_matrix(store: Store) -> dict[str, str]:
-    """Return the array with a general name, such as ``preds``, if there is only one."""
+    """Return the only array with a general name, such as ``preds``."""
     names = [name for name in _matching(store, _ANY_OUTPUTS) if len(store.entries[name].shape) == 2]
-    if tuple(store.entries) == ("x",):  # the array of a .npy file is called x
+    if tuple(store.entries) == ("x",):  # A .npy file has a single array, which is called x.
         names = ["x"]
     return {names[0]: ""} if len(names) == 1 else {}
 
 
 def _only_object(store: Store) -> dict[str, str]:
-    """Return the column of objects with a number per class, if there is only one."""
+    """Return the only column of objects with a number per class."""
     names = [
         name
         for name, entry in store.entries.items()
@@ -216,7 +216,7 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
 
 
 def _contents(store: Store) -> str:
-    """Return the names of all arrays as text."""
+    """List the names of all arrays."""
     names = [
         f"{name} {list(entry.shape)}" if len(entry.shape) > 2 else name
         for name, entry in store.entries.items()
@@ -237,11 +237,11 @@ def _matching(store: Store, pattern: str) -> dict[str, str]:
 
 
 def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
-    """Return the class of each column whose name contains one of the `classes`, or of the labels.
+    """Return the class of each column whose name contains one of the `classes` or labels.
 
-    All names have the same beginning and end around the class, such as ``P(NAME)``. Numbers may be
-    the names of other columns, so they need a word such as ``prob`` beside them. H2O writes the
-    column ``predict``, and then one column per class.
+    The names must have a common beginning and end around the class, such as ``P(NAME)``. Class
+    names that are numbers need a word such as ``prob`` in the column name. In H2O's files, the
+    column ``predict`` precedes one column per class.
     """
     numbers = set(plain_numbers(store))
     label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
@@ -267,9 +267,9 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
 
 
 def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
-    """Return the columns of numbers after ``predict`` if they are H2O's probabilities."""
+    """Return H2O's columns of probabilities, which follow the column ``predict``."""
     rest = iter(store.entries)
-    if "predict" not in rest:  # moves to the column after it
+    if "predict" not in rest:  # Continue with the next column.
         return set()
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):
@@ -280,7 +280,7 @@ def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
 
 
 def _surroundings(label: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield what stands before and after a label in column names, if signs separate it."""
+    """Yield the texts before and after a label in column names, if punctuation separates them."""
     for name in names:
         for match in re.finditer(re.escape(label), name) if label else ():
             start, end = name[: match.start()], name[match.end() :]
@@ -310,7 +310,7 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
 
 
 def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
-    """Return the columns with class names from the array ``classes``."""
+    """Return the columns with the class names in the array ``classes``."""
     width, rows = columns.width, store.entries[columns.outputs[0]].shape[:1]
     others = [
         name
@@ -327,7 +327,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
-        return columns  # one value per row, so no class names
+        return columns  # One value per row needs no class names.
     labels = store.texts(named_by)
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=named_by)
@@ -337,7 +337,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
-    """Return the arrays that contain features, in order, and the number of features."""
+    """Return the arrays with features, in order, and the number of features."""
     number_of = {
         name: number
         for name, number in _matching(store, _FEATURES).items()
@@ -350,7 +350,7 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
     names = [number or name for name, number in number_of.items()]
     order, _ = _numbered_first(names)
     if not all(map(is_plain_number, names)):
-        # The tables of the two domains may have their columns in different orders.
+        # The tables of the two domains may have different column orders.
         order = tuple(sorted(order, key=lambda place: names[place].lower()))
     return tuple(columns[place] for place in order), len(columns) or None
 
@@ -358,7 +358,8 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
     """Return the order of class names, and the names in this order.
 
-    Only numbers, and names such as LABEL_0, are sorted. The names are None if they are 0 to K-1.
+    Numbers and names such as LABEL_0 are sorted; other names keep their order. The names are None
+    if they are 0 to K-1.
     """
     places = list(range(len(names)))
     if are_placeholders(names):

@@ -1,7 +1,7 @@
 """Read a classifier's logits or probabilities from tables.
 
-An `OutputFile` has the outputs, labels, splits, ids and groups of a table. An `OutputTable` is the
-data of one domain. `open_outputs` puts the classes of both domains in the same order. Logarithms of
+An `OutputFile` has the outputs, labels, splits, ids and groups of a table. An `OutputTable` has the
+rows of one domain. `open_outputs` puts the classes of both domains in the same order. Logarithms of
 probabilities are used as logits.
 """
 
@@ -60,11 +60,11 @@ from covcal_cli.maths.output_form import (
 )
 from covcal_cli.maths.softmax import to_float32, valid_rows
 
-# Columns of the classifier's answer in a file of `covcal apply`.
+# Columns of the predicted label in a file of `covcal apply`.
 _ANSWER = ("label", "label_index", "confidence")
-# Largest share of rows whose sigmoids sum to 1 by chance.
+# Maximum share of rows whose sigmoids sum to 1 by chance.
 _FEW_SUMMING = 0.1
-# Probability outside the classes that leads to a note.
+# Minimum probability outside the classes for a note.
 _MUCH_ELSEWHERE = 0.25
 _READ_AS_LOGITS = (
     ", but covcal reads them as logits: pass --probabilities if they are probabilities"
@@ -116,7 +116,7 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # columns of numbers that could be features, other than boxes
+        # Columns of numbers that could be features, without boxes.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -140,7 +140,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # numbers of rows with missing outputs
+        self._lacking: list[int] = []  # Row numbers with missing outputs.
         ids = file.facts.ids
         self.ids = ids if len(rows) == file.n else [ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
@@ -164,7 +164,7 @@ class OutputTable:
         self.notes: tuple[str, ...] = (*(f"{self.path}: {note}" for note in remarks), *of_ids)
 
     def labels(self, classes: ClassMap) -> Labels:
-        """Return the class number of every row; see `DomainData.labels`."""
+        """Return the labels of all rows; see `DomainData.labels`."""
         if self._sets is None:
             return self._labels.indices(classes)[self._rows]
         indices = self._sets.indices(classes)[self._rows]
@@ -202,7 +202,7 @@ class OutputTable:
             return np.take(values, order, axis=1)
         if self.kind != "logits":
             return log_probabilities(values, self._lowest)[:, order]
-        if self._columns.width == 1:  # with two classes, class 0 has the logit 0
+        if self._columns.width == 1:  # With two classes, class 0 has the logit 0.
             values = np.hstack([np.zeros_like(values), values])
         return np.take(values, order, axis=1)
 
@@ -234,8 +234,8 @@ class OutputTable:
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:
         """Return outputs (m, w) with missing values filled in. Refuse infinite values.
 
-        A language model lists only the most probable answers. So an unlisted answer is less
-        probable than every listed answer. Its probability is also at most 1 minus the listed sum.
+        A language model lists only the most probable answers. An unlisted answer is less probable
+        than every listed answer. Its probability is also at most 1 minus the listed sum.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)
@@ -257,7 +257,7 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check the outputs as logits, and yield notes for the user."""
+        """Check logits, and yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -271,7 +271,7 @@ class OutputTable:
             yield seen.fact + _READ_AS_LOGITS
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check the outputs as probabilities, and yield notes for the user."""
+        """Check probabilities, and yield notes."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -308,7 +308,7 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check the outputs of single labels, and yield notes for the user."""
+        """Check sigmoids of independent labels, and yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield seen.fact + _READ_AS_LOGITS
         if self.kind == "probabilities" and seen.first_outside is not None:
@@ -329,7 +329,7 @@ class OutputTable:
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
         wrong = ~np.isfinite(values)
         if self.kind == "logits" and names == self._columns.outputs and self._sets is None:
-            # a logit of -inf excludes a class, but one class must remain
+            # A logit of -inf excludes a class, but one class must remain.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         if not wrong.any():
             return
@@ -358,11 +358,12 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in the same order.
 
-    `source` is None if one table contains both domains. `kind` is by default the kind of the first
-    table's columns. `choices` are the answers to look for in a log with token log-probabilities; by
-    default, the names in the file `classes`, else the labels of the source.
+    `source` is None if one table has both domains. `kind` follows from the column names of the
+    first table by default. `choices` are the possible answers in a log with token
+    log-probabilities. By default, the answers are the names in the file `classes`, or the labels of
+    the source.
 
-    Raises `CovcalError` for outputs of another kind, or tables that do not fit together.
+    Raises `CovcalError` for outputs of another kind, or for tables that do not fit together.
     """
     given, files = tuple(choices), {}
     names: tuple[str, ...] = ()
@@ -382,7 +383,7 @@ def open_outputs(
         opened = {name: stores.get(name) or _open(path) for name, path in paths.items()}
         stores = confidence_stores(opened, choices or None)
     for name, path in paths.items():
-        # target columns may have the names of the source's classes
+        # The target's columns may have the class names of the source.
         files[name] = OutputFile(
             path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
         )
@@ -418,7 +419,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)} is not used as features. To use it, rename {array} to "features"',)
-    # a single column of numbers is a group
+    # A single column of numbers is a group.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -429,7 +430,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[OutputColumns]) -> None:
-    """Refuse two tables whose classes or features differ."""
+    """Refuse two tables with different classes or features."""
     first, last = columns[0], columns[-1]
     nouns: list[tuple[str, Any, Any]] = [
         ("class names", first.names or ("no names",), last.names or ("no names",)),
@@ -437,7 +438,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
         ("features", first.n_features, last.n_features),
         ("names of features", first.feature_names(), last.feature_names()),
     ]
-    # without class names, two single columns may be about different classes
+    # Without class names, two single columns may belong to different classes.
     if first.names is last.names is None and first.positive and last.positive:
         nouns.insert(0, ("class names", (first.positive,), (last.positive,)))
     for noun, ours, theirs in nouns:
@@ -449,14 +450,14 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the class names in a common order, or None for the names 0 to K-1."""
+    """Return the class names in a common order; None for the names 0 to K-1."""
     first = files[0].columns
     if classes is not None:
         asked = tuple(read_class_names(classes))
         for file in files:
             _require_known_classes(file, asked, classes)
         return read_classes(classes, len(first.order)).names
-    # a single column names one of two classes, and the labels name both
+    # A single column names one of two classes, and the labels name both.
     positive = {file.columns.positive for file in files} - {None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (first.names, labels, ("0", "1") if labels is None else None):
@@ -466,7 +467,7 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
 
 
 def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Path) -> None:
-    """Refuse a table with a class that is not in the `classes` file."""
+    """Refuse a table with a class that is not in the file `classes`."""
     columns = file.columns
     own = columns.names or ()
     if columns.positive is not None and columns.positive not in ("0", "1"):
@@ -507,7 +508,7 @@ class _SqueezedStore(Store):
             name: replace(entry, shape=_squeezed(entry.shape))
             for name, entry in store.entries.items()
         }
-        # arrays [1, N, K] are read as a whole
+        # Arrays [1, N, K] are read as a whole.
         self._leading = {
             name
             for name, entry in store.entries.items()
@@ -568,19 +569,19 @@ class _HDF5Outputs(HDF5Store):
 
 
 def _without_answer(store: Store) -> tuple[str, ...]:
-    """Remove the classifier's answer from a file of ``covcal apply``, and return a note.
+    """Remove the predicted label from a file of ``covcal apply``, and return a note.
 
-    The column label of this file is the classifier's answer, not the true label.
+    The file's column label is the prediction, not the true label.
     """
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
-        # rows with several labels
+        # Rows can have several labels.
         if named and "calibration_sha256" in store.entries:
             store.entries = {name: entry for name, entry in store.entries.items() if entry.shape}
         return ()
     answer = [name for name in _ANSWER if name in store.entries]
-    # apply also writes arrays without axes into an .npz
+    # An .npz of apply also has arrays without axes.
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }
@@ -592,15 +593,15 @@ def _without_answer(store: Store) -> tuple[str, ...]:
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Return one array (m, w) from an array or columns."""
+    """Join an array or columns to one array (m, w)."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 
 
 def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArray]:
-    """Fill in missing outputs (m, K). Return also which rows are probabilities, (m,).
+    """Fill in missing probabilities, or their logarithms, of outputs (m, K).
 
-    Missing values are filled in only for probabilities or their `logarithms`.
+    Also return which rows are probabilities, (m,).
     """
     with np.errstate(over="ignore", invalid="ignore"):
         parts = np.exp(rows) if logarithms else rows

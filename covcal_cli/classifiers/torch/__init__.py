@@ -1,1 +1,1 @@
-"""Classifiers in torch files, or made by a function."""
+"""Classifiers in torch files, or from a function of the user."""

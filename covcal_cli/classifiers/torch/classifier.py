@@ -1,11 +1,11 @@
 """A torch classifier, from which one run of the program gives phi(x) and the logits.
 
-TorchScript, torch.export programs and modules from a function are read in the same way:
+TorchScript programs, torch.export programs and modules are read in the same way:
 
-- `OpenedTorch` runs the program on random rows to find the source of the logits: a last linear
-  layer (a `Head`), or the output itself (an `Answer`).
-- A `Reading` runs the program on data, records the calls of the last linear layer, and checks every
-  batch (``classifiers/proof.py``).
+- `OpenedTorch` finds the last linear layer (the `Head`) from runs on random rows. If there is no
+  head, it uses the output itself (an `Answer`).
+- A `Reading` runs the program on data, records the values in the last linear layer, and checks
+  every batch (``classifiers/proof.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def open_program(
 
 @dataclass(frozen=True)
 class Values:
-    """The features, logits and output of m rows, all from the same run of a program."""
+    """The features, logits and output of m rows."""
 
     features: Float64s | None  # Shape (m, d).
     logits: Float64s  # Shape (m, K).
@@ -101,16 +101,16 @@ class Values:
 
 
 class Reading:
-    """A way to read phi and the logits of a program, which is first tried on random rows."""
+    """The rules to read phi and the logits of a program."""
 
     def __init__(
         self,
         program: Program,
         source: Head | Answer,  # Where the logits come from.
-        output_name: str,  # The name of the output that holds the classes.
+        output_name: str,  # The output with the classes.
         tap: Tap | None,  # Reads the features of --phi; None for the input of the head.
         *,
-        features: bool,  # whether to read features at all
+        features: bool,  # Whether to return features.
     ) -> None:
         self.program, self.source, self.output_name = program, source, output_name
         self._tap, self._features = tap, features
@@ -139,7 +139,7 @@ class Reading:
     def read(self, rows: Sequence[Tensor]) -> Values:
         """Return the features, logits and output of rows.
 
-        If the program has a fixed batch size, the rows are divided and the last row is repeated.
+        With a fixed batch size, the rows are divided, and the last row is repeated.
         """
         m = len(rows[0])
         size = self.program.fixed_batch or m
@@ -154,7 +154,7 @@ class Reading:
         )
 
     def output(self, rows: Sequence[Tensor]) -> Float64s:
-        """Return the output of one batch without reading features or logits."""
+        """Return the output of one batch."""
         size = self.program.fixed_batch or len(rows[0])
         outputs = self.program.run(_filled(rows, 0, size))
         return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
@@ -181,17 +181,17 @@ class Reading:
         return Values(features if self._features else None, logits, output)
 
     def rows(self, batch: Inputs) -> list[Tensor]:
-        """Return a batch as tensors, in the order of the inputs. Refuse shapes that do not fit."""
+        """Return a batch as tensors, in the order of the inputs. Refuse wrong shapes."""
         rows = []
         for wanted in self.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # Make the array writable, because torch warns about read-only arrays.
+            # torch warns about arrays that are read-only.
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 
     def exposure_error(self, rows: Sequence[Tensor], values: Values) -> float:
-        """Return the relative change of the output if inner values are read; refuse a large one."""
+        """Return the relative change of the output if inner values are read."""
         alone = self.output(rows)
         error = proof.relative_error(values.output[: len(alone)], alone)
         if error > self.source.limit:
@@ -202,7 +202,7 @@ class Reading:
         return error
 
     def prove(self, so_far: Proof, values: Values) -> None:
-        """Check on a batch that phi W^T + b gives the logits, and the logits give the output."""
+        """Check that phi W^T + b gives the logits, and that the logits give the output."""
         limit = self.source.limit
         if self.weight is not None and self.bias is not None and values.features is not None:
             error = so_far.add(
@@ -223,7 +223,7 @@ class Reading:
 
 
 def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start` on. The last row is repeated if rows are missing."""
+    """Return `size` rows from `start` on, and repeat the last row if rows are missing."""
     pieces = [row[start : start + size] for row in rows]
     missing = size - len(pieces[0])
     if not missing:
@@ -232,10 +232,10 @@ def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
 
 
 class _OtherOutputError(CovcalError):
-    """The output of a batch does not follow from the layers that were found."""
+    """An error about an output that does not follow from the logits."""
 
 
-# Operators that change only large or small numbers, which random rows may not have.
+# Operators that change only extreme values, which random rows may not have.
 _LIMITS = {"clamp", "clamp_", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum"}
 
 
@@ -259,7 +259,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "TorchClassifier":
-        """Return the classifier after a check on a first batch, or unchecked without a batch."""
+        """Return the classifier, checked on a first batch if there is one."""
         if batch is None:
             return TorchClassifier(self._reading)
         few = None if self.fixed_batch else few
@@ -268,18 +268,18 @@ class OpenedTorch:
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
-        # With features that the user chose, the logits need not come from a linear layer.
+        # The user's own features need no linear layer before the logits.
         output = self._reading.output(self._program.rows)
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch, few)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Return how to read the program if the logits come from `source`."""
+        """Return the rules to read the program if the logits come from `source`."""
         features = self._phi != "none"
         return Reading(self._program, source, self._output, self._tap, features=features)
 
 
 def _random_run(program: Program, output: str | None) -> RandomRun:
-    """Run a program twice on its random rows: to trace it, and to read its last layers."""
+    """Run a program twice on its random rows, and return both runs."""
     rows, n = program.rows, len(program.rows[0])
     names = parameter_names(program.module)
     trace = Trace(rows, names)
@@ -293,7 +293,7 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head. If there is no head and `phi` is given, return the output itself."""
+    """Return the head. Without a head, return the output itself if `phi` is given."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:
@@ -302,8 +302,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows do not show whether the model limits large logits or extreme probabilities. So the
-    # output itself is used if --phi chooses features that do not need the head.
+    # Random rows may not show that the model limits large logits or extreme probabilities. With
+    # features that do not need the head, the output itself is therefore used.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)
@@ -334,7 +334,7 @@ class TorchClassifier(Classifier):
     def __init__(
         self,
         reading: Reading,
-        so_far: Proof | None = None,  # None if no batch was checked
+        so_far: Proof | None = None,  # None if no batch was checked.
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.program.name
@@ -355,7 +355,7 @@ class TorchClassifier(Classifier):
         reading = self._reading
         values = reading.read(reading.rows(batch))
         require_width(reading.where, values.features, self.n_features)
-        # The caller reports rows with NaN or infinity, because it knows the ids of the rows.
+        # The caller reports NaN and infinity, because the caller knows the ids of the rows.
         if self.tail is not None and valid_rows(values.logits).all():
             reading.prove(self.proof, values)
         return self.results(values.features, values.logits)
@@ -375,7 +375,7 @@ class TorchClassifier(Classifier):
         return bias.astype(np.float32)
 
     def describe(self) -> str:
-        """Return one line about the last layer and the largest error of its check."""
+        """Describe the last layer and the largest error of its check in one line."""
         phi = "" if self.n_features is None else f"phi {self.n_features}, "
         text = f"{self.logits_tensor}: {phi}{self.n_classes} classes"
         if self.features_tensor and self.weight is None:

@@ -1,4 +1,4 @@
-"""Make the torch module that the user's ``module:function`` returns."""
+"""Call the user's ``module:function``, which returns a torch module."""
 
 import hashlib
 import importlib
@@ -22,10 +22,10 @@ from covcal_cli.errors import CovcalError
 
 
 def open_function(reference: str, weights: Path | None) -> Program:
-    """Call ``module:function``, which may be in the current folder, and return its torch module.
+    """Call ``module:function``, and return its torch module.
 
-    The sha256 of the program is computed from the state_dict: names, types, shapes and bytes,
-    sorted by name.
+    The sha256 of the program is a hash of the state_dict: names, types, shapes and bytes, sorted by
+    name.
     """
     with _current_folder_importable(), redirect_stdout(StringIO()):
         make = _imported(reference)
@@ -34,7 +34,7 @@ def open_function(reference: str, weights: Path | None) -> Program:
             module = module.module
         try:
             module = module.cpu().eval()
-        except NotImplementedError as error:  # parameters on torch's meta device have no values
+        except NotImplementedError as error:  # Parameters on torch's meta device have no values.
             raise CovcalError(
                 f"{reference}: its parameters have no values ({cause(error)}): create the module "
                 "on the CPU"
@@ -59,18 +59,18 @@ def open_function(reference: str, weights: Path | None) -> Program:
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Add the current folder to the import path, as ``python -m`` does."""
+    """Add the current folder to the import path."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        with suppress(ValueError):  # the user's code may have changed the path
+        with suppress(ValueError):  # The user's code may have changed the path.
             sys.path.remove(folder)
 
 
 def _imported(reference: str) -> Any:
-    """Return the object that `reference` names. If it is missing, the error lists the functions."""
+    """Return the object that `reference` names."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
@@ -93,7 +93,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the torch module from `make`, which is a module or a function."""
+    """Return the torch module that `make` is, or that `make` returns."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):
@@ -135,7 +135,7 @@ def _required_arguments(make: Callable[..., Any]) -> list[str]:
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:
-    """Run the user's code. Report an exception in one line with its place in the code."""
+    """Run the user's code. Report an exception in one line, with its place in the code."""
     try:
         return action()
     except (Exception, SystemExit) as error:

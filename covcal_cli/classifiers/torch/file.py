@@ -1,8 +1,8 @@
 """Open torch files: programs (TorchScript, torch.export), and weights of a user's module.
 
-A program is code: loading a torch.export file may unpickle objects, and TorchScript may write
-files. So a program is opened only if the user trusts it. A file of weights is read without building
-pickled objects.
+Opening a torch.export file can run pickled code, and a TorchScript program can write files. covcal
+therefore opens a program only if the user trusts it. A file of weights is read without its pickled
+objects.
 """
 
 import importlib
@@ -33,15 +33,15 @@ from covcal_cli.classifiers.torch.program import (
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 from covcal_cli.files import grows_beyond_belief, require_file, sha256_of
 
-_JIT: Any = torch.jit  # the functions of torch.jit have no types
+_JIT: Any = torch.jit  # The functions of torch.jit have no types.
 _PICKLE = b"\x80"
 _SAVE_AGAIN = "copy it again, or save the state_dict again with torch.save"
 _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch.jit.save"
-# Training scripts save the state_dict under these keys, and wrappers add these prefixes to names.
+# Usual keys of the state_dict in a checkpoint, and usual name prefixes of wrappers.
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
-_SHOWN = 3  # The largest number of names that a message lists.
-# Bytes per element of each kind of storage in torch.
+_SHOWN = 3  # Maximum number of names in a message.
+# Bytes per element of each storage type.
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),
@@ -53,7 +53,7 @@ _ELEMENT_BYTES = {
 
 
 def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) -> Program:
-    """Open a TorchScript or torch.export file on `device`, if it is `trusted`."""
+    """Open a TorchScript or torch.export file that is `trusted`, on `device`."""
     require_file(path, remedy="give a TorchScript or torch.export file, or module:function")
     kind = _kind(path)
     if kind == "weights":
@@ -74,7 +74,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     inputs, rows, note = find_inputs(module, str(path), holders=())
     if device != CPU:
         without_tensor_cores()
-        module = _loaded(path, kind, device).eval()  # `module.to` would not move constants
+        module = _loaded(path, kind, device).eval()  # `module.to` would not move constants.
     return Program(
         where=str(path),
         name=path.name,
@@ -118,17 +118,17 @@ def _kind(path: Path) -> str:
 
 
 def _is_zip(path: Path) -> bool:
-    """Return whether a file is a zip archive, even if its directory is damaged."""
+    """Return whether a file is a zip archive, perhaps with a damaged directory."""
     try:
         return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # the archive claims to have several disks
+    except zipfile.BadZipFile:  # The archive claims to have several disks.
         return True
 
 
 def _intact_members(path: Path, remedy: str) -> list[str]:
-    """Return the names of the members of a torch file. Refuse a damaged file or a zip bomb.
+    """Refuse a damaged torch file or a zip bomb, and return the names of the members.
 
-    Torch itself does not compare checksums, and would unpack a member of any size.
+    torch does not compare checksums, and would unpack a member of any size.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -154,27 +154,27 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
 
 
 class _Inert:
-    """An empty object that replaces any object in a pickle, so that no code of the pickle runs."""
+    """An empty object that replaces every object of a pickle, so that no code runs."""
 
     def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
         return object.__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
-        """Ignore the attributes of the object."""
+        """Ignore attributes."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Ignore an entry of a dictionary."""
+        """Ignore an entry."""
 
     def append(self, value: Any) -> None:
-        """Ignore an entry of a list."""
+        """Ignore an entry."""
 
 
 class _StorageReader(pickle.Unpickler):
-    """An unpickler that finds the sizes of torch storages, and builds no object."""
+    """An unpickler that reads only the sizes of torch storages."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(BytesIO(content))
-        self.sizes: dict[str, int] = {}  # the number of bytes of each member of the zip file
+        self.sizes: dict[str, int] = {}  # Number of bytes of each member of the zip file.
 
     def find_class(self, module: str, name: str, /) -> Any:
         return type(name, (_Inert,), {"__module__": module})
@@ -191,7 +191,7 @@ class _StorageReader(pickle.Unpickler):
 def _torn_storage(archive: zipfile.ZipFile) -> str | None:
     """Return a message about a storage of the wrong size, else None.
 
-    Torch would read past the end of a TorchScript storage that is too short.
+    With a storage that is too short, TorchScript would read other memory.
     """
     sizes = {member.filename: member.file_size for member in archive.infolist()}
     for name in sizes:
@@ -212,14 +212,14 @@ def _torn_storage(archive: zipfile.ZipFile) -> str | None:
 
 def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
     try:
-        # Torch would log a traceback before it raises an error.
+        # torch would log a traceback before it raises an error.
         with warnings.catch_warnings(), quiet(logging.CRITICAL):
-            # Torch calls TorchScript deprecated, but still opens the file.
+            # torch calls TorchScript deprecated, but still opens the file.
             warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
             if kind == "torch.export":
                 return torch.export.load(path)
             return _JIT.load(path, map_location=device)
-    except Exception as error:  # torch raises many kinds of errors, mostly RuntimeError
+    except Exception as error:  # torch raises many kinds of errors.., mostly RuntimeError.
         raise CovcalError(
             f"{path} is a {kind} file that torch {torch.__version__} cannot load ({cause(error)}): "
             f"{_EXPORT_AGAIN}"
@@ -227,7 +227,7 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
 
 
 def _exported(path: Path, program: Any, device: torch.device) -> Program:
-    """Return a torch.export program, which declares its inputs and its device."""
+    """Return a torch.export program."""
     declared = _declared(path, program)
     sizes = {shape[0] for _, shape, _ in declared}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
@@ -245,12 +245,12 @@ def _exported(path: Path, program: Any, device: torch.device) -> Program:
 
 
 def _on(path: Path, program: Any, device: torch.device) -> Any:
-    """Return an exported program with weights and graph on `device`."""
+    """Return an exported program with its weights and graph on `device`."""
     constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    # Import this here, because the import takes long.
+    # This import takes long.
     from torch.export.passes import move_to_device_pass
 
     without_tensor_cores()
@@ -264,7 +264,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
-    """Return the name, shape and type that the graph declares for every input."""
+    """Return the declared name, shape and type of every input."""
     keywords = program.example_inputs[1] if program.example_inputs else {}
     if keywords:
         raise CovcalError(
@@ -290,7 +290,7 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return random rows of the declared shapes, with free sizes as in the file's example."""
+    """Return random rows of the declared shapes."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -301,7 +301,7 @@ def _rows(
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # Random integers might not be valid, but the integers of the example are valid.
+            # Random integers might not be valid, but the integers of the file's example are.
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))
@@ -309,17 +309,17 @@ def _rows(
 
 
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, and return notes. Names and shapes must be equal.
+    """Load a file of weights into a module, and return notes. The names and shapes must be equal.
 
-    The file is a ``.safetensors`` file, or a state_dict from ``torch.save``, which may be inside a
-    dict. `where` is the function that made the module, for messages.
+    The file is a ``.safetensors`` file, or a state_dict from ``torch.save``, perhaps inside a dict.
+    `where` is the name of the module in messages.
     """
     require_file(path, remedy="give the file that holds the module's state_dict")
     weights = _safetensors(path) if path.suffix.lower() == ".safetensors" else _saved(path)
     expected = module.state_dict()
     weights, stripped = _without_prefix(weights, expected)
     _require_same(weights, expected, path, where)
-    for name, _ in module.named_parameters():  # buffers are not checked: a mask may be infinite
+    for name, _ in module.named_parameters():  # Buffers such as masks may be infinite.
         if name in weights and not weights[name].isfinite().all():
             raise CovcalError(
                 f"{path}: {name} holds NaN or infinity, so training may have diverged: give "
@@ -339,7 +339,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
             f"{path} holds Python objects, not only weights ({_forbidden(error)}): save the "
             "state_dict with torch.save(model.state_dict(), FILE)"
         ) from error
-    except Exception as error:  # damaged files raise many kinds of errors
+    except Exception as error:  # Damaged files raise many kinds of errors.
         raise CovcalError(
             f"{path} is not a readable file of weights ({cause(error)}): {_SAVE_AGAIN}"
         ) from error
@@ -357,7 +357,7 @@ def _saved(path: Path) -> dict[str, Tensor]:
 
 
 def _forbidden(error: Exception) -> str:
-    """Return the name of the refused object from torch's message."""
+    """Return the name of the refused object in torch's message."""
     text = str(error)
     for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if mark in text:
@@ -374,7 +374,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
     try:
         loaded: dict[str, Tensor] = safetensors.load_file(path, device="cpu")
-    except Exception as error:  # an error class of safetensors, or OSError
+    except Exception as error:  # An error class of safetensors, or OSError.
         raise CovcalError(
             f"{path} is not a readable .safetensors file ({cause(error)}): save it again"
         ) from error
@@ -384,7 +384,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
 def _without_prefix(
     weights: dict[str, Tensor], expected: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], str]:
-    """Remove the prefixes that wrappers such as DataParallel put before every name."""
+    """Remove the name prefixes of wrappers such as DataParallel."""
     stripped = ""
     for prefix in _PREFIXES:
         everywhere = all(name.startswith(prefix) for name in weights)

@@ -1,10 +1,10 @@
-"""Find the last linear layers of a torch program, and how its output follows from them.
+"""Find the last linear layers of a torch program, and the steps from these layers to its output.
 
-The trace of a `RandomRun` shows from which layers an output comes. Least squares then finds the
-steps between the layers and the output. Such steps are factors, added constants, and weighted sums
-of several layers. The last step is the tail: a softmax or another function of
-``classifiers/proof.py``. A `Head` has one or several `HeadLayer`, W and b, and the `Fit` of these
-steps. If no layer gives the logits, an `Answer` replaces the `Head`.
+The trace of a `RandomRun` shows which layers lead to an output. Least squares finds factors, added
+constants, and weighted sums of several layers between these layers and the output. The last step is
+the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` has the layers
+(`HeadLayer`), W and b, and the steps (`Fit`). If no layer gives the logits, an `Answer` replaces
+the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,26 +27,26 @@ _OTHER_WAYS = (
 )
 _MOST_POSITIONS = 1024
 _FOLLOWERS_SHOWN = 3
-_ENOUGH_ROWS = 3  # Fewest rows that can prove a factor and an offset.
+_ENOUGH_ROWS = 3  # Minimum number of rows to prove a factor and an offset.
 _BFLOAT16 = 4e-2  # Relative rounding error of bfloat16, which has eight bits.
-_SUM = 1e-3  # Largest allowed error of the sum of a row of probabilities.
+_SUM = 1e-3  # Maximum error of a row's sum of probabilities.
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The formula of an output: tail(offset + the sum of factor * result over layers)."""
+    """The formula ``tail(offset + sum of factor * result)`` of an output, summed over layers."""
 
-    tail: str  # One of `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
-    factors: tuple[Float64s, ...]  # One factor per layer: a number, or shape (K,).
+    tail: str  # A name in `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
+    factors: tuple[Float64s, ...]  # For each layer a number, or an array (K,).
     offset: Float64s  # Shape (K,); (1,) for a single output of two classes.
 
     @property
     def is_single(self) -> bool:
-        """Whether the layers give a single output z for two classes, with the logits 0 and z."""
+        """Whether the model has a single output for two classes."""
         return len(self.offset) == 1
 
     def logits(self, results: Sequence[Float64s]) -> Float64s:
-        """Return the logits, (n, K), from the results of the layers; (n, 2) for single numbers."""
+        """Return the logits, (n, K), from the results of the layers."""
         # Without a factor or offset, the logits are exactly the result of a single layer.
         scores = results[0]
         if len(results) > 1 or self.offset.any() or (self.factors[0] != 1).any():
@@ -57,12 +57,12 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """A linear layer of a head, which can be found again in other runs."""
+    """A linear layer of a head, which can be found in every run."""
 
-    name: str  # `name`, `op` and `key` are the fields of `LayerCall`
+    name: str  # `name`, `op` and `key` are fields of `LayerCall`.
     op: str
     key: tuple[object, ...]
-    turn: int  # The number of the layer's call in a run; the last call is -1.
+    turn: int  # The number of the layer's call in a run, counted back from -1.
     position: int | None  # The pixel or token that is used; None for the mean over all positions.
 
 
@@ -70,13 +70,13 @@ class HeadLayer:
 class Head:
     """The last linear layers of a program, whose logits are phi W^T + b."""
 
-    # several layers if heads are averaged; phi is then all inputs side by side
+    # Several layers if heads are averaged; phi is then all inputs side by side.
     layers: tuple[HeadLayer, ...]
-    output: str  # Name of the output that holds the classes.
-    fit: Fit  # The formula from the results of the layers to the output.
+    output: str  # The output with the classes.
+    fit: Fit  # The formula of the output.
     weight: Float64s  # W, (K, d); the first row is 0 for a single output of two classes.
     bias: Float64s  # b, (K,).
-    limit: float  # The relative error that rounding in the layers can cause.
+    limit: float  # The maximum relative rounding error in the layers.
 
     @property
     def layer(self) -> str:
@@ -85,7 +85,7 @@ class Head:
 
     @property
     def features(self) -> str:
-        """The names of the inputs of the layers, in the form of ``--phi``."""
+        """The names of the inputs of the layers, as for ``--phi``."""
         return " + ".join(f"{layer.name}.input" for layer in self.layers)
 
     @property
@@ -96,23 +96,23 @@ class Head:
 
     @property
     def tail(self) -> str:
-        """The function that turns the logits into the output."""
+        """The function from the logits to the output."""
         return self.fit.tail
 
     @property
     def is_single(self) -> bool:
-        """Whether the head gives a single output for two classes."""
+        """Whether the model has a single output for two classes."""
         return self.fit.is_single
 
     def reads(self, features: Float64s, logits: Float64s) -> bool:
-        """Return whether the logits are phi W^T + b for these features, shape (n, d)."""
+        """Return whether the logits are phi W^T + b for these features, (n, d)."""
         if features.shape[1] != self.weight.shape[1]:
             return False
         computed = proof.affine(features, self.weight, self.bias)
         return proof.relative_error(computed, logits) <= self.limit
 
     def read(self, calls: Sequence[LayerCall], n: int) -> tuple[Float64s, Float64s] | None:
-        """Return phi, (n, d), and logits, (n, K), of a run; None if a layer was not run."""
+        """Return phi, (n, d), and logits, (n, K), of a run; None if a layer did not run."""
         features, results = [], []
         for layer in self.layers:
             call = _turn_of(calls, layer.key, layer.turn)
@@ -127,18 +127,18 @@ class Head:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of a model without a last linear layer, used as logits."""
+    """The output of a model without a head, used as logits."""
 
-    is_single: bool  # whether there is a single output for two classes
+    is_single: bool  # Whether the model has a single output for two classes.
     tail: str = "none"
-    limit: float = 1e-3  # the largest allowed relative difference between two runs
+    limit: float = 1e-3  # Maximum relative difference between two runs.
     notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Return the answer of a model whose output for n rows has shape (n, K).
+        """Return the answer of a model whose output has shape (n, K).
 
-        Refuses class numbers, shape (n,). `where` is the model, for errors.
+        Refuses class numbers, shape (n,). `where` is the name of the model in messages.
         """
         if output.ndim != 2:
             raise CovcalError(
@@ -148,24 +148,24 @@ class Answer:
         return cls(is_single=output.shape[1] == 1)
 
     def logits(self, output: Float64s) -> Float64s:
-        """Return the output as logits, shape (n, K). A single output z becomes 0 and z."""
+        """Return the output as logits, shape (n, K)."""
         return proof.two_logits(output) if self.is_single else output
 
 
 @dataclass(frozen=True)
 class RandomRun:
-    """Two runs of a program on n random rows: a trace, and the values in its last layers."""
+    """Two runs of a program on n random rows."""
 
     trace: Trace  # The trace of the first run.
     choices: Mapping[str, Tensor]  # The outputs of the first run that may be the classes.
     outputs: Mapping[str, Tensor]  # The outputs of the second run.
     calls: Sequence[LayerCall]  # The calls of the last layers in the second run, with values.
     n: int
-    where: str  # the model, for messages
+    where: str  # The name of the model in messages.
 
 
 def find_head(run: RandomRun) -> Head:
-    """Return the head of the output with the classes; raise `CovcalError` if no output has one."""
+    """Return the head of the output with the classes."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
@@ -234,7 +234,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield positions in a row: first None for the mean, and then each token."""
+    """Yield positions in a row: None for the mean, and then each token."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -277,12 +277,12 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
             f"{run.where} has {len(answers)} outputs that could hold the classes ({described}): "
             "choose one with --model-output NAME"
         )
-    # If the outputs are logits and their softmax, prefer the logits.
+    # If one output is logits and another output is their softmax, prefer the logits.
     return min(answers, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
-    """Return the reason why an output has no head."""
+    """Explain why an output has no head."""
     name = "the output" if output == ONLY_OUTPUT else f"output {output}"
     if not layers:
         return f"no linear layer with fixed weights comes before {name}"
@@ -307,25 +307,24 @@ def _described(op: str, name: str) -> str:
 def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` from the results of layers; None if no formula fits.
 
-    Results have shape (n, K), where K = 1 is a single output for two classes. The output has shape
-    (n, K), or (n, 2) if K = 1, or (n,) if it is class numbers. `limit` is the largest relative
-    error that is allowed.
+    The results have shape (n, K); K is 1 for a single output of two classes. `output` has shape (n,
+    K), (n, 2) if K is 1, or (n,) for class numbers. `limit` is the maximum relative error.
     """
     k = results[0].shape[1]
-    # Try every tail on the unchanged result of a single layer.
+    # First, try every tail on the unchanged result of a single layer.
     if len(results) == 1:
         for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
             plain = Fit(tail, (np.ones(()),), np.zeros(k))
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # a fit of so few numbers would prove nothing
+        return None  # A fit of so few numbers would prove nothing.
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.
     if not (all(np.isfinite(z).all() for z in results) and (output < np.inf).all()):
         return None
-    # Try factors and offsets with every tail that can be inverted.
+    # Then try factors and offsets with every tail that has an inverse.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
             fit = Fit(tail, factors, offset)
@@ -337,8 +336,8 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` if the same classes are masked in every row; else None.
 
-    In the formula, a masked class has the factor 0. Its offset is the masked logit in the output,
-    or -inf if the output is not logits.
+    A masked class has the factor 0. Its offset is the masked logit, or -inf if the output is not
+    logits.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))
@@ -359,9 +358,9 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield possible tails of `output`, each with logits.
+    """Yield the possible tails of `output`, and the logits for each tail.
 
-    The logits of a row may lack a common constant.
+    The logits may lack a common constant per row.
     """
     if not np.isfinite(output).all():
         return

@@ -1,4 +1,4 @@
-"""Find the shapes of a torch module's inputs by its attributes, its first layer, or trials."""
+"""Find the shapes of a torch module's inputs by attributes, by the first layer, or by trials."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from covcal_cli.classifiers.torch.trace import NAMES
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
 
 ROWS = 4
-# Usual sizes of images, in the order in which they are tried. A module must declare any other size.
+# Usual sizes of images, in the order of the trials.
 _GREY_SIDES = (28, 32, 16, 64, 224)
 _COLOUR_SIDES = (224, 32, 64, 28, 96, 128, 299, 256, 384)
 _LENGTHS = (128, 1024, 16000, 16)  # Usual lengths of texts and signals.
-# Attributes that may hold the shape of a row or the size of an image.
+# Attributes that may have the shape of a row or the size of an image.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
@@ -34,16 +34,16 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # The source of the shape, for the note.
-    certain: bool = False  # Whether the author declares the shape; then no other shape is tried.
+    source: str  # The origin of the shape, for the note.
+    certain: bool = False  # Whether the shape is declared, so that no other shape is tried.
 
 
 def find_inputs(
     module: nn.Module, where: str, *, holders: Sequence[object]
 ) -> tuple[tuple[ModelInput, ...], tuple[Tensor, ...], str]:
-    """Return the inputs of a module, random rows (n, ...) on which it runs, and a note.
+    """Return the inputs of a module, random rows (n, ...) on which the module runs, and a note.
 
-    `holders` may declare the shape.
+    `holders` are objects with attributes that may declare the shape.
     """
     names, needed = _arguments(module, where)
     remedy = _EXPORT if isinstance(module, torch.jit.ScriptModule) else _SET_EXAMPLE
@@ -54,13 +54,13 @@ def find_inputs(
         text = " and ".join(shape_text(row.shape) for row in guess.rows)
         try:
             outputs = run_module(module, guess.rows)
-        except Exception as error:  # with a wrong input, a module may raise any error
+        except Exception as error:  # For a wrong input, a module may raise any error.
             failures.append(f"{text}: {cause(error)}")
             if guess.certain:
                 break
             continue
         n = len(guess.rows[0])
-        # The rows of a result are its first axis, or its second axis if the first has size 1.
+        # The rows are the first axis of a result, or the second axis if the first has length 1.
         shapes = [tuple(tensor.shape) for tensor in outputs.values()]
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in shapes):
             inputs = _inputs(guess, names, module)
@@ -135,7 +135,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows of the shape that an attribute of a function or module declares."""
+    """Yield rows of the declared shape."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -154,7 +154,7 @@ def _declared(holder: object) -> Iterator[_Guess]:
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield the image sizes that attributes of a module or its config declare."""
+    """Yield the image sizes that a module or its config declares."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -175,9 +175,9 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 
 
 def _several(rows: Tensor) -> Tensor:
-    """Return `ROWS` rows by repeating rows, with noise added to floats.
+    """Repeat rows until there are `ROWS`, and add noise to floats.
 
-    With a single row, the axis of the rows could be confused with other axes of size 1.
+    With a single row, the axis of the rows could be confused with other axes of length 1.
     """
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows
@@ -192,7 +192,7 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its number of inputs or of words."""
+    """Return the class of the first layer with weights, and its number of inputs or words."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)
@@ -206,7 +206,7 @@ def _first_layer(module: nn.Module) -> tuple[str, int]:
 
 
 def _first_constant(module: nn.Module) -> tuple[str, int]:
-    """Do the same as `_first_layer` for a frozen TorchScript program, which has no modules."""
+    """Return the result of `_first_layer` for a frozen program, which has no modules."""
     if not isinstance(module, torch.jit.ScriptModule):
         return "", 0
     graph: Any = module.inlined_graph

@@ -1,4 +1,4 @@
-"""Run a torch program, and find which of its outputs may be the classes."""
+"""Run a torch program, and find the outputs that may be the classes."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from covcal_cli.arrays import Float64s, ModelInput
 from covcal_cli.errors import CovcalError
 
 CPU = torch.device("cpu")
-ONLY_OUTPUT = "output"  # the name of the output if a module returns a single tensor
+ONLY_OUTPUT = "output"  # The name of the output if a module returns a single tensor.
 _USUAL_OUTPUT = "logits"
 _DEVICES = ("cpu", "cuda")
 _SUFFIX = "executionprovider"
-_SHOWN = 200  # the largest number of characters of torch's own message
+_SHOWN = 200  # Maximum number of characters from torch's message.
 _STORED_SCORES = {
     *(torch.uint8, torch.int8, torch.int16),
     *(torch.quint8, torch.qint8, torch.qint32),
@@ -32,24 +32,24 @@ class Program:
     """A torch module with its inputs and its device."""
 
     where: str  # The name of the program in messages, as the user gave it.
-    name: str  # The base name of the program's file, or ``module:function``.
+    name: str  # The name of the program's file, or ``module:function``.
     sha256: str  # Hash of the program's file, or of its weights.
     module: torch.nn.Module  # The module, on `device` and in evaluation mode.
     inputs: tuple[ModelInput, ...]  # The inputs, in the order of the module's arguments.
-    # Random rows, (n, ...), which show the structure of the program.
+    # Random rows, (n, ...), on which the program runs.
     rows: tuple[Tensor, ...]
-    fixed_batch: int | None  # Number of rows in every run; None if any number is allowed.
-    notes: tuple[str, ...]  # Notes on assumptions about the program.
-    device: torch.device = CPU  # The device of the module; rows may be on any device.
+    fixed_batch: int | None  # Number of rows in every run; None for any number.
+    notes: tuple[str, ...]  # Notes for the user.
+    device: torch.device = CPU  # The device of the module; the rows may be on any device.
 
     def on(self, device: torch.device) -> "Program":
-        """Move the module to another device, and return the program there."""
+        """Return the program on another device."""
         if device == self.device:
             return self
         without_tensor_cores()
         try:
             return replace(self, module=self.module.to(device), device=device)
-        except RuntimeError as error:  # out of memory, or an error in the module's own `to`
+        except RuntimeError as error:  # Out of memory, or an error in the module's own `to`.
             raise CovcalError(
                 f"{self.where} cannot be moved to {device} ({cause(error)}): pass --providers cpu"
             ) from error
@@ -58,7 +58,7 @@ class Program:
         """Return the outputs by name."""
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
-        except Exception as error:  # a module may raise any error
+        except Exception as error:  # A module may raise any error.
             shapes = " and ".join(str(list(row.shape)) for row in rows)
             size = "pass --size with the image size of training, or " if rows[0].ndim == 4 else ""
             raise CovcalError(
@@ -77,13 +77,13 @@ def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Ten
 
 
 def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return rows in the precision of a module."""
+    """Return the rows in the module's type of floats."""
     kind = floating_type(module)
     return tuple(row.to(kind) if row.is_floating_point() else row for row in rows)
 
 
 def floating_type(module: torch.nn.Module) -> torch.dtype:
-    """Return the type of the first floating-point parameter; float32 without such a parameter."""
+    """Return the type of the first parameter with floats; default: float32."""
     kinds = (value.dtype for value in module.parameters() if value.is_floating_point())
     return next(kinds, torch.float32)
 
@@ -96,7 +96,7 @@ def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and tensors from a module's result: a tensor, dict, tuple or dataclass."""
+    """Yield the names and tensors in a module's result."""
     items: Mapping[str, Any]
     if isinstance(value, Tensor):
         yield name or ONLY_OUTPUT, value
@@ -123,7 +123,7 @@ def to_array(tensor: Tensor) -> Float64s:
 
 @contextmanager
 def quiet(level: int) -> Iterator[None]:
-    """Switch off logging for messages up to a level."""
+    """Switch off logging up to a level."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:
@@ -141,7 +141,7 @@ def cause(error: BaseException) -> str:
     if len(text) > _SHOWN:
         text = f"{text[:_SHOWN]}..."
     kind = type(error).__name__
-    # A TorchScript error may lack a message, and has the failed line above the mark "<--- HERE".
+    # A TorchScript error may lack a message; its failed line is above the mark "<--- HERE".
     failed = [above for above, line in pairwise(lines) if line.endswith("<--- HERE")]
     if scripted and text.rstrip(": ") == kind and failed:
         return f"{kind} in {failed[-1]}"
@@ -153,8 +153,8 @@ def may_hold_classes(
 ) -> dict[str, Tensor]:
     """Return the outputs that may be the classes of n rows.
 
-    `wanted` is the output that the user chose. By default, an output called logits comes first.
-    Raises `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
+    `wanted` is the output that the user named. An output called logits comes first. Raises
+    `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
     """
     described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
@@ -163,7 +163,7 @@ def may_hold_classes(
         wanted = _USUAL_OUTPUT
     chosen = {name: value for name, value in outputs.items() if wanted in (None, name)}
     usable = {name: value for name, value in chosen.items() if _is_answer(value, n)}
-    # An output of one number per row is probably a loss if another output has several per row.
+    # Beside an output with several values per row, an output with one number is probably a loss.
     wide = {name: value for name, value in usable.items() if value.numel() > n}
     indices = {
         name: value
@@ -185,9 +185,9 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return an output as an array, (n, K), or (n,) if it holds class numbers.
+    """Return an output as an array: (n, K), or (n,) for class numbers.
 
-    Refuses an output that does not have values for all n rows.
+    Refuses an output without values for all n rows.
     """
     value = outputs.get(name)
     if value is None or value.numel() == 0 or value.numel() % n:
@@ -201,26 +201,26 @@ def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) ->
 
 
 def _is_answer(value: Tensor, n: int) -> bool:
-    """Return whether a tensor holds floats, as a vector or a number per row."""
+    """Return whether a tensor has one float, or one vector of floats, per row."""
     if not value.is_floating_point() or value.numel() == 0:
         return False
     if value.ndim == 1:
         return n in (1, len(value))  # Some models drop the axis of the rows for a single row.
-    # The shape may be [n, K] with more axes of size 1, or [1, n, K].
+    # The shape may be [n, K] with more axes of length 1, or [1, n, K].
     shape = value.shape[1:] if value.ndim == 3 and value.shape[:2] == (1, n) else value.shape
     return value.ndim > 1 and shape[0] == n and sum(size != 1 for size in shape[1:]) <= 1
 
 
 def _kind(value: Tensor) -> str:
-    """Return the shape of a tensor as text, and its type unless it holds floats."""
+    """Describe the shape of a tensor, and its type unless the type is float."""
     kind = "" if value.is_floating_point() else f"{str(value.dtype).removeprefix('torch.')} "
     return f"{kind}{list(value.shape)}"
 
 
 def device_of(providers: Sequence[str]) -> torch.device:
-    """Return the device of the first provider; by default, the CPU.
+    """Return the device of the first provider; default: the CPU.
 
-    Providers are ``cpu`` and ``cuda``, in any case. A missing device is an error.
+    A provider is ``cpu`` or ``cuda``, in any case. Raises `CovcalError` if the device is missing.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):
@@ -238,8 +238,8 @@ def device_of(providers: Sequence[str]) -> torch.device:
 
 
 def without_tensor_cores() -> None:
-    """Compute convolutions on a GPU in float32, as torch computes matrix products by default.
+    """Use full float32 precision for convolutions on a GPU.
 
-    Tensor cores round to ten bits, so only three digits of features would be correct.
+    Tensor cores round to ten bits, which gives only three correct digits.
     """
     torch.backends.cudnn.allow_tf32 = False

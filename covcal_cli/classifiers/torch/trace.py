@@ -1,11 +1,11 @@
-"""Record a run of a torch program: its linear layers, their order, and the features of ``--phi``.
+"""Record a run of a torch program: the linear layers, their order, and the features of ``--phi``.
 
-Eager modules, TorchScript and exported programs run the same operators. So a `LayerCall` is
-recognised by the operator and the arguments.
+Eager modules, TorchScript and exported programs run the same operators. A `LayerCall` is therefore
+identified by its operator and arguments.
 
-- A `Trace` records from which layers an output comes.
-- A `LayerReader` records the values in chosen layers, in every later run.
-- A `Tap` reads the features that ``--phi`` names.
+- A `Trace` records which layers lead to an output.
+- A `LayerReader` records the values in chosen layers.
+- A `Tap` reads the features of ``--phi``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError
 
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-_DECOMPOSED = {"einsum"}  # operators that torch replaces by products
+_DECOMPOSED = {"einsum"}  # Operators that torch replaces by products.
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
@@ -33,22 +33,22 @@ class LayerCall:
     """A call of a linear layer."""
 
     op: str  # The name of the operator.
-    # Path of the layer, or operator if the weights are not parameters of the module.
+    # The path of the layer, or the operator if the weights are not parameters of the module.
     name: str
-    key: tuple[object, ...]  # Identifies the layer; all calls of a layer have the same key.
+    key: tuple[object, ...]  # Identifies the layer.
     features: Tensor  # The input of the layer, which later operators may change.
     weight: Tensor  # Shape (K, d).
     bias: Tensor | None  # Shape (K,).
     result: Tensor  # The result of the layer, which later operators may change.
-    plain: bool  # Whether each result depends on one vector of features, unlike a large kernel.
+    plain: bool  # Whether each result depends on a single vector of features.
 
     @property
     def is_convolution(self) -> bool:
-        """Whether the positions of a row are pixels, and not tokens."""
+        """Whether the positions in a row are pixels, and not tokens."""
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:
-        """Return features, (n, P, d), and results, (n, P, K), for P pixels or tokens of each row.
+        """Return features, (n, P, d), and results, (n, P, K), for P pixels or tokens per row.
 
         Returns None if the call does not have n rows.
         """
@@ -58,10 +58,10 @@ class LayerCall:
             if x.shape[0] != n:
                 return None
             z = z.flatten(2).transpose(1, 2)
-            if z.shape[1] == 1:  # the kernel covers the whole image, so all pixels are one vector
+            if z.shape[1] == 1:  # The kernel covers the whole image, so all pixels are one vector.
                 return x.reshape(n, 1, d), z
             return x.flatten(2).transpose(1, 2), z
-        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # the first axis is the tokens
+        if x.ndim == 3 and x.shape[0] != n and x.shape[1] == n:  # The first axis is the tokens.
             x, z = x.transpose(0, 1), z.transpose(0, 1)
         if x.numel() % (n * d):
             return None
@@ -69,7 +69,7 @@ class LayerCall:
 
 
 def parameter_names(module: torch.nn.Module) -> dict[int, str]:
-    """Return the path of each layer, by the address of the layer's weights."""
+    """Return the path of each layer, by the memory address of its weights."""
     named = [*module.named_buffers(), *module.named_parameters()]
     return {address(value): name.removesuffix(".weight") for name, value in named if value.numel()}
 
@@ -77,11 +77,11 @@ def parameter_names(module: torch.nn.Module) -> dict[int, str]:
 def read_call(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, names: dict[int, str]
 ) -> LayerCall | None:
-    """Return a `LayerCall` if the operator is a linear layer, else None."""
+    """Return the `LayerCall` of a linear layer; None for other operators."""
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
         return None
-    # the operator's arguments by name, with default values
+    # The operator's arguments by name, with default values.
     declared = func._schema.arguments
     arguments = {value.name: kwargs.get(value.name, value.default_value) for value in declared}
     arguments |= {value.name: item for value, item in zip(declared, args, strict=False)}
@@ -107,7 +107,7 @@ def read_call(
 
 
 def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
-    """Return whether a convolution has a 1x1 kernel, or a kernel as large as the image."""
+    """Return whether the kernel of a convolution is 1x1, or as large as the image."""
     kernel = tuple(arguments["weight"].shape[2:])
     padding = arguments["padding"]
     unpadded = padding == "valid" or (isinstance(padding, list) and not any(padding))
@@ -121,7 +121,7 @@ def _is_affine(arguments: dict[str, Any], result: Tensor) -> bool:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a value, such as the arguments or the result of an operator."""
+    """Yield the tensors in the arguments or the result of an operator."""
     if isinstance(value, Tensor):
         if value.layout == torch.strided:
             yield value
@@ -133,12 +133,12 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory block, which the views of the tensor share."""
+    """Return the address of a tensor's memory block, which is also the block of its views."""
     return tensor.untyped_storage().data_ptr()
 
 
-# Recording a run. Operators are recorded while they run, so a program may have branches and loops.
-# A value is identified by its memory block, so a view counts as the same value.
+# Recording a run. Recording works while the operators run, so a program may have branches and
+# loops. A memory block identifies a value, so a view counts as the same value.
 
 Handler = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
@@ -164,7 +164,7 @@ _Mode: Any = type("_Mode", (_BASE,), _MEMBERS)
 
 @contextmanager
 def operators_sent_to(handler: Handler) -> Iterator[None]:
-    """Let `handler` run every operator of torch in this block."""
+    """Let `handler` run every torch operator in this block."""
     mode = _Mode()
     mode.handler = handler
     with mode:
@@ -173,17 +173,17 @@ def operators_sent_to(handler: Handler) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Step:
-    """A call of an operator, and the values that it read and wrote."""
+    """A call of an operator, with the values that it read and wrote."""
 
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # The values that the call wrote to new memory.
+    created: frozenset[int]  # The values in new memory.
     call: LayerCall | None  # The call of a linear layer; None for other operators.
 
 
 class Trace:
-    """A record of every operator that runs in ``with trace.recording():``, without tensors."""
+    """A record of every operator in ``with trace.recording():``, without tensors."""
 
     def __init__(self, inputs: Sequence[Tensor], names: dict[int, str]) -> None:
         self._names = names
@@ -194,17 +194,17 @@ class Trace:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the operators that run in this block."""
+        """Record the operators in this block."""
         with operators_sent_to(self._record):
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # Number the values that the operator reads, before it runs.
+        # Before the operator runs, number the values that it reads.
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # Number the values that the operator writes.
-        # A result is a new value if its memory block was not read.
+        # Number the values that the operator writes. A result is a new value if the operator did
+        # not read its memory block.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -227,7 +227,7 @@ class Trace:
         return result
 
     def last_layers(self, output: Tensor) -> tuple[list[LayerCall], list[str]]:
-        """Return the layers nearest to `output`, and the operators after them, as they ran."""
+        """Return the layers nearest to `output`, and the later operators."""
         needed = {self._value(output)}
         layers: list[LayerCall] = []
         followers: list[str] = []
@@ -244,12 +244,12 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return the number of a call among the calls of its layer; the last call is -1."""
+        """Return the number of a call among the calls of its layer, counted back from -1."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 
     def before(self, layer: LayerCall) -> list[LayerCall]:
-        """Return all layers on which the input of `layer` depends."""
+        """Return the layers on which the input of `layer` depends."""
         needed: set[int] = set()
         layers: list[LayerCall] = []
         for step in reversed(self.steps):
@@ -263,7 +263,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """All calls of linear layers with constant weights, in the order in which they ran."""
+        """All calls of linear layers with constant weights, in the order of the run."""
         return [step.call for step in self.steps if step.call is not None]
 
     def _is_layer(self, call: LayerCall) -> bool:
@@ -277,14 +277,14 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # Freed memory can hold another value later.
+        # Freed memory can later have another value.
         self._count += 1
         self._values[block] = self._count
         return self._count
 
 
 class LayerReader:
-    """A record of inputs and results of chosen layers that run in ``with reader.listening():``."""
+    """A record of the inputs and results of chosen layers in ``with reader.listening():``."""
 
     def __init__(self, keys: Set[tuple[object, ...]], names: dict[int, str]) -> None:
         self._keys, self._names = keys, names
@@ -315,17 +315,17 @@ _SHOWN = 8
 
 
 class Tap:
-    """A reader of the features of ``--phi``. The class `Tap` itself reads the program's input."""
+    """A reader of the features of ``--phi input``, and the base class of other readers."""
 
-    keys: frozenset[tuple[object, ...]] = frozenset()  # The keys of the layers to record.
+    keys: frozenset[tuple[object, ...]] = frozenset()  # The layers to record.
     note = ""  # A note if the features are averaged; else empty.
 
     def __init__(self, where: str, name: str) -> None:
-        self.where = where  # The model, for messages.
+        self.where = where  # The name of the model in messages.
         self.name = name  # The value of ``--phi``.
 
     def listen(self) -> AbstractContextManager[None]:
-        """Return the context in which the program must run."""
+        """Return the context for a run of the program."""
         return nullcontext()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:
@@ -333,7 +333,7 @@ class Tap:
         return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
 
     def _vectors(self, value: Tensor, n: int) -> Float64s:
-        """Return one vector per row. An image of features is averaged over its pixels."""
+        """Return one vector per row. Features of an image are averaged over its pixels."""
         shape = list(value.shape)
         if value.ndim >= 4 and shape[0] == n:
             if value.numel() > n * shape[1]:
@@ -349,7 +349,7 @@ class Tap:
 
 
 class _ModuleTap(Tap):
-    """A reader of the input or the output of a module, by a hook."""
+    """A reader of the input or output of a module, with a hook."""
 
     def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
         super().__init__(where, name)
@@ -382,7 +382,7 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """A reader of the input or the output of a linear layer, in a program from a file."""
+    """A reader of the input or output of a linear layer, for programs from files."""
 
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
@@ -397,10 +397,10 @@ class _LayerTap(Tap):
 
 
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
-    """Return the reader of ``--phi``, which is ``input``, NAME, NAME.output or NAME.input.
+    """Return the reader of ``--phi``: ``input``, NAME, NAME.output or NAME.input.
 
-    `calls` are the calls of linear layers in a run. In a program from a file, features can be read
-    only at linear layers.
+    `calls` are the calls of linear layers in a run. In a program from a file, NAME must be a linear
+    layer.
     """
     if phi == "input":
         return Tap(program.where, phi)
