@@ -12,8 +12,9 @@
 | ``prior`` | the user gives the class frequencies, and a check of COT fails |
 | ``cot`` or ``temp`` | ``--target-prior bbse``: the class frequencies are estimated |
 
-An estimate alone is not enough evidence to raise confidence. So T is at least 1, or at least T_s if
-T_s is below 1 and the source has at least 10 errors.
+No choice has a T below the floor, because an estimate alone is not enough evidence to raise
+confidence. The floor is T_s with at least 10 errors on the source, else the upper end of the
+likelihood interval of T. The floor is never above 1.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy.
@@ -26,7 +27,6 @@ from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.consensus import reason_to_keep
 from covcal_cli.formats.calibration import Candidate
 from covcal_cli.maths.softmax import Scaling
-from covcal_cli.maths.temperature import MIN_ERRORS_OF_FLOOR
 
 _NONE, _TEMP, _COT, _CONSENSUS = "none", "temp", "cot", "consensus"
 _RULE = _NONE, _TEMP, _CONSENSUS
@@ -80,10 +80,15 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     same = f"{estimated}, {reason}"
     if temperature >= floor:
         return _TEMP, f"{same}, so T is that of temp."
+    if floor < 1 and problem.accuracy.bounds:
+        return _CONSENSUS, (
+            f"{same}. The T of temp is {temperature:.3g}, but the few errors on the source only "
+            f"prove that T is at most {floor:.3g}."
+        )
     return _NONE, (
         f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
-        f"confidence. The classifier must have at least {MIN_ERRORS_OF_FLOOR} errors on the "
-        "source before covcal raises confidence: give more labelled source rows."
+        "confidence, and the source has too few errors to prove that this is right: give more "
+        "labelled source rows."
     )
 
 

@@ -7,6 +7,7 @@ regression equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample w
 n_domain), on standardised features.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -217,6 +218,8 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 MAX_DISCRIMINATED = 500_000
 # Difference of source accuracy and confidence that gives a note.
 _FAR_BELOW = 0.15
+_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom
+_LOG_STEP = 1e-3  # accuracy of the end of an interval of log T
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 
@@ -379,30 +382,53 @@ class Problem:
         """Fit T to labelled source validation rows."""
         if weights is None and forecaster in self._plain:
             return self._plain[forecaster]
+        fit = self._fit_to_validation(forecaster, weights, self.loss)
+        if weights is None:
+            self._plain[forecaster] = fit
+        return fit
+
+    def _fit_to_validation(
+        self, forecaster: ForecasterName, weights: Float64s | None, loss: Loss
+    ) -> TemperatureFit:
         source, rows = self.validation.source, self.validation.rows
         stored = "logits" if forecaster == "original" else "aligned_logits"
-        fit = fit_temperature(
+        return fit_temperature(
             lambda: (
                 source.forecaster_logits(block, forecaster) for block in source.blocks(rows, stored)
             ),
             self.validation.labels,
             weights,
-            loss=self.loss,
+            loss=loss,
             allow_sharpening=self.errors(forecaster) >= MIN_ERRORS,
             seed=self.settings.seed,
         )
-        if weights is None:
-            self._plain[forecaster] = fit
-        return fit
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the floor: the smallest T for matching an estimated accuracy.
 
-        The floor is 1, or the T of `temp` if it is lower and the source has enough errors.
+        The floor is at most 1. With enough source errors, it is the T of `temp` if that is lower.
+        With fewer errors, it is the upper end of the likelihood interval of T.
         """
-        if self.errors(forecaster) < MIN_ERRORS_OF_FLOOR:
+        temperature = self.fit(forecaster).temperature
+        if temperature >= 1 or self.errors(forecaster) >= MIN_ERRORS_OF_FLOOR:
+            return min(1.0, temperature)
+        return max(temperature, self._upper_end(forecaster))
+
+    def _upper_end(self, forecaster: ForecasterName) -> float:
+        """Return the upper end of the 95 % likelihood interval of T, at most 1."""
+
+        def is_likely(temperature: float) -> bool:
+            losses = self.validation.row_losses(Scaling(forecaster, temperature), "nll")
+            return bool(2 * (losses.mean() - fit.loss) * len(losses) < _CHI_SQUARE)
+
+        fit = self._fit_to_validation(forecaster, None, "nll")
+        if fit.temperature >= 1 or is_likely(1.0):
             return 1.0
-        return min(1.0, self.fit(forecaster).temperature)
+        low, high = math.log(fit.temperature), 0.0
+        while high - low > _LOG_STEP:
+            middle = (low + high) / 2
+            low, high = (middle, high) if is_likely(math.exp(middle)) else (low, middle)
+        return math.exp(high)
 
     def loss_of(self, scaling: Scaling) -> float:
         """Return the mean loss on labelled source validation rows, without offsets."""

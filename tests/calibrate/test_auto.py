@@ -5,10 +5,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
+from scipy.stats import chi2
 
 from covcal_cli.calibrate import auto
 from covcal_cli.calibrate.calibrate import calibrate
@@ -88,7 +90,9 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
-def unsure_file(path: Path, *, errors: int | None = None, moved: float = 0.0) -> Path:
+def unsure_file(
+    path: Path, *, errors: int | None = None, moved: float = 0.0, scale: float = 0.3
+) -> Path:
     """Write a file whose classifier is too unsure; keep only some source validation errors."""
     source = clusters_domain("source", sizes=(300, 600, 300))
     target = clusters_domain("target", sizes=(300, 600, 300), moved=moved)
@@ -97,7 +101,7 @@ def unsure_file(path: Path, *, errors: int | None = None, moved: float = 0.0) ->
         late = np.cumsum(wrong & (source["split"] == 1)) > errors
         source = only_rows(source, ~(wrong & late & (source["split"] == 1)))
     for domain in (source, target):
-        domain["logits"] = domain["logits"] * np.float32(0.3)
+        domain["logits"] = domain["logits"] * np.float32(scale)
     return write_features(path, source=source, target=target)
 
 
@@ -121,18 +125,40 @@ def test_a_shift_of_an_unsure_classifier_stays_above_the_source(tmp_path: Path) 
     assert plain.forecaster_temperature < matched.forecaster_temperature < 1
 
 
+def source_validation_loss(path: Path, temperature: float) -> float:
+    """The sum of the negative log-likelihoods of the source validation rows."""
+    with h5py.File(path) as file:
+        rows = file["source/split"][...] == 1
+        logits, labels = (file[f"source/{name}"][...][rows] for name in ("logits", "labels"))
+    scaled = logits.astype(np.float64) / temperature
+    return float(np.sum(logsumexp(scaled, axis=1) - scaled[np.arange(len(labels)), labels]))
+
+
 @pytest.mark.parametrize("errors", [5, 9])
-def test_few_source_errors_do_not_raise_confidence(tmp_path: Path, errors: int) -> None:
-    """If `temp` would raise confidence by fewer than ten errors, probabilities stay."""
+def test_few_errors_raise_confidence_to_the_end_of_the_likelihood_interval(
+    tmp_path: Path, errors: int
+) -> None:
     path = unsure_file(tmp_path / "f.h5", errors=errors)
+    plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
+    found = calibrate(path)
+    assert found.method_used == "consensus"
+    assert plain < found.forecaster_temperature < 0.4
+    assert "so T is at least" in found.reason or "prove that T is at most" in found.reason
+    least = min(source_validation_loss(path, one) for one in np.geomspace(0.01, 1, 400))
+    rise = 2 * (source_validation_loss(path, found.forecaster_temperature) - least)
+    assert rise == pytest.approx(chi2.ppf(0.95, 1), rel=0.05)
+
+
+@pytest.mark.parametrize("errors", [7, 9])
+def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
+    tmp_path: Path, errors: int
+) -> None:
+    path = unsure_file(tmp_path / "f.h5", errors=errors, scale=1.0)
     assert calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature < 1
     found = calibrate(path)
     assert found.forecaster_temperature == 1.0
-    assert found.method_used in ("none", "consensus")
-    if found.method_used == "none":
-        assert "must have at least 10 errors on the source" in found.reason
-    else:
-        assert "T is at least 1 without labels" in found.reason
+    assert found.method_used == "none"
+    assert "the source has too few errors to prove that this is right" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
