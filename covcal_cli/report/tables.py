@@ -94,8 +94,8 @@ def _tex_row(cells: Sequence[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text, escaped for HTML."""
-    return escape(printable(text))
+    """Return a text, escaped for HTML. No line breaks between a number and its %."""
+    return escape(printable(text)).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
