@@ -1,7 +1,7 @@
-"""Read the labels, split, ids, groups and domain of rows from their file.
+"""Read the labels, splits, ids, groups and domains of rows from their file.
 
-Without splits in the data, a hash of the seed and a row's name decides its split. So a new file
-does not change the splits of the other files.
+If the data have no splits, a hash of the seed and a row's name decides the split of the row. A new
+file therefore does not change the splits of other files.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 
 
 class SplitHashes:
-    """The hashes that decide the splits of rows, shared by both domains."""
+    """The hashes that decide the splits, shared by both domains."""
 
     def __init__(self, seed: int) -> None:
         self._prefix = f"{seed}:"
@@ -92,7 +92,7 @@ def hashed_split(
     train, validation, _ = fractions
     bounds = np.array([train, train + validation])
     split = np.searchsorted(bounds, positions, side="right")
-    # rounding must not make test rows
+    # A rounding error must not create test rows.
     if fractions[2] == 0:
         split = np.minimum(split, 1 if validation > 0 else 0)
     return split.astype(np.uint8)
@@ -107,11 +107,11 @@ _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
 HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair, which UTF-8 cannot encode.
 _STORABLE = re.compile(r"(?!\.\Z)[^/\0]+")  # A name that HDF5 can store.
-_LONGEST_GROUP = 256  # Longest name of a group, in characters.
-# A column stores texts with a fixed width, so the width is limited.
+_LONGEST_GROUP = 256  # Longest text in a group, in characters.
+# Texts are stored with a fixed width, which is limited to save memory.
 _LONGEST_TEXT = 4096  # In bytes.
 _COLUMN_BYTES = 256 << 20
-# Largest number of rows for long texts without --keep.
+# Maximum number of rows for long texts without --keep.
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # Longest id, in characters.
 _TO_TABLE = "add a column named 'label' with class numbers or names"
@@ -121,7 +121,7 @@ _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether an array of this name holds labels, ids or groups instead of features."""
+    """Return whether an array of this name has labels, ids or groups instead of features."""
     plain = name.lower()
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 
@@ -132,25 +132,25 @@ def is_index(name: str) -> bool:
 
 
 def index_columns(store: Store) -> list[str]:
-    """Return the columns that are the index of a table."""
+    """Return the index columns of a table."""
     return [name for name, entry in store.entries.items() if entry.is_index or is_index(name)]
 
 
 def is_of_rows(store: Store, name: str) -> bool:
-    """Return whether an array holds labels, ids, groups or the index."""
+    """Return whether an array has labels, ids, groups or an index."""
     return is_reserved(name) or store.entries[name].is_index
 
 
 def path_column(store: Store) -> str | None:
-    """Return the array that holds the paths of the rows, or None."""
+    """Return the array with the paths of the rows, or None."""
     return next((name for name in store.entries if name.lower() in PATH_NAMES), None)
 
 
 class RowFacts:
-    """The labels, split, ids and groups of the `n` rows of a `Store`.
+    """The labels, splits, ids and groups of the `n` rows of a `Store`.
 
-    Groups are the arrays of one value per row, except labels, splits, ids and `used` arrays. The
-    columns in `keep` are always groups. `keeps_texts` keeps columns of long texts too.
+    Groups are arrays of one value per row that are not labels, splits, ids or `used` arrays. The
+    columns in `keep` are always groups. With `keeps_texts`, columns of long texts are groups too.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class RowFacts:
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # long texts could fill the memory
+        # Long texts could fill the memory.
         long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
         texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
         left_out = [name for name in long if name not in texts_kept]
@@ -201,7 +201,7 @@ class RowFacts:
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
         self.way_to_label = _TO_TABLE if store.is_table else _TO_ARRAYS
-        # Ids: the column ``id``, else paths, else an index of pandas, else row numbers.
+        # The ids are the column ``id``, else paths, else a pandas index, else row numbers.
         named = self._only(ID_NAMES)
         index = next((name for name in index_columns(store) if self._may_be_ids(name)), None)
         id_name = index if named is None else named
@@ -212,7 +212,7 @@ class RowFacts:
             self.ids = self._ids(id_name)
         else:
             self.ids = RowNumbers(range(n))
-        # in CSV, only the spelling shows whether ids are integers
+        # In CSV, only the texts show whether ids are integers.
         are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
         are_numbers = id_name is None and self.path_name is None
         self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
@@ -243,14 +243,14 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the only array with one of these names, in upper or lower case, or None."""
+        """Return the only array with one of these names, in any case, or None."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(f"{own[0]} and {own[1]} mean the same: keep one of them")
         return own[0] if own else None
 
     def _choice(self) -> str | None:
-        """Return the labels that Label Studio exports, if the file has no others."""
+        """Return the label column of Label Studio, if the file has no other labels."""
         entries = self._store.entries
         has_labels = any(name.lower() in self._label_names for name in entries)
         texts = [name for name, entry in entries.items() if entry.is_text]
@@ -292,7 +292,7 @@ class RowFacts:
         return self._store.texts(name)
 
     def _longest(self, name: str) -> int:
-        """Return the number of characters of the longest text of a column; 0 without texts."""
+        """Return the number of characters of the longest text in a column."""
         if not self._store.entries[name].is_text:
             return 0
         texts = self._store.texts(name)
@@ -368,7 +368,7 @@ def count_rows(store: Store) -> int:
 
 def domain_of_rows(store: Store) -> AnyArray | None:
     """Return the column ``domain`` in lower case, shape (n,); None if there is no such column."""
-    # a file of `apply` has a scalar ``domain``
+    # A file of `apply` has a scalar ``domain``.
     name = next((n for n, e in store.entries.items() if n.lower() == DOMAIN and e.shape), None)
     if name is None:
         return None
@@ -376,7 +376,7 @@ def domain_of_rows(store: Store) -> AnyArray | None:
 
 
 def holds_both_domains(store: Store) -> bool:
-    """Return whether a table has rows of the source and of the target in a column ``domain``."""
+    """Return whether the column ``domain`` of a table names both domains."""
     rows = domain_of_rows(store)
     domains = sorted(set(() if rows is None else rows.tolist()))
     other = [value for value in domains if value not in DOMAINS]
@@ -389,9 +389,9 @@ def holds_both_domains(store: Store) -> bool:
 
 
 def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
-    """Refuse a table of one domain if its column ``domain`` names the other domain.
+    """Refuse a table whose column ``domain`` names the other domain.
 
-    With `outputs`, one table may hold both domains. `other` is the table of the other domain.
+    With `outputs`, one table may have both domains. `other` is the table of the other domain.
     """
     rows = domain_of_rows(store)
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
@@ -416,7 +416,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 
 class RowNumbers(Sequence[str]):
-    """Ascending row numbers as texts, which are made on demand."""
+    """Ascending row numbers as texts, computed on demand."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
@@ -442,12 +442,12 @@ class RowNumbers(Sequence[str]):
         return list(self) == other
 
     def encoded(self) -> NDArray[np.bytes_]:
-        """Return the texts as bytes of one length, shape (n,)."""
+        """Return the texts as bytes of equal length, shape (n,)."""
         numbers = np.arange(self._numbers.start, self._numbers.stop, self._numbers.step)
         width = len(self[-1]) if self else 1
         numbers = numbers.astype(np.min_scalar_type(10**width))  # faster division
         digits = np.zeros((len(numbers), width), dtype=np.uint8)
-        # ten times as fast as NumPy's conversion
+        # NumPy's own conversion takes ten times as long.
         for length in range(1, width + 1):
             first, last = np.searchsorted(numbers, (10 ** (length - 1), 10**length))
             rows = slice(0 if length == 1 else first, last)
@@ -459,11 +459,11 @@ class RowNumbers(Sequence[str]):
         return digits.view(f"S{width}")[:, 0]
 
 
-# Columns of row names or row numbers are ids and not features, whatever the columns are called.
+# Row names and row numbers are ids and not features, under any column name.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:
-    """Return a note if a table has an index that pandas saved."""
+    """Return a note if a table has a pandas index."""
     names = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not names:
         return ()
@@ -485,7 +485,7 @@ def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[
 
 
 def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """Return notes on ids that are empty or occur twice."""
+    """Return notes on ids that are empty or repeated."""
     notes: list[str] = []
     empty = [row for row, row_id in enumerate(ids) if not row_id.strip()]
     if empty:
@@ -493,7 +493,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
             f"{path}: {len(empty)} of {len(ids)} ids are empty (first in row {empty[0]}), so "
             "results of these rows cannot be joined by id"
         )
-    # hashes need less memory than a set of ids
+    # Hashes need less memory than a set of ids.
     hashes = np.fromiter(map(hash, ids), dtype=np.int64, count=len(ids))
     order = np.sort(hashes)
     suspects = set(order[1:][order[1:] == order[:-1]].tolist())
@@ -513,17 +513,17 @@ def _is_integer(row_id: str) -> bool:
     return bool(_INTEGER.fullmatch(row_id)) and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # In fewer rows, a feature may also have distinct values.
-_FIRST = 1000  # Rows that are checked first, to save time.
+_FEW_ROWS = 20  # A feature with fewer rows may also have distinct values.
+_FIRST = 1000  # Number of rows for a first, fast check.
 
 
 def numbering_columns(store: Store, names: Sequence[str], *, rising: bool) -> tuple[str, ...]:
-    """Return the columns of distinct whole numbers. With `rising`, the numbers ascend."""
+    """Return the columns of distinct whole numbers. With `rising`, the numbers must ascend."""
     entries = store.entries
     candidates = [
         name
         for name in names
-        # numbers in a CSV are float64
+        # Numbers in a CSV are float64.
         if entries[name].dtype.kind in "iu" or entries[name].dtype == np.float64
     ]
     n = entries[names[0]].shape[0] if names else 0

@@ -1,4 +1,4 @@
-"""The embedded example: a tiny digit classifier and two sets of real handwriting.
+"""The example data: a tiny digit classifier and two sets of real handwriting.
 
 ``examples/research/make_demo_data.py`` made the files from scikit-learn's ``load_digits``. The
 source is one half of the digits. The target is the other half, turned clockwise by about 10 degrees
@@ -20,7 +20,7 @@ _UNFINISHED = ".unfinished"
 
 
 def write_demo(folder: Path) -> bool:
-    """Write the model, and both domains as folders of PNG files, to `folder`.
+    """Write the model to `folder`, and both domains as folders of PNG files.
 
     Return whether an interrupted demo has already written these files.
     """
@@ -32,7 +32,7 @@ def write_demo(folder: Path) -> bool:
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_sibling(folder.resolve(), "partial")
-    shutil.rmtree(partial, ignore_errors=True)  # a killed run may have left this folder
+    shutil.rmtree(partial, ignore_errors=True)  # An interrupted run may have left this folder.
     try:
         _fill(partial)
         partial.replace(folder)

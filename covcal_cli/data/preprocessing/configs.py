@@ -33,9 +33,9 @@ def load_preprocessing(
     """Return the preprocessing that ``--preprocess`` names.
 
     `text` is a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
-    ``ultralytics``; ``module:function``; or ``none``. `metadata` is in the model's file.
+    ``ultralytics``; ``module:function``; or ``none``. `metadata` is the metadata of the model.
 
-    Raises `CovcalError` for any other text, and for unknown kinds of preprocessing.
+    Raises `CovcalError` for any other text, and for an unknown kind of preprocessing.
     """
     if text == "none":
         return Preprocessing()
@@ -69,9 +69,9 @@ def load_preprocessing(
 def found_preprocessing(
     metadata: Mapping[str, str], model: Path | None
 ) -> tuple[Preprocessing, str] | None:
-    """Return the preprocessing that comes with a model, and its origin in words.
+    """Return the preprocessing that comes with a model, and a description of its origin.
 
-    The preprocessing is in the model's metadata or in a file beside the model. For a model in a
+    Such preprocessing is in the model's metadata, or in a file beside the model. For a model in a
     folder ``onnx``, the folder above is searched too. A file with unknown settings is refused.
     """
     if _is_ultralytics(metadata):
@@ -89,7 +89,7 @@ def found_preprocessing(
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
-    """Return the preprocessing in a folder, and the file that contains it."""
+    """Return the preprocessing in a folder, and the file with the preprocessing."""
     for path in (folder / name for name in _FILES):
         settings = _read(_content(path), str(path)) if path.is_file() else None
         if settings is not None:
@@ -109,7 +109,7 @@ def _from_file(path: Path) -> Preprocessing:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or the object under its key ``image_processor``."""
+    """Return the object in a JSON file, or the inner object ``image_processor``."""
     try:
         content = json_of(path)
     except (OSError, ValueError) as error:
@@ -123,14 +123,14 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
-    """Return the preprocessing in the JSON of timm or Hugging Face; None for other JSON."""
+    """Return the preprocessing in a JSON file of timm or Hugging Face; None for other files."""
     if is_timm(content):
         return timm_preprocessing(content, origin)
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. OpenCV, which
-# reads the files, turns images upright by their EXIF data.
+# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. Its image
+# reader, OpenCV, turns images upright by their EXIF data.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
@@ -154,7 +154,7 @@ def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
         raise CovcalError(
             f"the model's metadata have the image size {metadata['imgsz']!r}: pass --size"
         ) from error
-    # Ultralytics keeps the aspect ratio only for a square input
+    # Ultralytics keeps the aspect ratio only for a square input.
     square = height == width
     return Preprocessing(
         resize=Resize("short", short=height) if square else Resize("squash", size=(height, width)),

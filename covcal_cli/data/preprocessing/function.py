@@ -1,7 +1,7 @@
 """Preprocess images with a function of the user: ``--preprocess module:function``.
 
-The function takes a PIL image and returns one row of the model's input. The sha256 of its source
-file is recorded, so covcal notices a changed function. Several threads may call the function at
+The function takes a PIL image and returns one row of the model's input. covcal stores the sha256 of
+the function's source file, so that a change is noticed. Several threads may call the function at
 once.
 """
 
@@ -48,14 +48,17 @@ class FunctionPipeline:
     """A function as an `ImagePipeline`; see `covcal_cli.data.domain`."""
 
     function: ImageFunction
-    row_shape: RowShape  # shape of the function's result
+    row_shape: RowShape  # Shape of the function's result.
     dtype: str
 
     @classmethod
     def fitting(
         cls, function: ImageFunction, shape: Shape, dtype: np.dtype[np.generic]
     ) -> "FunctionPipeline":
-        """Return the pipeline for an input. Unknown sizes come from a trial image."""
+        """Return the pipeline for an input of the model.
+
+        A trial image shows sizes that the model does not declare.
+        """
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
         if len(row_shape) < len(declared):
@@ -68,7 +71,7 @@ class FunctionPipeline:
         return cls(function, row_shape, dtype.name)
 
     def describe(self) -> str:
-        """Return the name of the function and the shape of its result."""
+        """Describe the function and the shape of its result."""
         shape = "x".join(map(str, self.row_shape))
         return f"{self.function.name} (sha256 {self.function.sha256[:12]}), {shape} {self.dtype}"
 
@@ -81,7 +84,7 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Call the function on an image, and write the result into `out`."""
-        # raise the errors of a damaged file before the function is called
+        # Raise errors of a damaged file before the call of the function.
         image.load()
         row = _called(self.function, image)
         if row.shape != self.row_shape:
@@ -107,7 +110,7 @@ def load_function(text: str) -> ImageFunction:
         function: Any = importlib.import_module(module_name)
         for part in name.split("."):
             function = getattr(function, part)
-    except Exception as error:  # the user's code can raise anything
+    except Exception as error:  # The user's code can raise any error.
         missing = str(getattr(error, "name", None))
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing}."):
             reason = (
@@ -134,7 +137,7 @@ def load_function(text: str) -> ImageFunction:
 def _source_sha256(text: str, function: Any, module_name: str) -> str:
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # an object with __call__, or compiled code
+    except TypeError:  # An object with __call__, or compiled code.
         source = getattr(sys.modules[module_name], "__file__", None)
     if source is None or not Path(source).is_file():
         return hashlib.sha256(text.encode()).hexdigest()
@@ -144,7 +147,7 @@ def _source_sha256(text: str, function: Any, module_name: str) -> str:
 def _called(function: ImageFunction, image: "Image.Image") -> AnyArray:
     try:
         row: AnyArray = np.asarray(function.call(image))
-    except Exception as error:  # the user's code can raise anything
+    except Exception as error:  # The user's code can raise any error.
         raise CovcalError(
             f"{function.name} failed on an {image.mode} image of {image.height}x{image.width} "
             f"pixels ({type(error).__name__}: {one_line(error)}): correct the function"

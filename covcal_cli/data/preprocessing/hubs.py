@@ -1,15 +1,14 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face has ``preprocessor_config.json``, which names a class of image processors. The class
-has defaults for missing keys. A file with an unknown class must have all keys. An unknown key is
+Hugging Face's ``preprocessor_config.json`` names a class of image processors. The class has
+defaults for missing keys. For an unknown class, all keys must be in the file. An unknown key is
 refused, because it might change pixels. Crops are rounded as in transformers, not as in
 torchvision.
 
-timm has ``config.json``, with the settings in ``pretrained_cfg`` or at the top.
+timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
-torchvision's classifiers are found by the name of their weights, in a table of the ``transforms()``
-in torchvision 0.28. An entry of the table has the shorter side, the crop, the filter, the weights
-and the models.
+For torchvision, a table has the ``transforms()`` of all weights in version 0.28. Its columns are:
+shorter side, crop, filter, weights and models.
 """
 
 import difflib
@@ -106,7 +105,7 @@ def torchvision_preset(text: str) -> Preprocessing | None:
     """Return a preset by name; None if torchvision has no such model.
 
     Examples are ``imagenet``, ``resnet50.IMAGENET1K_V2`` and ``ResNet50_Weights.IMAGENET1K_V2``.
-    The name of a model is enough if the model has only one set of weights.
+    For a model with a single set of weights, the name of the model is enough.
     """
     if text.lower() == _PLAIN:
         return _preset("", 256, 224, "bilinear")
@@ -124,7 +123,7 @@ def torchvision_preset(text: str) -> Preprocessing | None:
 
 
 def similar_presets(text: str) -> list[str]:
-    """Return up to three presets with names similar to `text`."""
+    """Return up to three presets with similar names."""
     names = [f"{model}.{weights}" for model, entries in _presets().items() for weights in entries]
     model, _, weights = text.partition(".")
     wanted = f"{_plain(model)}.{weights.upper()}"
@@ -168,15 +167,15 @@ _BILINEAR, _BICUBIC = _FILTERS.index("bilinear"), _FILTERS.index("bicubic")
 
 @dataclass(frozen=True)
 class _Family:
-    """The defaults of one class of image processors."""
+    """The defaults of a class of image processors."""
 
-    short: int | None = None  # shorter side; None if both sides are resized to `side`
+    short: int | None = None  # Shorter side; None if both sides are resized to `side`.
     side: int | None = 224
-    crop: int | None = None  # size of the centre crop
+    crop: int | None = None  # Size of the centre crop.
     resample: int | None = _BICUBIC
     mean: tuple[float, ...] | None = HALF
     std: tuple[float, ...] | None = HALF
-    # meaning of ``size``: "plain", or the rule of a model family
+    # meaning of ``size``: "plain", or the name of a model family with its own rule.
     rule: str = "plain"
     flipped: bool = False
     normalised: bool = True
@@ -220,7 +219,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top rescale_offset",
 }
 _MINE = "pass --preprocess none and the flags, or --preprocess module:function"
-_WARPED_FROM = 384  # Smallest size that ConvNeXT does not crop.
+_WARPED_FROM = 384  # ConvNeXT does not crop images of this size or larger.
 
 
 def is_huggingface(content: Mapping[str, Any]) -> bool:
@@ -231,7 +230,7 @@ def is_huggingface(content: Mapping[str, Any]) -> bool:
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
     """Return the preprocessing of an image processor.
 
-    `origin` is the file, for messages. A file with unknown or missing keys is refused.
+    `origin` is the name of the file in messages. A file with unknown or missing keys is refused.
     """
     reader = _Reader(_Values(content, origin))
     allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
@@ -296,7 +295,7 @@ class _Reader:
         if not values.value("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # three classes with their own rules for the crop or the shorter side
+        # Three classes have their own rules for the crop or the shorter side.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise values.wrong("crop_size", f"{short}, because ConvNeXT crops to this size")
@@ -328,15 +327,15 @@ class _Reader:
         self, mean: tuple[float, ...], std: tuple[float, ...]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         values = self._values
-        if values.value("rescale_offset", False):  # subtract 1 from the scaled pixels
+        if values.value("rescale_offset", False):  # Subtract 1 from the scaled pixels.
             mean = tuple(value + 1 for value in mean) or (1.0,)
-        if values.value("include_top", True):  # divide by std a second time
+        if values.value("include_top", True):  # Divide by std a second time.
             again = self._constants("image_std", HALF)
             std = tuple(value * value for value in again) if std else again
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side, which may be None, and (height, width)."""
+        """Return the shorter side or None, and (height, width)."""
         values, family = self._values, self.family
         size = values.get("size")
         if size is None:
@@ -394,7 +393,7 @@ class _Reader:
         )
 
 
-# timm's evaluation transforms need only the six keys below.
+# timm's evaluation transforms need only the following six keys.
 
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
@@ -408,7 +407,7 @@ def is_timm(content: Mapping[str, Any]) -> bool:
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return timm's transforms for evaluation. `origin` is the file, for messages."""
+    """Return timm's transforms for evaluation. `origin` is the name of the file in messages."""
     values = _Values(content.get("pretrained_cfg") or content, origin)
     size = values.integers("input_size", _DEFAULT_SIZE)
     if len(size) != 3:
@@ -460,14 +459,14 @@ class _Values:
     """The values of a preprocessing file, with checked types."""
 
     content: Mapping[str, Any]
-    origin: str  # the file, for messages
+    origin: str  # The name of the file in messages.
 
     def get(self, key: str) -> Any:
-        """Return a value of any type; None if it is missing."""
+        """Return a value of any type; None if missing."""
         return self.content.get(key)
 
     def value(self, key: str, default: _T) -> _T:
-        """Return a value of the type of `default`, which replaces a missing value."""
+        """Return a value of the type of `default`; if missing, `default`."""
         value = self.get(key)
         if value is None:
             return default
@@ -501,17 +500,17 @@ class _Values:
         return tuple(int(side) for side in numbers)
 
     def integer(self, key: str) -> int:
-        """Return a whole number of pixels. The key must not be missing."""
+        """Return a whole number of pixels. The key is required."""
         numbers = self.integers(key, ())
         if len(numbers) != 1:
             raise self.wrong(key, "one whole number")
         return numbers[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error for a value of the wrong type, or out of range."""
+        """Return the error for a value of a wrong type or out of range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value is of type `kind`. A boolean is not a number."""
+    """Return whether a JSON value has the type `kind`. A boolean is not a number."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))

@@ -1,8 +1,8 @@
-"""Turn an image into a row of a classifier's input with Pillow.
+"""Turn an image into a row of a classifier's input, with Pillow.
 
-1. Turn the image upright (optional), and convert the colours without an alpha channel.
-2. Resize and crop. `CropRule` says how odd sizes are rounded, because training libraries differ.
-3. Compute ``(pixel * scale - mean) / std``, and arrange the axes.
+1. Turn the image upright (optional), and convert the colours without an alpha channel. 2. Resize
+and crop. Training libraries round odd sizes in different ways (`CropRule`). 3. Compute ``(pixel *
+scale - mean) / std``, and arrange the axes.
 """
 
 import json
@@ -40,18 +40,18 @@ _SIXTEEN_BIT_STEP = 257
 
 @dataclass(frozen=True)
 class Resize:
-    """How an image is resized before its centre is cropped."""
+    """How an image is resized before the centre crop."""
 
     # "squash" resizes both sides.
     # "short" resizes the shorter side, and keeps the aspect ratio.
     # "letterbox" adds a border, and keeps the aspect ratio.
     # "none" does not resize.
     policy: ResizePolicy = "squash"
-    # for squash and letterbox: (height, width); default: the model's input
+    # For squash and letterbox: (height, width); default: the model's input
     size: Size | None = None
-    # for short: the length; default: the longer side of the model's input
+    # For short: the length; default: the longer side of the model's input.
     short: int | None = None
-    # for letterbox: the colour of the border, from 0 to 255 per channel; default: black
+    # For letterbox: the colour of the border, from 0 to 255 per channel; default: black.
     fill: tuple[int, ...] = ()
 
     @classmethod
@@ -106,7 +106,7 @@ class Resize:
         if self.policy == "squash" and self.size is not None:
             return self.size
         if self.policy == "short" and self.short is not None:
-            # rounded down, as in torchvision and transformers
+            # Rounded down, as in torchvision and transformers.
             long = int(self.short * max(height, width) / min(height, width))
             return (self.short, long) if height <= width else (long, self.short)
         if self.policy == "letterbox" and self.size is not None:
@@ -135,11 +135,12 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
 def centred(
     image: "Image.Image", size: Size, rule: CropRule, fill: tuple[int, ...] = ()
 ) -> "Image.Image":
-    """Return the centre of an image, of the given `size`; a smaller image gets a border.
+    """Return the centre of an image; a smaller image gets a border.
 
-    `rule` is for crops that would begin at half a pixel: ``round`` rounds to the even number
-    (torchvision), ``floor`` rounds down (transformers). With ``never``, an image of another size
-    raises ValueError. `fill` is the colour of the border, one number per channel (default: black).
+    `rule` decides about crops that would begin at half a pixel: ``round`` rounds to the even number
+    (torchvision), and ``floor`` rounds down (transformers). With ``never``, an image of another
+    size raises ValueError. `fill` is the colour of the border, One number per channel. (default:
+    black).
     """
     height, width = size
     if image.size == (width, height):
@@ -164,7 +165,7 @@ def centred(
 def _offset(spare: int, rule: CropRule) -> int:
     """Return the first pixel of the crop, or -n for a border of n pixels."""
     if spare < 0:
-        # torchvision puts the odd pixel of a border at the bottom right
+        # torchvision puts the odd pixel of a border at the bottom right.
         return -(-spare // 2) if rule == "round" else spare // 2
     return round(spare / 2) if rule == "round" else spare // 2
 
@@ -177,7 +178,7 @@ class PixelPipeline:
     resize: Resize  # With all lengths.
     crop_rule: CropRule  # "never" refuses images of another size.
     scale: float
-    mean: tuple[float, ...]  # one number per channel
+    mean: tuple[float, ...]  # One number per channel.
     std: tuple[float, ...]
     color: Color
     layout: Layout
@@ -195,7 +196,7 @@ class PixelPipeline:
         return shapes[self.layout]
 
     def describe(self) -> str:
-        """Return the steps in one line."""
+        """Describe the steps in one line."""
         parts = ["upright by EXIF"] if self.exif else []
         parts.append(f"{self.color} {self.resize.describe()} ({self.resample})")
         if self.crop_rule != "never" and self.resize.size != self.size:
@@ -223,7 +224,7 @@ class PixelPipeline:
                 self._plane(out, channel)[...] = pixels[..., channel]
             return
         exact = out if out.dtype == working else np.empty(out.shape, working)
-        # write each channel to its place, to save memory
+        # Write each channel separately, to save memory.
         for channel, (factor, shift) in enumerate(self._steps):
             plane = self._plane(exact, channel)
             np.multiply(pixels[..., channel], factor, out=plane, dtype=working)
@@ -235,7 +236,8 @@ class PixelPipeline:
     def pixels(self, image: "Image.Image") -> Pixels:
         """Return the pixels of an image in the model's colours and size, (H, W, C) uint8.
 
-        Raises ValueError for pixels of 32 bits, and without resizing for an image of another size.
+        Raises ValueError for pixels of 32 bits, or for an image of another size that cannot be
+        resized.
         """
         kind = image.format
         if self.exif:
@@ -246,7 +248,7 @@ class PixelPipeline:
         if image.mode != mode:
             image = eight_bit(image, kind)
             if image.mode == "P" and "transparency" in image.info:
-                # prevents a warning of Pillow
+                # Prevents a warning of Pillow.
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)
@@ -257,7 +259,7 @@ class PixelPipeline:
 
     @cached_property
     def _working(self) -> np.dtype[Any] | None:
-        """The type of scaled pixels, or None if pixels are not scaled."""
+        """The type of scaled pixels; None without scaling."""
         dtype = np.dtype(self.dtype)
         floats = np.issubdtype(dtype, np.floating)
         return np.result_type(dtype, np.float32) if floats else None
@@ -279,13 +281,13 @@ class PixelPipeline:
 
 
 def numbers(values: tuple[float, ...]) -> str:
-    """Return numbers as text. Equal numbers are written once."""
+    """Return numbers as text. If all numbers are equal, write the number once."""
     unique = values[:1] if len(set(values)) == 1 else values
     return " ".join(f"{value:g}" for value in unique)
 
 
 def eight_bit(image: "Image.Image", kind: str | None) -> "Image.Image":
-    """Scale 16-bit grey values to 8 bits, because Pillow would clip them."""
+    """Scale 16-bit grey values to 8 bits, because Pillow would clip the values."""
     if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
         from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The preprocessing settings of a user, which the model's input completes."""
+"""The preprocessing settings of a user, completed by the model's input."""
 
 import json
 import math
@@ -28,28 +28,28 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of a user. The model's input decides where a value is None or empty."""
+    """Preprocessing settings. For None or an empty value, the model's input decides."""
 
-    # (height, width) after resizing
+    # (height, width) after resizing.
     size: Size | None = None
-    # factor for pixels; default: 1/255 for an input of floats
+    # Factor for pixels; default: 1/255 for an input of floats.
     scale: float | None = None
-    # for scaled pixels: none, one number, or one number per channel
+    # For scaled pixels: none, one number, or one number per channel.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     color: Color | None = None
     layout: Layout | None = None
     resample: Resample | None = None  # Pillow's filter; default: bilinear.
     resize: Resize | None = None  # Default: squash.
-    crop: Size | None = None  # (height, width) of the centre to keep after resizing.
-    # How odd sizes are rounded; default: round, as in torchvision.
+    crop: Size | None = None  # (height, width) of the centre crop.
+    # Rounding of odd sizes; default: round, as in torchvision.
     crop_rule: CropRule | None = None
-    exif: bool | None = None  # Whether to turn images upright; default: no.
-    function: ImageFunction | None = None  # Does the whole preprocessing.
+    exif: bool | None = None  # Whether to turn images upright by their EXIF data; default: no.
+    function: ImageFunction | None = None  # A function for the whole preprocessing.
 
     @property
     def is_default(self) -> bool:
-        """Whether the user set nothing."""
+        """Whether all settings have their defaults."""
         return self == Preprocessing()
 
     def options(self) -> list[str]:
@@ -65,7 +65,7 @@ class Preprocessing:
             "mean": ",".join(map(repr, self.mean)) or None,
             "std": ",".join(map(repr, self.std)) or None,
         }
-        # VALUE may begin with a minus sign, so use --NAME=VALUE
+        # VALUE may begin with a minus sign, so use --NAME=VALUE.
         options = [f"--{name}={text}" for name, text in texts.items() if text is not None]
         if self.exif is not None:
             options.append("--exif" if self.exif else "--no-exif")
@@ -78,9 +78,9 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings with the changes in `flags`.
+        """Return these settings, changed by the settings in `flags`.
 
-        If `flags` has only a size, this size also replaces resizing and cropping.
+        A size alone in `flags` also replaces resizing and cropping.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -97,10 +97,10 @@ class Preprocessing:
         return replace(self, **changes)
 
     def resolve(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImagePipeline:
-        """Return the pipeline for a model's input, which completes the settings."""
+        """Return the pipeline for an input of the model."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
-        # find the layout and the size
+        # Find the layout and the size.
         sides = self.crop or self.size
         layout: Layout = "flat"
         if self.layout is None and len(shape) == 2 and sides is not None:
@@ -117,7 +117,7 @@ class Preprocessing:
         size = self._size_read(shape, (axes["H"], axes["W"]))
         resize = self._resize(size, color)
         cropped = resize.size != size and not (resize.policy == "none" and self.crop is None)
-        # a model with integer inputs gets the pixels unchanged
+        # Pixels for integer inputs stay unchanged.
         integers = not np.issubdtype(dtype, np.floating)
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
@@ -190,7 +190,7 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with all lengths. `size` is the size of the input."""
+        """Return how to resize, with all lengths, for an input of this `size`."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
@@ -234,7 +234,7 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
 
 
 def _image_in_vector(shape: Shape, size: Size) -> Shape:
-    """Return the NCHW shape of input vectors that hold images of `size`."""
+    """Return the NCHW shape of an input vector with an image of `size`."""
     n_rows, length = shape
     channels = next((c for c in (1, 3) if length == c * size[0] * size[1]), None)
     if length is not None and channels is None:
@@ -246,7 +246,7 @@ def _image_in_vector(shape: Shape, size: Size) -> Shape:
 
 
 def _pixels_remedy(shape: Shape) -> str:
-    """Return advice to pass --size for an input that is a vector; else ""."""
+    """Return advice to pass --size if the input is a vector; else ""."""
     if len(shape) != 2:
         return ""
     length = shape[1] or 0

@@ -1,4 +1,4 @@
-"""Open files of named arrays with one row per example. Each format has a module."""
+"""Open files of named arrays with one row per example."""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from covcal_cli.data.stores.store import Store
 
 # The suffixes of each format, and the module and class of its reader. Help shows the first suffix
-# of a format.
+# of each format.
 _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),
@@ -58,7 +58,7 @@ def open_store(path: Path) -> "Store":
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a path is a table, by its suffix, or a folder of Parquet files."""
+    """Return whether a path has the suffix of a table, or is a folder of Parquet files."""
     if not path.is_dir():
         return bool(_suffixes_of(path))
     from covcal_cli.data.stores.parquet import holds_parts

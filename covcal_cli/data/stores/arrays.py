@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
-# NotImplementedError is for an unknown compression, and RuntimeError for a password. NumPy raises
+# NotImplementedError means an unknown compression, and RuntimeError means a password. NumPy raises
 # the errors of Python's parser for a damaged header.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
@@ -29,7 +29,7 @@ _REMEDY = "copy it again or save it again"
 
 
 class NpyStore(Store):
-    """A ``.npy`` file, whose array is called x."""
+    """A ``.npy`` file, whose only array is called x."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class NpyStore(Store):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array[start:stop])
-        # mapped pages would count as memory of this process
+        # Mapped pages would count as memory of this process.
         row_items = math.prod(array.shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items
@@ -87,7 +87,7 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
-        """Refuse an array with a suspicious rate of compression."""
+        """Refuse an array with an implausible compression rate."""
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
@@ -130,7 +130,7 @@ class NpzStore(Store):
 
 
 def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalError:
-    """Return the error for a file with objects, which `plain` completes, or for a damaged file."""
+    """Return the error for a damaged file, or for a file with Python objects."""
     if any(words in str(error) for words in ("allow_pickle", "Python objects", "Object arrays")):
         return CovcalError(f"{path}: it holds Python objects: save plain numeric arrays {plain}")
     save = "numpy.save" if kind == ".npy" else "numpy.savez"
@@ -142,7 +142,7 @@ def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalEr
 class NpyStream:
     """A stream of the rows of a ``.npy`` file, which may be inside a zip file.
 
-    Raises ValueError if the file is no array, contains Python objects, or ends too early.
+    Raises ValueError if the file is not an array, has Python objects, or ends too early.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -160,7 +160,7 @@ class NpyStream:
     def blocks(self, size: int) -> Iterator[AnyArray]:
         """Yield `size` rows at a time. The last block may be shorter."""
         rows = self.shape[0]
-        # the array is stored by columns, so read all of it first
+        # The array is stored by columns, so read the whole array first.
         if self._fortran:
             whole = self._read(self.shape[::-1]).T
             yield from (whole[start : start + size] for start in range(0, rows, size))
@@ -180,13 +180,13 @@ class NpyStream:
 
 
 class HDF5Store(Store):
-    """The datasets of an HDF5 file by their paths; ``train/data`` is in a group."""
+    """The datasets of an HDF5 file, by paths such as ``train/data``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # only numbers and texts
+            # Only numbers and texts.
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()
@@ -236,7 +236,7 @@ class HDF5Store(Store):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return the number of rows to read at once, in whole chunks."""
+    """Return the number of rows in a few whole chunks."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

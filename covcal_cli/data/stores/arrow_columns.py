@@ -1,6 +1,6 @@
-"""Convert Arrow's columns to NumPy's arrays.
+"""Convert Arrow's columns to NumPy arrays.
 
-Arrow's own conversion would load pandas, which takes 50 MB. So columns are converted by DLPack.
+Arrow's own conversion would load pandas, which takes 50 MB. DLPack converts columns without pandas.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ from covcal_cli.records import parsed_json
 _TEXT = np.dtype(str)
 _OTHER = np.dtype("V1")  # Values that are neither numbers nor texts.
 _BINARY = ("binary", "large_binary", "binary_view")
-_BYTES, _PATH = "bytes", "path"  # Fields of an image in a Hugging Face data set.
-_VECTOR = ("type", "size", "indices", "values")  # Fields of a vector in Spark.
+_BYTES, _PATH = "bytes", "path"  # The fields of an image in a Hugging Face data set.
+_VECTOR = ("type", "size", "indices", "values")  # The fields of a vector in Spark.
 Head = Callable[[str], list[Any]]  # Returns the first values of a column.
 
 
 def described_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return Hugging Face's descriptions of the columns, from the metadata."""
+    """Return Hugging Face's descriptions of the columns."""
     try:
         content = parsed_json((schema.metadata or {})[b"huggingface"].decode("utf-8"))
         features = content["info"]["features"].items()
@@ -34,10 +34,10 @@ def described_features(schema: Any) -> dict[str, dict[str, Any]]:
 
 
 def pandas_index(schema: Any) -> tuple[str, ...]:
-    """Return the columns that pandas saved as the table's index."""
+    """Return the columns of the table's pandas index."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
-        # an index that is a range is a dictionary
+        # A range index is a dictionary.
         return tuple(name for name in columns if isinstance(name, str))
     except (KeyError, ValueError, TypeError):
         return ()
@@ -45,15 +45,15 @@ def pandas_index(schema: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ArrowColumns:
-    """Convert Arrow's columns to arrays."""
+    """Converts Arrow's columns to arrays."""
 
-    arrow: Any  # the optional module pyarrow
+    arrow: Any  # The optional module pyarrow.
     path: Path
 
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return the shape and type of a column of `n` rows."""
         types, kind = self.arrow.types, field.type
-        if self.are_pairs(kind):  # the classes are not known yet
+        if self.are_pairs(kind):  # The classes are not known yet.
             return Entry((n, 0), np.dtype(np.float64))
         fields = self._fields(kind)
         if tuple(fields) == _VECTOR:
@@ -85,8 +85,8 @@ class ArrowColumns:
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return a column as an array, shape (m, ...).
 
-        `rows` are the row numbers. A missing value becomes NaN or an empty text. Bytes become
-        texts. Image files become `Encoded`.
+        `rows` are the row numbers, for messages. Missing values become NaN or an empty text. Bytes
+        become texts. Image files become `Encoded`.
         """
         if entry.is_encoded:
             files = np.empty(len(column), dtype=object)
@@ -112,7 +112,7 @@ class ArrowColumns:
         return self._flat(column.flatten()).reshape(len(column), -1)
 
     def _require_length(self, lengths: AnyArray, name: str, width: int, rows: Rows) -> None:
-        # a missing list has the length NaN
+        # A missing list has the length NaN.
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
@@ -123,7 +123,7 @@ class ArrowColumns:
             )
 
     def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
-        """Return vectors of Spark, dense or sparse, as an array (m, width)."""
+        """Return dense or sparse vectors of Spark as an array (m, width)."""
         is_sparse = self._flat(column.field("type")) == 0
         values, indices = column.field("values"), column.field("indices")
         lengths = self._flat(values.value_lengths())
@@ -136,7 +136,7 @@ class ArrowColumns:
         listed = self._flat(indices.flatten())
         own_lengths = self._flat(indices.value_lengths())[is_sparse]
         fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
-        # the comparison is false for a missing index (NaN)
+        # The comparison is false for a missing index (NaN).
         if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
                 f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
@@ -148,7 +148,7 @@ class ArrowColumns:
         return dense
 
     def _from_pairs(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
-        """Return lists of (class, probability) as an array (m, K) with NaN for missing classes."""
+        """Return lists of (class, probability) as an array (m, K), with NaN for missing classes."""
         place_of = {label: place for place, label in enumerate(entry.class_names or ())}
         values = np.full((len(column), len(place_of)), np.nan)
         column = self._as_lists(column)
@@ -239,9 +239,9 @@ class ArrowColumns:
         return floats
 
     def chosen(self, batch: Any, places: Rows) -> Any:
-        """Return the rows of a batch at some positions."""
+        """Return the rows of a batch at these places."""
         first, last = int(places[0]), int(places[-1])
-        if last - first + 1 == len(places):  # 0.3 s faster than `take`
+        if last - first + 1 == len(places):  # This is 0.3 s faster than `take`.
             return batch.slice(first, len(places))
         index = self.arrow.py_buffer(np.ascontiguousarray(places))
         return batch.take(

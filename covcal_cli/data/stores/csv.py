@@ -1,10 +1,11 @@
-"""Read ``.csv`` files, in two passes.
+"""Read ``.csv`` files in two passes.
 
-The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
+The first pass counts rows and reads texts. The second pass reads numbers in blocks, so a column of
+numbers is never in memory as a whole.
 
-The first value of a column decides whether the column has numbers, booleans or texts. A column of
-numbers is never in memory as a whole. pyarrow, if installed, parses large files several times as
-fast as NumPy and Python. Lines with quotes, empty cells or infinite numbers are parsed by Python.
+The first value of a column shows whether the column has numbers, booleans or texts. If pyarrow is
+installed, it parses large files several times as fast as NumPy and Python. Python parses lines with
+quotes, empty cells or infinite numbers.
 """
 
 import csv
@@ -40,7 +41,7 @@ _MISSING = {"", "na", "n/a", "nan", "null", "none"}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # Memory of a short text in Python, in bytes.
-_LARGE = 16 << 20  # Smallest file that pyarrow parses, in bytes.
+_LARGE = 16 << 20  # Minimum size of files for pyarrow, in bytes.
 _LARGEST_BLOCK = 1 << 30  # Limit of pyarrow, in characters.
 
 
@@ -48,7 +49,7 @@ class CSVStore(Store):
     """The columns of a CSV file.
 
     The first line has the names of the columns. The separator is the first comma, semicolon or tab
-    in this line. Excel may name the separator in a line above, such as ``sep=;``.
+    in this line. In files of Excel, a line such as ``sep=;`` may precede the names.
     """
 
     is_table = True
@@ -61,7 +62,7 @@ class CSVStore(Store):
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
         self._names_line = 1  # Line of the column names.
-        # The only line end, or "" for several.
+        # The only kind of line end, or "" for several kinds.
         self._newline: str | None = None
         self._arrow = _arrow_parser(path)
         self.with_commas: dict[str, str] = {}
@@ -95,11 +96,11 @@ class CSVStore(Store):
         return self._texts[name] if name in self._texts else self.whole(name).astype(str).tolist()
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows of columns of numbers, as float64. An empty cell becomes NaN."""
+        """Yield rows of columns of numbers, as float64. An empty cell becomes NaN."""
         columns = [self._names.index(name) for name in names]
         size = max(64, min(size, WINDOW_BYTES // (_CELL_BYTES * len(self._names))))
         with self._reading() as (file, reader, _):
-            # NumPy parses whole lines twice as fast as Python parses cells
+            # NumPy parses lines twice as fast as Python parses cells.
             records = file if self._one_line_each else (cells for cells in reader if cells)
             start = 0
             for first in range(0, len(rows), size):
@@ -117,7 +118,7 @@ class CSVStore(Store):
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
         """Return the records of `rows`, and the number of the next record.
 
-        `records` begins with the number `start`.
+        `start` is the number of the first record.
         """
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
@@ -134,17 +135,17 @@ class CSVStore(Store):
     def _by_arrow(
         self, records: Sequence[Any], columns: Sequence[int], *, is_text: bool
     ) -> list[Any] | None:
-        """Return columns of texts or numbers, or None if pyarrow cannot parse them."""
+        """Return columns of texts or numbers, or None if pyarrow cannot parse the lines."""
         others = len(self._names) - 1
         if self._arrow is None or not self._one_line_each or not others:
             return None
         text = "".join(records)
-        # pyarrow would drop a byte order mark
+        # pyarrow would drop a byte order mark.
         if '"' in text or text.startswith("\ufeff") or len(text) > _LARGEST_BLOCK:
             return None
         names = list(map(str, range(others + 1)))
         values = self._arrow(text.encode(), self._delimiter, names, columns, is_text)
-        # pyarrow skips blank lines
+        # pyarrow skips blank lines.
         return values if values is not None and len(values[0]) == len(records) else None
 
     def _numbers(self, records: list[Any], columns: list[int], rows: Rows) -> Float64s:
@@ -158,9 +159,9 @@ class CSVStore(Store):
                     usecols=columns,
                     ndmin=2,
                 )
-                if len(values) == len(records):  # NumPy skips blank lines
+                if len(values) == len(records):  # NumPy skips blank lines.
                     return values
-            # for an empty cell, a text or a boolean, parse cell by cell
+            # For an empty cell, a text or a boolean, parse cell by cell.
             except ValueError:
                 pass
             records = list(csv.reader(records, delimiter=self._delimiter, strict=True))
@@ -190,10 +191,10 @@ class CSVStore(Store):
         return self._delimiter != "," and _WITH_COMMA.fullmatch(cell.strip()) is not None
 
     def _scanned(self, lines: Iterator[str], reader: Any) -> dict[str, str]:
-        """Count the rows, keep the texts, and find the type of each column."""
+        """Count the rows, read the texts, and find the type of each column."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # labels, ids and groups are texts; beside paths of images, all columns are texts
+        # Labels, ids and groups are texts. Beside paths of images, all columns are texts.
         kinds = {
             name: "text"
             for name in self._names
@@ -203,7 +204,7 @@ class CSVStore(Store):
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
         self._n = 0
-        # read row by row until the type of every column is known
+        # Read row by row until the type of every column is known.
         for cells in reader:
             if not cells:
                 continue
@@ -224,7 +225,7 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # a table without rows has at least two names
+        # A table without rows needs at least two names.
         if self._n == 0 and len(self._names) == 1:
             raise self.error(
                 "there are no rows below the line of column names: give one row per example"
@@ -237,7 +238,7 @@ class CSVStore(Store):
     ) -> int:
         """Read the rows after line `line`, and return the number of lines."""
         size = max(64, WINDOW_BYTES // (_CELL_BYTES * len(self._names)))
-        # for an empty list, pyarrow would read all columns
+        # For an empty list, pyarrow would read all columns.
         places = [index for _, index in columns] or [0]
         while block := list(islice(lines, size)):
             cells = self._by_arrow(block, places, is_text=True)
@@ -249,7 +250,7 @@ class CSVStore(Store):
                 texts.extend(more)
             self._n += len(block)
             line += len(block)
-        # after the first quote, the CSV reader is needed
+        # After the first quote, the CSV reader is needed.
         reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
         before = 0
         while rows := list(islice(reader, size)):
@@ -268,7 +269,7 @@ class CSVStore(Store):
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of column `index`, split from the nearer side."""
+        """Return the cells of column `index`."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]
@@ -294,7 +295,7 @@ class CSVStore(Store):
         if not names:
             raise self.error("the first line is empty: name the columns there")
         for index, name in enumerate(names):
-            if self._as_texts and not name:  # spreadsheets write empty columns
+            if self._as_texts and not name:  # Spreadsheets write empty columns.
                 names[index] = f"column {index + 1}"
             elif name in names[:index]:
                 raise self.error(f"two columns are called {name!r}: rename one of them")
@@ -307,7 +308,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines below the header, a CSV reader, and the header's cells."""
+        """Yield the lines below the header, a CSV reader, and the cells of the header."""
         try:
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
@@ -330,13 +331,13 @@ class CSVStore(Store):
 
 
 def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
-    """Return a function that parses lines with pyarrow if it can, or None."""
+    """Return a function that parses lines with pyarrow if possible, or None."""
     try:
         if path.stat().st_size < _LARGE:
             return None
         import pyarrow
         from pyarrow import csv as arrow_csv
-    except (ImportError, OSError):  # the caller reports an unreadable file
+    except (ImportError, OSError):  # The caller reports an unreadable file.
         return None
 
     def parsed(
@@ -375,7 +376,7 @@ def _comma_message(name: str, cell: str, place: str) -> str:
 
 
 def _kind(cell: str) -> str | None:
-    """Return the type of a cell: a number, boolean or text; None if empty."""
+    """Return the type of a cell: a number, boolean or text; None for an empty cell."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None
@@ -385,5 +386,5 @@ def _kind(cell: str) -> str | None:
         float(text)
     except ValueError:
         return "text"
-    # Python would accept 12_3, and digits of other scripts
+    # Python would accept 12_3, and digits of other scripts.
     return "text" if "_" in text or not text.isascii() else "number"

@@ -1,9 +1,9 @@
-"""Read lines of JSON that other tools wrote.
+"""Read lines of JSON in the formats of other tools.
 
 The tools are Hugging Face pipelines, lm-evaluation-harness, Label Studio, Prodigy, and servers of
 language models such as OpenAI and vLLM.
 
-A server logs the log-probability of every generated token and of the most probable alternatives.
+A server logs the log-probabilities of every generated token and of the most probable alternatives.
 The probability of an answer is the product over its tokens. The probability of an unlisted answer
 has two upper limits:
 
@@ -24,22 +24,22 @@ from typing import Any
 PROBABILITIES = "probabilities"
 # The column of log-likelihoods of the choices.
 CHOICES = "logits"
-# Keys that are no columns.
+# Keys that are not columns.
 _SAMPLING = ("temperature", "top_p")
 _OF_SERVERS = (
     *("object", "created", "system_fingerprint", "service_tier", "usage", "error"),
     *("created_at", "completed_at", "top_logprobs", *_SAMPLING),
 )
-_DEPTH = 12  # Deepest level of nesting that is searched.
+_DEPTH = 12  # Maximum depth of the search.
 _BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a token.
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # Servers write -9999 or -inf for a token that sampling excluded.
 _CUT = -9000.0
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
-_ROUNDING = 1e-7  # Largest rounding error of a sum of probabilities.
-_MUCH = 0.25  # Probability of other texts that leads to a note.
-# Keys of class names and of outputs, without capitals and underscores. An "s" may follow.
+_ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
+_MUCH = 0.25  # Minimum probability of other texts for a note.
+# Keys of class names and of outputs, without capitals and underscores. Plural forms also match.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
     **dict.fromkeys(("score", "prob", "proba", "probability", "confidence"), PROBABILITIES),
@@ -47,14 +47,14 @@ _SCORES = {
     # log-probabilities are logits
     **dict.fromkeys(("logit", "logprob", "logprobability", "logprobabilitie"), CHOICES),
 }
-# Keys that are columns of outputs themselves.
+# Keys that are columns of outputs.
 _COLUMNS = {"prob", "proba", "probability", "probabilitie", "logit"}
-_DEEPEST = 3  # Levels of objects in which outputs are searched.
+_DEEPEST = 3  # Maximum depth of the search for outputs.
 _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of a line that a known tool wrote, or the unchanged line."""
+    """Return the columns of a line of a known tool, or the unchanged line."""
     if isinstance(record, list):
         scores = _scores(_unwrapped(record))
         return record if scores is None else {PROBABILITIES: scores}
@@ -74,7 +74,7 @@ def columns_of(record: Any) -> Any:
     if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
         record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
     found = list(_outputs(record))
-    if len(found) != 1:  # none, or the user has to choose
+    if len(found) != 1:  # No outputs, or several outputs from which the user must choose.
         return record
     ((keys, column, values),) = found
     if record.get(column) is values:
@@ -85,9 +85,9 @@ def columns_of(record: Any) -> Any:
 def _outputs(
     record: Mapping[str, Any], depth: int = _DEEPEST
 ) -> Iterator[tuple[set[str], str, Any]]:
-    """Yield the keys, the column and the values of each object or list of outputs in a line.
+    """Yield the keys, the column and the values of the outputs in a line.
 
-    Lists of numbers beside class names become objects. Lists in inner objects are yielded too.
+    Lists of numbers beside class names become objects. Outputs in inner objects are included.
     """
     inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
     names = [key for key, value in inner_values if may_name_classes(key) and _are_names(value)]
@@ -114,7 +114,7 @@ def _outputs(
 
 
 def may_name_classes(key: str) -> bool:
-    """Return whether a list with this name may hold the names of the classes."""
+    """Return whether a list under this key may be class names."""
     return _word(key) in _NAMES
 
 
@@ -139,7 +139,7 @@ def _is_single(value: Any) -> bool:
 
 
 def _is_plain(record: Mapping[str, Any]) -> bool:
-    """Return whether a line has only texts, numbers and one object of outputs: a fast test."""
+    """Return whether a line has only texts, numbers and one object of outputs."""
     objects = 0
     for key, value in record.items():
         kind = type(value)
@@ -153,7 +153,7 @@ def _is_plain(record: Mapping[str, Any]) -> bool:
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the only row of a batch of one row; any other value is returned unchanged."""
+    """Return the only row of a batch of one row; other values stay unchanged."""
     is_batch = isinstance(value, list) and len(value) == 1 and isinstance(value[0], list)
     return value[0] if is_batch else value
 
@@ -188,7 +188,7 @@ def _choice(answer: Any) -> tuple[str, Any] | None:
 
 
 def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return id, label and groups of a line with token log-probabilities."""
+    """Return the id, label and groups of a line with token log-probabilities."""
     columns = {
         name: value
         for name, value in record.items()
@@ -202,7 +202,7 @@ def beside_answer(record: Mapping[str, Any]) -> dict[str, Any]:
 def _scores(value: Any) -> dict[str, Any] | None:
     """Return the scores by class, in the order of class names.
 
-    `value` is a list of pairs (class, score), or of objects with a key for each of the two.
+    `value` is a list of pairs (class, score), or of objects with a class and a score.
     """
     if not isinstance(value, list) or not value:
         return None
@@ -232,7 +232,7 @@ def _is_likelihood(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Token:
-    """A generated token, and the log-probabilities of the token and its alternatives."""
+    """A generated token, and the log-probabilities of the token and of its alternatives."""
 
     text: str
     logs: dict[str, float]
@@ -242,7 +242,7 @@ class Token:
 class Answer:
     """The probabilities of the possible answers in one line."""
 
-    probabilities: dict[str, float]  # The sum is 1.
+    probabilities: dict[str, float]
     elsewhere: float  # Probability of other texts.
     unlisted: int  # Number of unlisted answers.
     follows_text: bool  # Whether text precedes the answer.
@@ -254,12 +254,12 @@ class AnswerCounts:
     """Counts over the lines of a log, for notes."""
 
     lines: int = 0
-    unlisted: int = 0  # Lines with unlisted answers.
-    without: int = 0  # Lines without listed answers.
-    behind: int = 0  # Lines with text before the answer.
-    cut: int = 0  # Lines where sampling excluded tokens.
+    unlisted: int = 0  # Number of lines with unlisted answers.
+    without: int = 0  # Number of lines without listed answers.
+    behind: int = 0  # Number of lines with text before the answer.
+    cut: int = 0  # Number of lines where sampling excluded tokens.
     elsewhere: float = 0.0  # Total probability of other texts.
-    # Temperature and top_p if not the default.
+    # Temperature and top_p, without default values.
     settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, answer: Answer, settings: dict[str, float]) -> None:
@@ -277,7 +277,7 @@ class AnswerCounts:
         }
 
     def notes(self, choices: Sequence[str]) -> Iterator[str]:
-        """Yield notes for the user, one sentence each."""
+        """Yield notes for the user."""
         of_lines = f"of {self.lines} lines"
         mean = self.elsewhere / max(1, self.lines)
         much = (
@@ -323,7 +323,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
         if key == "top_logprobs" and (alternatives := _tokens(value)):
-            # A list beside the answer has the alternatives of one token, not a text of many tokens.
+            # A list beside the answer has the alternatives of one token, not the tokens of a text.
             logs = {text: log for token in alternatives for text, log in token.logs.items()}
             return [Token(max(logs, key=lambda text: logs[text]), logs)] if logs else None
         if isinstance(value, (dict, list)) and key != "prompt_logprobs":
@@ -364,7 +364,7 @@ def _tokens(value: Any) -> list[Token]:
             for v in value
         ]
     if all(v and all(isinstance(t, dict) and "logprob" in t for t in v.values()) for v in value):
-        # in vLLM, the first token is the generated token
+        # In vLLM, the first token is the generated token.
         return [
             _token(
                 str(next(iter(v.values())).get("decoded_token")),
@@ -401,7 +401,7 @@ class Choices:
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
         folded = {name.casefold() for name in names}
-        # "a" in a text may be a word instead of the answer A
+        # A single letter such as "a" may be a word instead of the answer A.
         self._fold = len(folded) == len(names) and all(len(name) > 1 for name in names)
         self._texts = [self._folded(name) for name in names]
 
@@ -414,13 +414,13 @@ class Choices:
         return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)")
 
     def answer_of(self, tokens: Sequence[Token]) -> Answer:
-        """Return the probabilities of the answers, given the tokens of one line."""
+        """Return the probabilities of the answers, from the tokens of one line."""
         texts = [self._folded(token.text) for token in tokens]
         start, answer, follows = self._place(texts)
         shares = dict.fromkeys(range(len(self.names)), 0.0)
-        # upper limit of each unlisted answer
+        # The upper limit of each unlisted answer.
         bounds: dict[int, float] = {}
-        # the rest of each possible answer
+        # The missing end of each possible answer.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         for token, text in zip(tokens[start:], texts[start:], strict=True):
@@ -437,7 +437,7 @@ class Choices:
                 places = _reached(other, rest)
                 if name == text and answer is not None:
                     places = [answer]
-                    if len(rest[answer]) > len(generated):  # the answer has more tokens
+                    if len(rest[answer]) > len(generated):  # The answer has more tokens.
                         continue
                 for place in places:
                     shares[place] += path * share / len(places)
@@ -454,7 +454,7 @@ class Choices:
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
             if answer not in on_path:
-                for place in on_path:  # another answer begins with the same text
+                for place in on_path:  # Another answer begins with the same text.
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)
@@ -470,10 +470,10 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the answer's position in tokens, its index, and whether text precedes it.
+        """Return the token with the answer, the number of the answer, and whether text precedes it.
 
-        The answer is at the beginning of the text, else after the word "answer", else the last
-        answer in the text. Without an answer in the text, the first position is returned.
+        The answer is searched at the beginning of the text, then after the word "answer", then from
+        the end of the text. Without an answer in the text, the first token is returned.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))
@@ -491,7 +491,7 @@ class Choices:
             starts.append(starts[-1] + len(text))
         token = bisect_right(starts, chosen.start()) - 1
         follows = bool(whole[: chosen.start()].strip(_BEFORE))
-        # a token such as "=B" has more than the answer
+        # A token such as "=B" has other characters before the answer.
         before = texts[token][: chosen.start() - starts[token]]
         if before.strip(_BEFORE):
             return token, None, follows

@@ -1,10 +1,10 @@
-"""Read ``.jsonl`` files, in two passes.
+"""Read ``.jsonl`` files in two passes.
 
-The first pass counts rows and keeps texts. The second pass reads the numbers in blocks.
+The first pass counts rows and reads texts. The second pass reads numbers in blocks.
 
-Each line is a JSON object with the columns of one row. A list of numbers becomes a row of an array
-with two axes, and so does an object of numbers. `json_layouts` reads the lines of other tools. A
-``.json`` file is a list of objects.
+Each line is a JSON object with the columns of one row. A list or an object of numbers becomes a row
+of an array with two axes. `json_layouts` reads the lines of other tools. A ``.json`` file is a list
+of objects.
 """
 
 import json
@@ -47,11 +47,11 @@ from covcal_cli.data.stores.store import (
 )
 from covcal_cli.errors import CovcalError
 
-_CHUNK = 1 << 16  # Characters of a list to read at once.
-# Limits for numbers of the first rows in memory.
+_CHUNK = 1 << 16  # Number of characters of a list to read at once.
+# Memory limits for the Numbers of the first rows..
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
-# Characters to keep of a text, except for labels, ids and paths.
+# Number of characters to store of a text that is not a label, id or path.
 _KEPT = 257
 _MOST_COLUMNS = 100_000
 # Types in a list or an object of numbers.
@@ -68,10 +68,10 @@ _NOUNS = {
 
 @dataclass
 class _Column:
-    """The facts about a column that the first pass collects."""
+    """Facts about a column from the first pass."""
 
     kind: str  # Number, bool, text, list or object.
-    is_named: bool  # Whether the name is for labels, ids or paths.
+    is_named: bool  # Whether the name means labels, ids or paths.
     texts: list[str] | None = None  # Texts of the rows so far.
     width: int = 0  # Length of lists.
     keys: dict[str, None] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class JSONLinesStore(Store):
         self.path = path
         self._is_list = path.name.lower().removesuffix(".gz").endswith(".json")
         self._unit = "entry" if self._is_list else "line"
-        self.choices = tuple(choices)  # possible answers in a log of tokens
+        self.choices = tuple(choices)  # Possible answers in a log of tokens.
         self._read_columns()
         self.has_logprobs = self._answers.lines > 0
         if self.has_logprobs and not self.choices:
@@ -105,7 +105,7 @@ class JSONLinesStore(Store):
         self._other: set[str] = set()  # ignored columns
         self._answers, self._question = AnswerCounts(), Choices(self.choices)
         self._has_blank_lines = False
-        self._kept: list[dict[str, AnyArray]] = []  # numbers of the first rows
+        self._kept: list[dict[str, AnyArray]] = []  # Numbers of the first rows.
         self._kept_bytes = 0
         without: list[int] = []  # lines without tokens
         records: list[Any] = []
@@ -143,7 +143,7 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Keep the numbers of the last rows, up to a limit of memory."""
+        """Store the numbers of the last rows, up to a limit of memory."""
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return
@@ -155,14 +155,14 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # reading the column raises the error again
+        except CovcalError:  # A later read of the column raises the error again.
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of one block of numbers."""
+        """Return rows of a block of numbers."""
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])
@@ -191,7 +191,7 @@ class JSONLinesStore(Store):
         return columns | {PROBABILITIES: answer.probabilities}
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the labels of all rows, as the possible answers."""
+        """Return the distinct labels, which are the possible answers."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
@@ -230,7 +230,7 @@ class JSONLinesStore(Store):
         return cut_utf8(texts, self._n, width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield some rows of columns of numbers, as float64. A missing value becomes NaN."""
+        """Yield rows of columns of numbers, as float64. A missing value becomes NaN."""
         width = sum(math.prod(self.entries[name].shape[1:]) for name in names)
         size = max(16, min(size, WINDOW_BYTES // (_VALUE_BYTES * max(width, len(self._columns)))))
         arrays_of = {name: self._reader(name) for name in names}
@@ -258,7 +258,7 @@ class JSONLinesStore(Store):
         return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """Yield number and text of each row. Empty lines are skipped."""
+        """Yield the number and the text of each row. Empty lines are skipped."""
         with self._opened() as file:
             lines = self._items(file) if self._is_list else short_lines(self.path, file)
             for number, line in enumerate(lines, 1):
@@ -277,7 +277,7 @@ class JSONLinesStore(Store):
             try:
                 _, end = decoder.raw_decode(text)
             except (ValueError, RecursionError) as error:
-                # the entry may end in the next part of the file
+                # The entry may end in the next part of the file.
                 more = file.read(max(_CHUNK, len(text)))
                 if more and len(text) < LONGEST_LINE:
                     text += more
@@ -327,7 +327,7 @@ class JSONLinesStore(Store):
         return f"{self._unit} {self._number}"
 
     def _scan(self, record: Any) -> None:
-        """Find the type of the columns in a row, and keep the texts."""
+        """Find the types of the columns in a row, and store the texts."""
         if not isinstance(record, dict):
             raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
@@ -355,12 +355,12 @@ class JSONLinesStore(Store):
                 column.width = max(column.width, len(value))
 
     def _new(self, name: str, value: Any) -> _Column | None:
-        """Return a new column for this value, or None for ignored values."""
+        """Return a new column for this value, or None if the value is ignored."""
         kind = _kind(value)
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:
             kind = "text" if kind in ("number", "bool") else kind
-        if kind == "names":  # several labels of a row are kept as JSON
+        if kind == "names":  # Several labels of a row are stored as JSON.
             kind = "text" if is_named else "other"
         if kind == "other":
             self._other.add(name)
@@ -382,7 +382,7 @@ class JSONLinesStore(Store):
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
-        """Keep a text, a label, an id or a group as text."""
+        """Store a text, a label, an id or a group as text."""
         texts = column.texts
         if type(value) is list and column.is_named and _kind(value) == "names":
             value = json.dumps(value, ensure_ascii=False)
@@ -414,7 +414,7 @@ class JSONLinesStore(Store):
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
-        """Return a function that reads the values of a column from records."""
+        """Return a function that reads a column's values from records."""
         column = self._columns[name]
         keys, width = tuple(column.keys), column.width
         filler = self._filler(name)

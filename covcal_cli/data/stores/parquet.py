@@ -1,8 +1,7 @@
-"""Read ``.parquet`` tables, which are one file or a folder of files.
+"""Read ``.parquet`` tables: one file, or a folder of files.
 
-pyarrow's datasets keep whole row groups in memory, up to some GB. A `ParquetFile` with a small
-buffer keeps only the current page of each column. So `ParquetStore` reads every file with a
-`ParquetFile`.
+pyarrow's datasets need up to some GB, because they read whole row groups. A `ParquetFile` with a
+small buffer reads one page per column at a time.
 """
 
 import math
@@ -25,26 +24,26 @@ from covcal_cli.errors import CovcalError
 
 _HEAD = 8  # Number of values that show the type of a column.
 _BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
-_FEWEST, _USUAL = 64, 1 << 13  # Rows in a batch.
+_FEWEST, _USUAL = 64, 1 << 13  # Minimum and usual number of rows in a batch.
 _PAGES = 2 << 20  # Memory of a column while it is read, in bytes.
-_ENOUGH = 128 << 20  # Memory above which columns are read in sets, in bytes.
-_SET = 16 << 20  # Largest memory of a set of columns, in bytes.
-_HELD = 64 << 20  # Memory of the rows that are read at a time, in bytes.
-# Fewest rows to read at a time, because a group is always read from its start.
+_ENOUGH = 128 << 20  # Above this memory, columns are read in sets.
+_SET = 16 << 20  # Maximum memory of a set of columns, in bytes.
+_HELD = 64 << 20  # Memory of the rows to read at a time, in bytes.
+# Minimum number of rows to read at a time, because each read begins at the start of a group.
 _FEWEST_HELD = 1 << 16
 
 
 class _Group(NamedTuple):
     file: Any
     number: int
-    start: int  # row number of the first row
+    start: int  # Row number of the first row.
 
 
 class ParquetStore(Store):
-    """The columns of a Parquet table, the same in all files.
+    """The columns of a Parquet table, which are the same in all its files.
 
     A column of equally long lists of numbers becomes an array with two axes. The keys of folders
-    ``KEY=VALUE`` become columns too.
+    ``KEY=VALUE`` become columns.
     """
 
     is_table = True
@@ -60,7 +59,7 @@ class ParquetStore(Store):
         self._columns = ArrowColumns(pyarrow, path)
         parts = find_parts(path)
         self._files = [part.path for part in parts]
-        self._bounds = [0]  # first row number of each file, and number of all rows
+        self._bounds = [0]  # First row number of each file, and number of all rows.
         with self._opened(self._files[0]) as file:
             self._schema: Any = file.schema_arrow
         names = self._schema.names
@@ -104,7 +103,7 @@ class ParquetStore(Store):
             self.entries[key] = Entry((self._n,), dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts. An embedded image gives its file name."""
+        """Return a whole column as texts. For an embedded image, the text is its file name."""
         if not self.entries[name].is_encoded:
             rows = np.arange(self._n, dtype=np.int64)
             pieces = self.pieces([name], rows, 1 << 14)
@@ -143,7 +142,7 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _name_classes(self) -> None:
-        """Name the classes of lists of outputs if another list of each row has their names."""
+        """Name the classes of lists of outputs, if every row has an equal list of class names."""
         unnamed = {
             name: entry
             for name, entry in self.entries.items()
@@ -172,14 +171,14 @@ class ParquetStore(Store):
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Open one file as a `ParquetFile`, and raise its errors as `CovcalError`."""
+        """Open a file as a `ParquetFile`, and turn its errors into `CovcalError`."""
         try:
             with self._arrow.parquet.ParquetFile(
                 path, buffer_size=_BUFFER, pre_buffer=False
             ) as file:
                 yield file
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-            # damaged texts raise UnicodeDecodeError, and damaged dates raise OverflowError
+            # Damaged texts raise UnicodeDecodeError, and damaged dates raise OverflowError.
             reason = " ".join(str(error).split())[:200]
             raise CovcalError(
                 f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
@@ -216,9 +215,9 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read the sets of columns one after the other, to save memory.
+        """Read one set of columns after the other, to save memory.
 
-        For later rows of a group, each set is read again from the start.
+        For later rows of a group, each set is read again from the start of the group.
         """
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
@@ -233,7 +232,7 @@ class ParquetStore(Store):
                 self._arrow.default_memory_pool().release_unused()
             for at in range(0, len(chosen), size):
                 piece = slice(at, at + size)
-                # a view would keep more rows in memory
+                # A view would keep more rows in memory.
                 yield chosen[piece], {name: values[piece].copy() for name, values in arrays.items()}
 
     def _batches(
@@ -275,7 +274,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
-        # the first part of the path, for a list or struct
+        # For a list or struct, the name is the first part of the path.
         name = column.path_in_schema.partition(".")[0]
         if name not in sizes:
             name = column.path_in_schema
@@ -285,7 +284,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns into sets that fit into memory together."""
+    """Divide columns into sets that fit into memory."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
@@ -300,10 +299,10 @@ def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
     return sets
 
 
-# Spark, Dask, Polars and pyarrow write a table as a folder of files, maybe in nested folders
+# Spark, Dask, Polars and pyarrow write a table as a folder of files, perhaps in nested folders
 # ``KEY=VALUE``.
 
-_PATTERN = "[!._]*.parquet"  # Spark's own files begin with a dot or an underscore
+_PATTERN = "[!._]*.parquet"  # The names of Spark's own files begin with a dot or an underscore.
 _NOTHING = "__HIVE_DEFAULT_PARTITION__"
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
@@ -313,12 +312,12 @@ class Part:
     """One file of a table."""
 
     path: Path
-    # KEY and VALUE of each folder above; None for a missing VALUE
+    # KEY and VALUE of each folder above; None for a missing VALUE.
     keys: Mapping[str, str | None]
 
 
 def holds_parts(path: Path) -> bool:
-    """Return whether a path is a folder with Parquet files, maybe in folders ``KEY=VALUE``."""
+    """Return whether `path` is a folder of Parquet files or of folders ``KEY=VALUE``."""
     return path.is_dir() and (any(path.glob(_PATTERN)) or any(map(holds_parts, _partitions(path))))
 
 
@@ -340,7 +339,7 @@ def find_parts(path: Path) -> list[Part]:
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
     """Return the value of each key in every file, shape (files,).
 
-    Whole numbers are int64, or float64 with NaN if some are missing. Other values are texts.
+    Whole numbers are int64, or float64 with NaN for missing numbers. Other values are texts.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
@@ -374,7 +373,7 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
             f"{folder} has both the file {files[0].name} and partitions such as "
             f"{partitions[0].name}: give only the file or only the partitions"
         )
-    # do not search other folders, which may contain many files
+    # Other folders may have many files, so do not search them.
     if keys or partitions:
         refuse_unnamed_parts(folder)
     yield from (Part(file, keys) for file in files)

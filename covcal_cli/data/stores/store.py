@@ -34,11 +34,11 @@ class Entry:
     is_encoded: bool = False  # Whether the values are image files.
     # Names of the class numbers, or of the array's columns.
     class_names: tuple[str, ...] | None = None
-    is_index: bool = False  # whether the array is the index of the table
+    is_index: bool = False  # Whether the array is the index of the table.
 
     @property
     def is_text(self) -> bool:
-        """Whether the array holds texts."""
+        """Whether the array has texts."""
         return self.dtype.kind in "SUO"
 
 
@@ -47,8 +47,8 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # In a table, columns of numbers are features.
-    is_typed: bool = True  # Whether the file has types.
-    entries: dict[str, Entry]  # Arrays by name, in the order of the file.
+    is_typed: bool = True  # Whether the file stores types.
+    entries: dict[str, Entry]  # Arrays by name, in file order.
     # Error messages for columns with decimal commas.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # Notes for the user.
@@ -61,7 +61,7 @@ class Store(Protocol):
         return np.concatenate(parts) if parts else np.zeros(0, self.entries[name].dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole array as texts. An embedded image gives its file name."""
+        """Return a whole array as texts. For an embedded image, the text is its file name."""
         return [str(value) for value in self.whole(name).ravel().tolist()]
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
@@ -81,7 +81,7 @@ class Store(Protocol):
         return CovcalError(f"{self.path}: {what}")
 
     def place(self, row: int) -> str:
-        """Return the place of a row, such as ``line 12``."""
+        """Describe the place of a row, such as ``line 12``."""
         return f"row {row}"
 
 
@@ -91,9 +91,9 @@ _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes_], int]:
     """Return n texts in UTF-8, shape (n,), and the number of cut texts.
 
-    A text is cut to `width` bytes, and then ends in an ellipsis.
+    A text of more than `width` bytes is cut, and ends in an ellipsis.
     """
-    # find the longest text first, to save memory
+    # Find the longest text first, to save memory.
     if isinstance(texts, list):
         sizes = (len(text if text.isascii() else text.encode("utf-8", "replace")) for text in texts)
         width = min(width, max(1, max(sizes, default=1)))
@@ -103,7 +103,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
         encoded = text.encode("utf-8", "replace")
         if len(encoded) > width:
             cut += 1
-            # drop a character that was cut
+            # Drop a partial character at the cut.
             whole = encoded[: width - len(mark)].decode("utf-8", "ignore")
             encoded = whole.encode("utf-8") + mark
         values[row] = encoded
@@ -112,7 +112,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows) for each part of the file that has some of the rows."""
+    """Yield (start, stop, rows) for each part of the file with some of the rows."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
@@ -122,7 +122,7 @@ def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
 
 
 def regrouped(pieces: Iterable[Piece], size: int) -> Iterator[Piece]:
-    """Yield the rows of `pieces` in pieces of `size` rows, with a shorter last piece."""
+    """Yield the rows of `pieces` in pieces of `size` rows; the last piece may be shorter."""
     waiting: list[Piece] = []
     n_waiting = 0
     for rows, arrays in pieces:
@@ -154,7 +154,7 @@ _USUAL = ("image", "img")
 
 
 def is_image_file(content: bytes) -> bool:
-    """Return whether Pillow recognises the bytes as an image file."""
+    """Return whether the bytes are an image file for Pillow."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -189,18 +189,18 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         return Image.open(BytesIO(file.read()))
 
 
-LONGEST_LINE = 64 << 20  # Largest number of characters in a line.
+LONGEST_LINE = 64 << 20  # Maximum number of characters in a line.
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether a file is compressed with gzip, by its name."""
+    """Return whether the name of a file ends in .gz."""
     return path.suffix.lower() == ".gz"
 
 
 def open_text(path: Path, newline: str = "") -> IO[str]:
     """Open a file of UTF-8 or UTF-16 text without changing line ends.
 
-    Python reads twice as fast if `newline` is a line feed.
+    With `newline="\n"`, Python reads twice as fast.
     """
     open_file: Any = gzip.open if is_compressed(path) else open
     with open_file(path, "rb") as file:
@@ -216,7 +216,7 @@ def holds_returns(path: Path) -> bool:
 
 
 def not_text(path: Path) -> str:
-    """Return why a file cannot be decoded, and a remedy."""
+    """Return the reason why a file is not readable text, and a remedy."""
     open_file: Any = gzip.open if is_compressed(path) else open
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with open_file(path, "rb") as file:
@@ -249,6 +249,6 @@ def short_lines(path: Path, file: IO[str]) -> Iterator[str]:
 def _encoding(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    if b"\0" not in head[:2]:  # Python decodes "utf-8" faster than "utf-8-sig"
+    if b"\0" not in head[:2]:  # Python decodes "utf-8" faster than "utf-8-sig".
         return "utf-8-sig" if head == codecs.BOM_UTF8 else "utf-8"
     return "utf-16-be" if head.startswith(b"\0") else "utf-16-le"
