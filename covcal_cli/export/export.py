@@ -1,10 +1,10 @@
 """Add a calibration to a classifier, and write one model.
 
-The outputs of the original model come first, unchanged. Three more outputs follow:
+The model first returns the unchanged outputs of the original model. Three more outputs follow:
 
 - ``probabilities``, [N, K]: the calibrated probabilities
-- ``label``, [N] int64: the class that the original predicts
-- ``confidence``, [N]: the calibrated probability of this class
+- ``label``, [N] int64: the predicted class of the original model
+- ``confidence``, [N]: the calibrated probability of the label
 """
 
 import json
@@ -55,7 +55,7 @@ def export(
     Parameters
     ----------
     model : str or Path
-        The classifier that was extracted: an ONNX file, a TorchScript or torch.export file, or
+        The extracted classifier: an ONNX file, a TorchScript or torch.export file, or
         ``module:function``.
     document : Path
         The calibration, cal.json.
@@ -63,32 +63,30 @@ def export(
         The file to write. Default: ``calibrated.onnx`` for ONNX or ``calibrated.pt2`` for torch, in
         the current folder.
     weights : Path, optional
-        A file of weights for the module that ``module:function`` returns.
+        Weights for the module that ``module:function`` returns.
     networks : Path, optional
         The adapted file, if it has moved.
     decision : Path, optional
         A decide.json made with the calibration. The new model then also has the output ``accept``.
     model_output : str, optional
-        The output with the classes, if the model has several outputs. Default: the output that was
-        extracted.
+        The output with the classes, if the model has several outputs. Default: the output in the
+        extraction.
     trust_model : bool
-        Open a model that can run code, such as a torch program.
+        Whether to open a model that can run code, such as a torch program.
     force : bool
         Replace `output` if it exists, and accept a calibration whose classes seem exchanged.
 
     Returns
     -------
-    ExportReport
-        The files and outputs that were written, and the result of the checks.
-    Calibration
-        The calibration that the model now contains. If rows can have several labels, this is the
-        calibration of the first label.
+    ExportReport The new files and outputs, and the results of the checks. Calibration The
+    calibration of the new model. If rows can have several labels, the calibration of the first
+    label.
 
     Raises
     ------
     CovcalError
         If the calibration does not belong to the model, if its classes seem exchanged, or if the
-        new model fails a check. Then no file is written.
+        new model fails a check. In these cases, no file is written.
     """
     # Check the names before any file is read.
     kind = kind_of(model)
@@ -122,7 +120,7 @@ def export(
         accuracy = of_label.source_accuracy
         if accuracy is not None and accuracy.class_order is not None and not force:
             raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # Open the model with its own library. The model must be the model that was calibrated.
+    # Open the model, and require the sha256 of the calibration.
     if kind is TORCH:
         from covcal_cli.export.torch import torch_exporter
 
@@ -141,7 +139,7 @@ def export(
             f"{document} was made for another model ({calibration.model['name']}, with another "
             f"sha256) than {model}: {remedy}"
         )
-    # Open the model so that phi and the logits are the same tensors as in the extraction.
+    # Open the model with the same tensors as in the extraction.
     aligned = calibrated_networks(calibration, document, networks)
     scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
     stored = for_each_label(labels, lambda: stored_rows(calibration, networks))
@@ -175,7 +173,7 @@ def _as_extracted(
     document: str,
     model: str,
 ) -> Original:
-    """Open a model so that its phi and logits are the same tensors as in the extraction."""
+    """Open a model with the same tensors for phi and the logits as in the extraction."""
     # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
     outputs = [model_output]
@@ -219,7 +217,7 @@ def _as_extracted(
 
 
 def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
-    """Return the logits of all labels as columns, or None if the rows of a label are missing."""
+    """Return the logits of all labels as columns, or None if a label has no rows."""
     present = [rows.logits[:, 1] for rows in stored if rows is not None]
     return StoredRows(None, np.stack(present, axis=1)) if len(present) == len(stored) else None
 

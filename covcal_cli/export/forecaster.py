@@ -18,9 +18,9 @@ from covcal_cli.formats.lineage import is_unchanged, was_made_from
 from covcal_cli.maths.networks import Networks, aligned_logits
 from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_mean_softmax
 
-# the names of the new outputs; `free_name` changes a name that is taken
+# The names of the new outputs; `free_name` replaces a name that the model already has.
 ADDED = ("probabilities", "label", "confidence")
-ACCEPT = "accept"  # the output that --decide adds
+ACCEPT = "accept"  # The output for --decide.
 _STORED_ROWS = 256
 
 
@@ -29,11 +29,11 @@ class Forecaster:
     """A calibrated forecaster in NumPy, to check exported models."""
 
     scaling: Scaling
-    # the networks of an adapted file; None if only the classifier's own logits are scaled
+    # The networks of an adapted file; None if the calibration scales the classifier's logits.
     networks: Networks | None
-    # the confidence above which rows are accepted; None without a decision
+    # Rows above this confidence are accepted; None without a decision.
     accept_above: float | None = None
-    # the scaling of each label if rows can have several labels; replaces `scaling`
+    # The scaling of each label if rows can have several labels.
     of_labels: Sequence[Scaling] = ()
 
     @property
@@ -65,7 +65,7 @@ class Forecaster:
 class StoredRows:
     """Rows of the calibration's features file, for a second check."""
 
-    features: Float32s | None  # phi, (n, d); None if only the classifier's own logits are scaled.
+    features: Float32s | None  # phi, (n, d); None if not needed.
     logits: Float32s  # The classifier's logits, (n, K).
 
 
@@ -74,7 +74,7 @@ class Merge:
     """A calibrated forecaster to add to a model, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # None if the file of the rows is missing or has changed
+    stored: StoredRows | None  # None if the rows are missing or have changed.
     metadata: Mapping[str, str]
     output: Path
     force: bool  # Whether to replace existing files.
@@ -86,8 +86,8 @@ class Agreement:
     """The differences between an exported model, the original and NumPy."""
 
     rows: int  # Number of random inputs.
-    stored_rows: int  # Number of `StoredRows` that were checked.
-    output_error: float  # Largest change of the original outputs, relative to their largest value.
+    stored_rows: int  # Number of checked `StoredRows`.
+    output_error: float  # Largest change of an original output, relative to its largest value.
     probability_error: float  # Largest difference from NumPy's probabilities.
     label_is_not_top: int = 0  # Number of stored rows whose label is not the most probable class.
 
@@ -99,12 +99,12 @@ class ExportReport:
     output: Path
     kept: tuple[str, ...]  # Names of the original outputs.
     added: tuple[str, ...]  # Names of the new outputs.
-    weights: Path | None  # The file beside the model with large weights, if there is one.
+    weights: Path | None  # The file with large weights beside the model, if there is one.
     agreement: Agreement
 
 
 class Original(Protocol):
-    """A classifier that was opened as `extract` opens it, and run on random inputs."""
+    """A classifier, opened as in `extract`, and run on random inputs."""
 
     features_tensor: str | None
     logits_tensor: str
@@ -113,7 +113,7 @@ class Original(Protocol):
     settled: Outputs  # Turns `model_outputs` into logits.
 
     def write(self, merge: Merge) -> ExportReport:
-        """Write the new model with the calibrated forecaster if it passes all checks."""
+        """Write the new model if it passes all checks."""
         ...
 
 
@@ -122,8 +122,8 @@ class Exporter:
     """A model to which a calibrated forecaster can be added."""
 
     sha256: str
-    outputs: Sequence[str]  # names of the model's outputs
-    # Opens the classifier as `extract` does, with the same output and the same ``--phi``.
+    outputs: Sequence[str]  # The names of the model's outputs.
+    # Opens the classifier as in `extract`, with this output and this ``--phi``.
     original: Callable[[str | None, str | None], Original]
 
 
@@ -144,9 +144,9 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 class Tensors:
     """The names of the extracted tensors and of the tail; None if unknown."""
 
-    features: str | None  # the tensors that are phi, joined by " + "
+    features: str | None  # The tensors that are phi, joined by " + ".
     logits: str | None
-    tail: str | None  # the function that turns the logits into the output
+    tail: str | None  # The function from the logits to the output.
 
 
 def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensors:
@@ -165,7 +165,7 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
 def calibrated_networks(
     calibration: Calibration, document: Path, networks: Path | None
 ) -> AlignedNetworks | None:
-    """Return the networks of a calibration; None if only the classifier's logits are scaled."""
+    """Return the networks of a calibration; None if it scales the classifier's logits."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(

@@ -1,7 +1,7 @@
 """Add a calibrated forecaster to an ONNX classifier, and check the new file.
 
 `NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
-the classifier that gets these nodes.
+the classifier.
 """
 
 from collections.abc import Sequence
@@ -41,20 +41,21 @@ from covcal_cli.files import atomic_output, check_output, moved_together
 from covcal_cli.maths.networks import Networks
 from covcal_cli.maths.softmax import Scaling, valid_rows
 
-_LEAST_OPSET = 7  # The first version of the operators with broadcasting.
-# In files with an older IR version, stored tensors are also inputs.
+_LEAST_OPSET = 7  # The first opset with broadcasting.
+# Before this IR version, stored tensors are also inputs.
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
-_AXES_ARE_INPUT_FROM = 18  # The first version in which axes are an input and not an attribute.
-_NEW_OPSET = 13  # The version for a model without standard operators.
-_PAGE = 4096  # Bytes of a page; weights at a page's start can be mapped into memory.
-# Names of the forecaster's inputs if the forecaster runs without the classifier.
+_AXES_ARE_INPUT_FROM = 18  # The first opset in which axes are an input instead of an attribute.
+_NEW_OPSET = 13  # Opset for a model without standard operators.
+_PAGE = 4096  # Bytes of a memory page; weights at the start of a page can be mapped.
+# Input names of a forecaster without the classifier.
 _FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
-    """A graph that gets new nodes. Each method adds nodes and returns the name of their result.
+    """A graph to which nodes are added.
 
-    The nodes use the model's own version of the operators, which must be 7 or later.
+    Each method adds nodes and returns the name of their result. The nodes use the opset of the
+    model, which must be 7 or later.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -64,7 +65,7 @@ class NodeBuilder:
         self._count = 0
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add a node with one output, which gets a free name by default."""
+        """Add a node with one output; default: a free name."""
         tensor = output or self._new_name(op)
         name = f"{tensor}_node" if output else tensor
         self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
@@ -98,7 +99,7 @@ class NodeBuilder:
     def vectors(self, tensor: str, token: int | str | None, width: int | None) -> str:
         """Add nodes that turn a tensor with N rows into one vector per row, [N, width].
 
-        If a row has several vectors, `token` is the index of the vector to use, or "mean". With
+        If a row has several vectors, `token` is the index of the used vector, or "mean". With
         `width`, the tensor may have axes of length 1 anywhere, even before the rows.
         """
         if token is None and width is None:
@@ -146,7 +147,7 @@ def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) ->
     relu = bool(networks["psi/output_relu"][0])
     values = _add_perceptrons(build, values, networks, "psi", output_relu=relu)
     values = _add_perceptrons(build, values, networks, "head", output_relu=False)
-    # The classes must be the last axis: before opset 13, LogSoftmax joins all later axes.
+    # The classes must be the last axis, because LogSoftmax joins all later axes before opset 13.
     logs = build.node("LogSoftmax", values, axis=2)
     highest = build.reduced("ReduceMax", logs, 0)
     shares = build.node("Exp", build.node("Sub", logs, highest))
@@ -165,7 +166,7 @@ def add_probabilities(
     """Add softmax(logits / T + b + a 1[k = f]) for float32 logits [N, K].
 
     `offsets` is b, (K,), and `of_label` is the number a. The class f is the first class with the
-    largest logit. The maximum is subtracted first, so that large float32 logits keep their digits.
+    largest logit. Subtracting the maximum first preserves the digits of large float32 logits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
@@ -213,7 +214,7 @@ def add_confidence(
 
 
 def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
-    """Add a tensor, [N, K], that is 1 for the class with the largest logit and 0 elsewhere."""
+    """Add a one-hot tensor, [N, K], of the class with the largest logit."""
     label = build.node("ArgMax", logits, axis=1, keepdims=1)
     numbers = build.constant(np.arange(n_classes, dtype=np.int64)[None])
     return build.as_float(build.node("Equal", label, numbers))
@@ -222,7 +223,7 @@ def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
 def _add_perceptrons(
     build: NodeBuilder, values: str, networks: Networks, name: str, *, output_relu: bool
 ) -> str:
-    """Add M perceptrons, whose result has shape [M, N, outputs]."""
+    """Add M perceptrons with a result of shape [M, N, outputs]."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     for layer in range(layers):
         weight = build.floats(networks[f"{name}/weight_{layer}"])
@@ -234,7 +235,7 @@ def _add_perceptrons(
 
 
 class OnnxOriginal:
-    """A classifier that was opened as `extract` opens it, and run once on random inputs."""
+    """A classifier, opened as in `extract`, and run once on random inputs."""
 
     def __init__(
         self, file: OnnxFile, model_output: str | None, phi: str | None, *, independent: bool
@@ -264,26 +265,25 @@ class OnnxOriginal:
             outputs=outputs,
             shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
             is_rounded=tail.is_double or self.settled.are_logged,
-            # ONNX Runtime may fuse a quantised model in another way, which changes values by one
-            # step.
+            # ONNX Runtime may fuse a quantised model differently, which changes values by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,
         )
 
     def add_features(self, build: NodeBuilder) -> str:
-        """Add nodes that compute phi, float32 [N, d], from the tensors of the last layer."""
-        # The widths of several parts of phi are not known.
+        """Add nodes that compute phi, float32 [N, d]."""
+        # If phi has several parts, their widths are not known.
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
         for part in self._head.features:
             _append_nodes(build, part)
-            # Cast at the end, because ONNX Runtime removes a cast right after a float16 operator.
+            # Cast at the end, because ONNX Runtime removes a cast after a float16 operator.
             vectors = build.vectors(part.tensor, self._reading.token, width)
             parts.append(build.as_float(vectors))
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Add nodes that compute scores, [N, K], once for the label and once for the forecaster.
+        """Add nodes that compute the scores, [N, K], for the label and for the forecaster.
 
         Only the scores for the label can be float64.
         """
@@ -310,7 +310,7 @@ class OnnxOriginal:
     def write(self, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks.
 
-        Weights in other files are written to one file beside the new model, ``NAME.data``.
+        External weights are written to one file ``NAME.data`` beside the new model.
         """
         output, folder = merge.output, self.file.folder
         taken = names_in(self.file.model.graph)
@@ -335,7 +335,7 @@ class OnnxOriginal:
             of_stored = partial(_of_stored, self, merge.forecaster)
             agreement = prove(answers, merge, merged_outputs, of_stored)
             if weights is not None:
-                for tensor in tensors:  # the checks read the file under its temporary name
+                for tensor in tensors:  # The checks read the file under its temporary name.
                     set_location(tensor, weights.name)
                 whole.write_bytes(model.SerializeToString(deterministic=True))
         return ExportReport(output, self.output_names, added, weights, agreement)
@@ -354,7 +354,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Check the classifier on the first random inputs that it accepts; return it and the inputs."""
+    """Check the classifier on the first accepted random inputs, and return both."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -369,7 +369,7 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy of the model with the forecaster and with the metadata of the calibration."""
+    """Return a copy of the model with the forecaster and the metadata of the calibration."""
     model = onnx.ModelProto()
     model.CopyFrom(original.file.model)
     if opset_of(model) == 0:
@@ -449,7 +449,7 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy weights from other files into the file `packed`."""
+    """Copy external weights into the file `packed`."""
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE
@@ -461,7 +461,7 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[AnyArray]:
-    """Run only the forecaster, on phi and the logits of stored rows."""
+    """Run the forecaster on phi and the logits of stored rows."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
     if stored.features is not None:

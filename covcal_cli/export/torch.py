@@ -1,8 +1,8 @@
 """Add a calibrated forecaster to a torch classifier, and check the new file.
 
-The program becomes a graph of operators. Phi and the logits are found among the values of this
-graph. A `CalibratedModule` (the graph and a `TorchForecaster`) is traced again. `TorchOriginal` is
-the original classifier.
+The program is traced to a graph of operators. Phi and the logits are values of nodes in this graph.
+A `CalibratedModule` (the graph and a `TorchForecaster`) is traced again. `TorchOriginal` is the
+original classifier.
 """
 
 import json
@@ -39,26 +39,26 @@ from covcal_cli.export.verification import Answers, prove
 from covcal_cli.files import atomic_output
 from covcal_cli.maths.softmax import ForecasterName
 
-METADATA = "covcal.json"  # the file inside the ``.pt2`` with the metadata
+METADATA = "covcal.json"  # The file inside the ``.pt2`` with the metadata.
 _CLOSE = 1e-5
-# metadata of nodes with paths of this machine, which are removed
+# Metadata of nodes with paths of this machine.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
 
-# Finding phi and the logits among the values of a traced program. The right node has the same
-# values as the checked classifier for the same random inputs.
+# Find phi and the logits among the values of a traced program. For the same random inputs, the
+# right node has the same values as the checked classifier.
 
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """A node of the graph, and the function that turns its value into vectors, one per row."""
+    """A node of the graph, and the function that turns its value into one vector per row."""
 
     node: str  # The name of the node.
-    view: str  # The name of the function in `VIEWS`.
+    view: str  # The name of a function in `VIEWS`.
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Return the vectors, (n, width), from the values of a run."""
+        """Return the vectors of the node, (n, width)."""
         return VIEWS[self.view](values[self.node])
 
 
@@ -91,8 +91,8 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes whose values, side by side, are `expected`, (n, width).
 
-    Usually the result is one node. A model with several heads has a node per head. The result is
-    empty if a column is in no node.
+    Usually the result is a single node; a model with several heads has one node per head. If a
+    column is in no node, the result is empty.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -107,13 +107,13 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors of these nodes in a run side by side, (n, width)."""
+    """Return the vectors of these nodes side by side, (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, int] | None:
-    """Return the widest node that equals the first columns of `expected`, and its columns."""
+    """Return the widest node that equals the first columns of `expected`, and its width."""
     ranks: list[tuple[int, float, ValuePlace]] = []
     for name, value in values.items():
         for view, vectors in _views(value, *expected.shape):
@@ -128,7 +128,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and results of the functions in `VIEWS`, if they give at most `width` columns."""
+    """Yield the names and results of the functions in `VIEWS` with at most `width` columns."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -160,10 +160,9 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
 
 
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
-    """Return a ``torch.export.ExportedProgram`` of a module that has the inputs of `program`.
+    """Return a ``torch.export.ExportedProgram`` of a module with the inputs of `program`.
 
-    Free sizes of the program are also free in the result. The result contains no path of this
-    machine.
+    Free sizes of the program stay free. Paths of this machine are removed.
     """
     free = tuple(
         {
@@ -192,12 +191,12 @@ def signature_of(program: Program) -> Signature:
 
 @contextmanager
 def _one_attempt(where: str) -> Iterator[None]:
-    """Suppress torch's print statements and warnings, and report its exceptions in one line."""
+    """Suppress torch's print statements and warnings, and report an exception in one line."""
     try:
         with quiet(logging.WARNING), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except Exception as error:  # torch.export raises many kinds of errors
+    except Exception as error:  # torch.export raises many kinds of errors.
         raise CovcalError(
             f"{where}: torch.export cannot follow this model ({cause(error)}): export the model "
             "to ONNX and calibrate the ONNX file, or use covcal apply"
@@ -209,7 +208,7 @@ def _one_attempt(where: str) -> Iterator[None]:
 
 
 class TorchForecaster(nn.Module):
-    """A torch module with psi, the head, the temperatures and the offsets of a forecaster."""
+    """A torch module with the networks, temperatures and offsets of a forecaster."""
 
     def __init__(self, forecaster: Forecaster) -> None:
         super().__init__()
@@ -219,7 +218,7 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        # the names of the networks' arrays; empty without networks
+        # The names of the networks' arrays; empty without networks.
         self._names: tuple[str, ...] = ()
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
@@ -286,10 +285,10 @@ class CalibratedModule(nn.Module):
         *,
         features: tuple[ValuePlace, ...],  # The nodes with phi; empty if phi is not needed.
         logits: tuple[ValuePlace, ...],  # The nodes with the logits.
-        is_single: bool,  # Whether `logits` is a single output z, with the logits 0 and z.
+        is_single: bool,  # Whether `logits` is a single output z for the logits 0 and z.
         are_logged: bool,  # Whether the logits are logarithms of probabilities.
         forecaster: Forecaster,
-        added: tuple[str, ...],  # names of the new outputs
+        added: tuple[str, ...],  # Names of the new outputs.
     ) -> None:
         super().__init__()
         self.classifier, self.forecaster = classifier, TorchForecaster(forecaster)
@@ -311,7 +310,7 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label comes from the classifier's own
+        # Run the forecaster on phi and the logits. The label follows from the classifier's own
         # logits.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
@@ -330,7 +329,7 @@ class CalibratedModule(nn.Module):
 
 
 class TorchOriginal:
-    """A torch classifier, opened as for extraction and run once on random inputs."""
+    """A torch classifier, opened as in `extract`, and run once on random inputs."""
 
     def __init__(self, program: Program, model_output: str | None, phi: str | None) -> None:
         self.program = program
@@ -395,7 +394,7 @@ class TorchOriginal:
         exported = trace(program, module, rows)
         with atomic_output(merge.output, force=merge.force) as whole:
             content = json.dumps(dict(merge.metadata), indent=2, ensure_ascii=False)
-            # Write the file without torch, because torch ends the process if the disk is full.
+            # On a full disk, torch would end the process, so write the file without torch.
             packed = BytesIO()
             torch.export.save(exported, packed, extra_files={METADATA: content})
             whole.write_bytes(packed.getbuffer())
@@ -432,7 +431,7 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a new model that accepts only batches of one size."""
+    """Refuse a new model that accepts only one batch size."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:
@@ -447,7 +446,7 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
 
 
 def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]:
-    """Run only the forecaster, on phi and the logits of stored rows."""
+    """Run the forecaster on phi and the logits of stored rows."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
         probabilities = TorchForecaster(forecaster)(
@@ -458,6 +457,6 @@ def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]
 
 
 def to_numpy(value: Tensor) -> AnyArray:
-    """Return a tensor as an array; bfloat16, which NumPy does not have, becomes float32."""
+    """Return a tensor as an array; bfloat16 becomes float32."""
     detached = value.detach()
     return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()

@@ -1,4 +1,4 @@
-"""Check an exported model against the original, and against NumPy, before it is written."""
+"""Check an exported model against the original and against NumPy."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # The largest allowed difference of a probability.
-# Sizes to try for a free axis of the input, such as the side of an image.
+TOLERANCE = 1e-5  # Maximum difference of a probability.
+# Sizes for a free axis of the input, such as the side of an image.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
 
@@ -21,13 +21,13 @@ _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 class Answers:
     """The original model's outputs for random inputs."""
 
-    where: str  # The model, for messages.
+    where: str  # The name of the model in messages.
     features: Float32s | None  # phi, shape (n, d).
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
-    shown: Sequence[Any]  # The outputs that have a number per class.
+    shown: Sequence[Any]  # The outputs with a number per class.
     is_rounded: bool  # Whether rounding may make different scores equal.
-    output_tolerance: float  # The largest allowed relative change of the original outputs.
+    output_tolerance: float  # Maximum relative change of the original outputs.
 
 
 def prove(
@@ -38,15 +38,14 @@ def prove(
 ) -> Agreement:
     """Compare an exported model with the original and with NumPy. Refuse a model that differs.
 
-    `merged` are the outputs of the exported model for the same inputs: the original outputs, then
-    the new outputs. `of_stored` runs only the forecaster of the exported model, on stored rows, and
-    returns the new outputs.
+    `merged` are the exported model's outputs for the same inputs: first the original outputs, then
+    the new outputs. `of_stored` returns the new outputs for stored rows.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
-    # Compare the new outputs with NumPy, for random inputs and for stored rows.
+    # Compare the new outputs with NumPy.
     after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
     expected = forecaster.probabilities(answers.features, logits)
     added = [values[finite] for values in added_outputs[:3]]
@@ -93,7 +92,7 @@ def prove(
 
 
 def made_batches(inputs: Sequence[ModelInput], fixed_batch: int | None) -> Iterator[Inputs]:
-    """Yield random inputs of several sizes; the caller uses the first that the model accepts."""
+    """Yield random inputs of several sizes."""
     is_open = any(size is None for wanted in inputs for size in wanted.shape[1:])
     for size in _OPEN_SIZES if is_open else _OPEN_SIZES[:1]:
         for rows in (ROWS, 1) if fixed_batch is None else (fixed_batch,):
@@ -106,20 +105,20 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
     values: AnyArray
     if wanted.dtype.kind == "f":
         values = rng.normal(size=shape)
-        values[::2] = rng.random(size=values[::2].shape)  # values in [0, 1], like pixels
+        values[::2] = rng.random(size=values[::2].shape)  # Values in [0, 1], like pixels.
     elif wanted.dtype.itemsize == 1 and wanted.dtype.kind in "iu":
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # Integers may be token ids or a mask. The values 0 and 1 are valid for ids and masks.
+        # Integers may be token ids or a mask. Both ids and masks may be 0 or 1.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
-            values[..., 0] = 1  # if the integers are a mask, at least one token remains
+            values[..., 0] = 1  # A mask needs at least one token.
     return values.astype(wanted.dtype)
 
 
 def no_number(where: str) -> CovcalError:
-    """Return the error for a model that gives no finite outputs for any random input."""
+    """Return the error for a model without finite outputs."""
     return CovcalError(
         f"{where} gives NaN or infinity on every random input, so the merged model cannot be "
         "checked: use covcal apply"
@@ -127,7 +126,7 @@ def no_number(where: str) -> CovcalError:
 
 
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
-    """Return the largest error of probabilities and confidence; infinite for NaN or a shape."""
+    """Return the largest error of probabilities and confidences; infinite for NaN."""
     probabilities, *rest = added
     if probabilities.shape != expected.shape:
         return float("inf")
@@ -163,7 +162,7 @@ def _difference(before: Any, after: Any) -> float:
 def _labels_agree(label: AnyArray, answers: Answers) -> bool:
     """Return whether each label, int64 (n,), is the original's most probable class.
 
-    The class must have the largest logit, and the largest number in each output with a number per
+    The class must have the largest logit, and the largest number in every output with a number per
     class. Rows with NaN or infinity are not compared.
     """
     logits = answers.logits
@@ -177,6 +176,6 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # if several rounded logits are the largest, each of them may be right
+    if answers.is_rounded:  # Each class with the largest rounded logit may be right.
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))

@@ -1,12 +1,12 @@
-"""Run the model on one domain, batch by batch, and write the rows to features.h5.
+"""Run the model on one domain in batches, and write the rows to features.h5.
 
-Results must not depend on the division into batches, because runs can be split or resumed.
-`BatchRunner` follows two rules for this:
+Results must not depend on the batches, because runs can be split or resumed. `BatchRunner` follows
+two rules:
 
 - Every run of the model has the same number of rows. A shorter batch is filled up, because
-  numerical libraries choose their algorithms by the size of the batch.
-- If the result of a row depends on the other rows of its batch, each row is run alone. Dynamic
-  quantisation causes this: it uses one scale for the whole batch.
+  numerical libraries choose their algorithms by the batch size.
+- If the logits of a row depend on the other rows of its batch, each row is run alone. The usual
+  cause is dynamic quantisation, which has one scale for the whole batch.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -42,24 +42,24 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# Rounding error of a sum that is added up in another order, relative to the largest logit.
+# Rounding error of a sum in another order, relative to the largest logit.
 _NOISE = 1e-5
-_COUNTED_VALUES = 1 << 18  # number of values to count at a time, which fit in the CPU's cache
+_COUNTED_VALUES = 1 << 18  # Number of values to count at a time, which fit in the CPU's cache.
 
 
 @dataclass(frozen=True)
 class DomainReport:
-    """The rows that were read from one domain."""
+    """A report on the rows of one domain."""
 
     name: str  # "source" or "target".
     path: Path  # The path of the data.
     rows: dict[str, int]  # Number of rows in each split.
     labelled: int  # Number of rows whose class is known.
-    # For each row that could not be read: its id and the reason.
+    # The id of each unreadable row, with the reason.
     skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Return the numbers of rows and of labels, as text."""
+        """Describe the numbers of rows and of labels."""
         n = sum(self.rows.values())
         if not n:
             return f"no rows{skipped_words(len(self.skipped))}"
@@ -79,7 +79,7 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    # class numbers of all rows of the data, -1 if unknown: (n,), or (n, L) with several labels
+    # Class numbers of all rows of the data, -1 if unknown: (n,), or (n, L) with several labels
     labels: Labels
     split: Splits  # The split of each row of the data, shape (n,).
     rows: Rows  # The numbers of the rows to run, ascending.
@@ -88,24 +88,24 @@ class DomainExtraction:
     size: int  # Number of rows in a batch.
     threads: int
     skip_unreadable: bool
-    has_chosen_fractions: bool  # whether the user chose the sizes of the splits
+    has_chosen_fractions: bool  # Whether the user chose the sizes of the splits.
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # The rows to write; `write` removes rows that cannot be read.
-        # For each row that cannot be read: its number and the reason.
+        self.kept = self.rows  # The rows to write, without unreadable rows after `write`.
+        # The number of each unreadable row, with the reason.
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
-        # The datasets of the domain by name; with several labels, those of the first label.
+        # The datasets of the domain by name; with several labels, the datasets of the first label.
         self.content: Mapping[str, Any] = {}
-        # After the check: the reader of the later batches, and the first batch with its results.
+        # After the check: the reader of later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
-        # The accuracy on labelled source rows outside the train split; `write` computes it.
+        # The accuracy on labelled source rows outside the train split, from `write`.
         self.accuracy: SourceAccuracy | None = None
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
         """Yield batches of model inputs."""
         batches = self.data.batches(self.pipeline, rows, size=self.size, threads=self.threads)
-        with closing(batches):  # if the caller fails, the threads that decode images must stop
+        with closing(batches):  # If the caller fails, the threads that decode images must stop.
             yield from batches
 
     def run(
@@ -113,7 +113,7 @@ class DomainExtraction:
     ) -> None:
         """Run the rows that are not yet in the spool (the files of a running extraction)."""
         self._require_readable(spool.skipped)
-        if spool.done:  # a resumed run continues after the rows that are in the spool
+        if spool.done:  # A resumed run continues after the rows in the spool.
             self.forget_begun()
         if spool.done == len(self.rows):
             return
@@ -141,7 +141,7 @@ class DomainExtraction:
         progress: ProgressCallback | None,
         results: Results | None = None,
     ) -> None:
-        """Run a batch, unless its results are given, and add the results to the spool."""
+        """Run a batch, or use given results, and add the results to the spool."""
         self._require_readable([*spool.skipped, *piece.skipped])
         arrays: dict[str, Float32s] = {}
         error = 0.0
@@ -167,9 +167,9 @@ class DomainExtraction:
     ) -> list[Join]:
         """Write the group ``/NAME`` from a complete spool, and count its outputs.
 
-        With several labels, write one group for each label.
+        With several labels, write one group per label.
         """
-        # All rows were tried, so the spool knows which rows cannot be read.
+        # The spool knows all unreadable rows, because every row was tried.
         self.skipped = spool.skipped
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
@@ -181,7 +181,7 @@ class DomainExtraction:
             f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Copy numbers from the spool block by block, and convert outputs into logits.
+        # Copy numbers from the spool in blocks, and convert outputs into logits.
         numbers = spool.numbers()
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
@@ -204,9 +204,9 @@ class DomainExtraction:
             return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
-        if classifier.weight is not None:  # W is None if the outputs were probabilities
+        if classifier.weight is not None:  # W is None if the outputs were probabilities.
             self.statistics.affine_difference = spool.affine_difference
-        if self.name == "source":  # target labels are only for evaluate
+        if self.name == "source":  # Target labels are only for evaluate.
             self.accuracy = self._accuracy(classes, logits)
         return [join]
 
@@ -224,14 +224,14 @@ class DomainExtraction:
         return joins
 
     def write_shard(self, writer: HDF5Writer) -> None:
-        """Write the numbers of the rows, which ``merge`` needs to put them in order."""
+        """Write the row numbers, by which ``merge`` sorts the rows."""
         skipped = np.array([row for row, _ in self.skipped], dtype=np.int64)
         writer.write(f"shard/{self.name}/rows", self.kept)
         writer.write(f"shard/{self.name}/skipped", skipped)
         writer.write(f"shard/{self.name}/chosen", [self.chosen])
 
     def report(self) -> DomainReport:
-        """Return the report on the rows that were read."""
+        """Return the report on the rows."""
         return DomainReport(
             name=self.name,
             path=self.data.path,
@@ -253,13 +253,12 @@ class DomainExtraction:
         )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
-        """Yield warnings about this domain, one line each, or None."""
+        """Yield warnings about this domain, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # the plan already has a note on this
+        if not len(self.data.ids):  # The plan already has a note about this.
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
-        # adapt and the discriminator need training rows, but the user may exclude them by
-        # --fractions
+        # adapt and the discriminator need training rows, but --fractions may exclude such rows.
         learns = has_features and not (hashed and self.has_chosen_fractions)
         needed = ("train", "validation") if learns else ("validation",)
         empty = [name for name in needed if not rows[name]]
@@ -268,14 +267,14 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # ``covcal calibrate`` warns about each of several labels
+        if self.labels.ndim == 2:  # ``covcal calibrate`` warns about each label.
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
                 f"every confidence on the {self.name} is above {_SATURATED}: "
                 f"{self._doubt_on_scale()}"
             )
-        if self.name == "source":  # only ``covcal evaluate`` uses target labels
+        if self.name == "source":  # Only ``covcal evaluate`` uses target labels.
             labels = self.labels[self.kept]
             is_part = len(self.kept) < len(self.labels)
             if is_part and len(np.unique(labels[labels != UNKNOWN_LABEL])) < 2:
@@ -314,7 +313,7 @@ class DomainExtraction:
         for what, values in arrays.items():
             if np.isfinite(values).all():
                 continue
-            # A logit of -inf excludes a class. At least one class must remain.
+            # A logit of -inf excludes a class, but one class must remain.
             is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
                 continue
@@ -346,7 +345,7 @@ def rows_per_split(split: Splits) -> dict[str, int]:
 
 
 def _storable(values: AnyArray) -> AnyArray:
-    """Return a column in a type that HDF5 can store: numbers unchanged, texts as UTF-8."""
+    """Return a column in a type for HDF5: numbers unchanged, texts as UTF-8."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
     return values
@@ -357,9 +356,9 @@ def prove(
 ) -> tuple["BatchRunner", Results | None]:
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` has up to `size` rows; it is None if no row can be read. The checks compare two runs of
-    the model on `few` rows; on `size` rows if `few` is None. Also returns phi(x) and outputs of
-    `inputs`; None if they must be computed again.
+    `inputs` has up to `size` rows, or is None if no row is readable. The checks compare two runs of
+    the model on `few` rows; default: `size` rows. Also returns phi(x) and the outputs of `inputs`,
+    or None if they must be computed again.
     """
     classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
     runner = BatchRunner(classifier, size)
@@ -372,7 +371,7 @@ def prove(
     results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` names the invalid row.
-    # In a small batch, rounding can differ, so only a batch of `size` rows proves influence.
+    # Rounding can differ in a small batch, so only a batch of `size` rows proves influence.
     sizes = [size] if few is None or few == size else [few, size]
     if not all(_moves_first_row(classifier, inputs, results[1], rows) for rows in sizes):
         return runner, results
@@ -396,7 +395,7 @@ def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, c
 
 
 class BatchRunner:
-    """Runs a classifier, always on batches of the same size."""
+    """Runs a classifier on batches of equal size."""
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
@@ -435,13 +434,14 @@ class BatchRunner:
     def affine_difference(self, block: Block, *, is_latest: bool) -> float:
         """Return the largest |phi W^T + b - logits| of a batch; 0 without W or features.
 
-        If the batch `is_latest`, its features and logits are the latest results of `run`.
+        `is_latest` means that the batch is the last result of `run`.
         """
         weight, bias = self.classifier.weight, self.classifier.bias
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # The proof has compared the same numbers, unless the highest logit of a row was moved to 0.
+        # The proof has compared these numbers already, unless the highest logit of a row was moved
+        # to 0.
         known = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and known is not None and logits.all():
             return known
@@ -456,7 +456,7 @@ def _joined(arrays: Sequence[Float32s]) -> Float32s:
 
 
 def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row until there are `size` rows; the model might not accept zeros."""
+    """Repeat the last row, because the model might not accept a row of zeros."""
     rows = len(next(iter(inputs.values())))
     places = np.minimum(np.arange(size), rows - 1)
     return {name: values[places] for name, values in inputs.items()}
@@ -466,11 +466,11 @@ class OutputStatistics:
     """Statistics of the outputs of a domain's `n` rows."""
 
     def __init__(self, n: int) -> None:
-        # the classes that the classifier predicted so far
+        # The predicted classes so far.
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
         self.largest_logit = 0.0  # The largest |logit|, without masked classes.
-        # The lowest confidence of the rows so far; not exact below `_SATURATED`.
+        # The lowest confidence so far; not exact below `_SATURATED`.
         self.least_confidence = 1.0
         self._seen = 0
 
@@ -490,7 +490,7 @@ class OutputStatistics:
 
 
 def proof_attributes(worst: float, largest: float) -> dict[str, float]:
-    """Return the attributes with the rounding error of the last layer over all rows."""
+    """Return the attributes about the rounding error of the last layer."""
     rounded = _significant(worst)
     return {
         "affine_difference": rounded,
@@ -500,5 +500,5 @@ def proof_attributes(worst: float, largest: float) -> dict[str, float]:
 
 
 def _significant(value: float) -> float:
-    """Round to three significant digits. More digits would depend on the order of summation."""
+    """Round to three significant digits. Further digits would depend on the order of summation."""
     return float(f"{value:.2e}")

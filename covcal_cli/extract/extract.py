@@ -1,21 +1,22 @@
-"""``covcal extract``: make features.h5 from a classifier and two domains, batch by batch.
+"""``covcal extract``: make features.h5 from a classifier and two domains, in batches.
 
 An extraction has five steps:
 
 - Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing, splits
-  and rows. This step refuses as much bad input as possible.
+  and rows. Most bad inputs are refused here.
 - Check (`domain.prove`, the end of the plan): check the last linear layer on a first batch, and
   whether rows of a batch influence each other.
-- Spool (`DomainExtraction.run`): write features and outputs, batch by batch, to files beside the
-  output (`parts.DomainSpool`). So a run that was killed can be continued.
+- Spool (`DomainExtraction.run`): write features and outputs to files beside the output
+  (`parts.DomainSpool`). An interrupted run can therefore be continued.
 - Decide (`classifiers.classifier.Outputs`): after all rows, read the outputs as logits or as
   probabilities.
 - Join (`DomainExtraction.write`): write the numbers in the spool to features.h5, with labels,
   splits, ids and groups. ``covcal merge`` uses the same code (`parts.Join`).
 
-Rows are in a stable order, and the file contains no dates. So the same input gives the same bytes.
+Rows are in a stable order, and the file has no dates. The same input therefore gives the same
+bytes.
 
-`dry_run` runs a few batches and says what an extraction would do, without writing.
+`dry_run` runs a few batches and describes the extraction, without writing.
 """
 
 import math
@@ -51,42 +52,42 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# If the mean confidence rises by this much, source and target may have been exchanged.
-# On 41 shifts of the benchmark, the mean confidence was never higher on the target.
-# With exchanged domains, it was always higher, and on 23 of these shifts by at least `_SURER`.
+# With such a rise of the mean confidence, source and target may have been exchanged. On 41 shifts
+# of the benchmark, the mean confidence was never higher on the target. With exchanged domains, the
+# mean confidence was always higher, and by at least `_SURER` on 23 shifts.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
-# The smallest number and share of target rows that are reported as source rows. The share must
-# exceed `_PER_REPEAT` times the share of repeated rows within a domain.
+# Minimum number and share of repeated target rows for a warning. The share must also exceed
+# `_PER_REPEAT` times the share of repeated rows within a domain.
 _FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
-_COMPARED_ROWS = 4096  # the most rows of each domain that are compared, evenly spread
+_COMPARED_ROWS = 4096  # Maximum number of rows of each domain to compare.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What the reports of an extraction and of a dry run have in common, for the user."""
+    """The common parts of the reports of an extraction and of a dry run."""
 
     reading: str  # How the classifier's output is read.
     head: str  # The last linear layer and its error, in one line.
-    preprocessing: str  # In one line, how images are preprocessed.
+    preprocessing: str  # The preprocessing of images, in one line.
     holds_images: bool  # Whether there were images.
     classes: tuple[str, ...]  # In the order of the logits.
     domains: tuple[DomainReport, ...]  # The source first.
-    warnings: tuple[str, ...]  # Warnings, one line each.
-    notes: tuple[str, ...]  # Notes, one line each.
+    warnings: tuple[str, ...]  # Warnings for the user.
+    notes: tuple[str, ...]  # Notes for the user.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport(Summary):
-    """The result of an extraction, for the user."""
+    """The result of an extraction."""
 
     output: Path
     # The accuracy on the source; None without labelled source rows.
     source_accuracy: SourceAccuracy | None
-    is_multilabel: bool  # Whether rows can have several of the `classes` as labels.
+    is_multilabel: bool  # Whether rows can have several labels.
 
     @property
     def facts(self) -> dict[str, str]:
-        """The answer for the user: at most six lines by subject."""
+        """The result in at most six lines, by subject."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -97,7 +98,7 @@ class ExtractReport(Summary):
 
     @property
     def details(self) -> dict[str, str]:
-        """How the model and the data were read: lines by subject."""
+        """How the model and the data were read, by subject."""
         splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
         return {"last layer": self.head, **splits}
 
@@ -114,12 +115,12 @@ def extract(
     beside: Path | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExtractReport:
-    """Run a classifier over one or two domains, and write features, logits, labels and splits.
+    """Run a classifier on one or two domains, and write features, logits, labels and splits.
 
     Parameters
     ----------
     model : str, Path or None
-        The classifier: a file, or ``module:function``. None for tables of a classifier's outputs.
+        The classifier: a file, or ``module:function``. None for tables of outputs.
     source, target : str, Path or None
         The data of each domain. One domain may be missing.
     output : str or Path
@@ -129,16 +130,16 @@ def extract(
     force : bool
         Replace `output` if it exists.
     resume : bool
-        Continue a run with the same settings that was killed or interrupted.
+        Continue a run with the same settings that was interrupted.
     beside : Path, optional
-        The new file must agree with this features file, as in ``covcal merge``.
+        A features file with which the new file must agree, as in ``covcal merge``.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
     Raises
     ------
     CovcalError
-        If the model, the data or the output cannot be used. An existing file is not changed.
+        If the model, the data or the output cannot be used. An existing file stays unchanged.
     """
     source, target = (None if path is None else Path(path) for path in (source, target))
     inputs = [Path(path) for path in (model, source, target) if path is not None]
@@ -150,12 +151,12 @@ def extract(
         with FeatureFile(beside) as file:
             data = target or source or output
             require_same_settings(file, data, plan.classes.names, plan.attributes())
-    # the configuration in the plan decides whether an earlier run can be continued
+    # The configuration in the plan decides whether an earlier run can be continued.
     with atomic_output(output, force=force) as partial:
         folder, note = open_spool(output, plan.config(), resume=resume)
         try:
             doubt = _run(plan, folder, partial, progress)
-        except Exception:  # after Ctrl-C, --resume needs the folder
+        except Exception:  # After Ctrl-C, --resume needs the folder.
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -194,7 +195,8 @@ def _run(
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: run all rows before the features file is written, so a stopped run loses no row.
+        # Spool: run all rows before the features file is written, so that a stopped run loses no
+        # row.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
@@ -231,7 +233,7 @@ def _run(
         # Compare the rows of both domains, and use the larger error of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # equal paths are one table with a column ``domain``, or have a warning already
+        # Equal paths are one table with a column ``domain``, or have a warning already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -255,7 +257,7 @@ def _run(
 def _require_one_form(
     plan: ExtractPlan, spools: Mapping[str, DomainSpool], evidence: OutputEvidence
 ) -> None:
-    """Refuse outputs if most rows, but not all, are probabilities."""
+    """Refuse outputs if most, but not all, rows are probabilities."""
     if (
         plan.settings.multilabel
         or evidence.form != "mixed"
@@ -278,19 +280,19 @@ def _require_one_form(
 
 
 _LABEL_AND_SPLIT = 9  # Bytes of the label and the split of a row.
-_HEADER_BYTES = 1500  # Approximate bytes of the headers of the file, per dataset.
-_LONG_ENOUGH = 1.0  # Seconds; the times of shorter runs are too noisy.
+_HEADER_BYTES = 1500  # Approximate bytes of the file headers, per dataset.
+_LONG_ENOUGH = 1.0  # Minimum time of a run, in seconds; shorter times are too noisy.
 _TIMES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun(Summary):
-    """A description of what an extraction would do, for the user."""
+    """A description of an extraction before it runs."""
 
     batch: int  # Number of rows in a run of the model.
     threads: int
     size: int  # Bytes of the features file; the extraction needs twice as much space.
-    seconds: float | None  # Computed from the batches that were run; None if no row could be read.
+    seconds: float | None  # The estimated seconds; None if no row is readable.
 
 
 def dry_run(
@@ -335,12 +337,12 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Estimate the time of an extraction from runs of more and more batches.
 
-    The difference between two runs gives the time per row. The rest of the time is constant:
-    opening the file and reading its first part. All outputs are added to `evidence`.
+    The difference between two runs gives the time per row. The constant rest is the time to open
+    the file and to read its first part. All outputs are added to `evidence`.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
-        domain.forget_begun()  # the time must include reading the first rows
+        domain.forget_begun()  # The time must include reading the first rows.
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]
@@ -353,7 +355,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
 def _timed(
     plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
 ) -> float:
-    """Return the seconds to read and run some rows; 0 if no row can be read."""
+    """Return the seconds to read and run some rows; 0 if no row is readable."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
@@ -367,7 +369,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     """Return a warning if both domains have the same rows, or seem exchanged; else None."""
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
-    # Outputs are compared too, because a corrupted copy of the data keeps ids and labels.
+    # Outputs are compared too, because a corrupted copy of the data has the same ids and labels.
     are_same = bool(len(logits[0])) and np.array_equal(*logits)
     are_same = are_same and np.array_equal(source["ids"], target["ids"])
     if are_same and "features" in source:
@@ -401,9 +403,9 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are source rows too; None if chance may explain it.
 
-    `source` and `target`: some of the rows. `n_source`: the number of all source rows. Rounded
-    outputs and outputs of trees are often equal by chance. Such outputs are also repeated within a
-    domain.
+    `source` and `target` have some of the rows. `n_source` is the number of all source rows.
+    Rounded outputs and outputs of trees are often equal by chance. Such outputs are also repeated
+    within a domain.
     """
     keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
     distinct = [set(rows) for rows in keys]

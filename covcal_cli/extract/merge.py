@@ -1,7 +1,7 @@
-"""``covcal merge``: join the features files of parts of the data into one features file.
+"""``covcal merge``: join features files into one features file.
 
-The parts are the shards of one run, or one file per domain, or both. The result has the same bytes
-as one run over all data.
+The files are shards of one run, or one file per domain, or both. The result has the same bytes as a
+run on all data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,18 +47,19 @@ _SKIPPED = ("skipped", "skipped_reasons")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """The numbers of files and rows that were merged."""
+    """The numbers of merged files and rows."""
 
     # The keys of all these mappings are names of domains.
     files: Mapping[str, int]  # Number of files with rows.
     rows: Mapping[str, Mapping[str, int]]  # Number of rows in each split.
-    skipped: Mapping[str, int]  # Number of rows that could not be read.
+    skipped: Mapping[str, int]  # Number of unreadable rows.
 
 
 def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeReport:
     """Merge shards, or files of one domain each, in any order, into one features file.
 
-    Raises `CovcalError` if the files do not belong together, or a shard is missing or given twice.
+    Raises `CovcalError` if the files do not belong together, or if a shard is missing or given
+    twice.
     """
     if not paths:
         raise CovcalError("there is nothing to merge: give the features files of the parts")
@@ -75,9 +76,9 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
 
 
 def merge_target(earlier: Path, target: Path, output: Path) -> MergeReport:
-    """Join the source of the file `earlier` with the target of the file `target`, into `output`.
+    """Join the source of the file `earlier` with the target of the file `target`.
 
-    The file `target` must not hold a source. Raises `CovcalError` if the files do not belong
+    The file `target` must not have a source. Raises `CovcalError` if the files do not belong
     together, if `earlier` has no source, or if `target` has no target.
     """
     check_output(output, force=True, inputs=[earlier, target])
@@ -100,14 +101,14 @@ def _join_domains(
     output: Path,
     *,
     force: bool,
-    keeps_draw: bool,  # whether to write the rows that `pick` drew
+    keeps_draw: bool,  # Whether to write which rows `pick` drew.
 ) -> MergeReport:
     """Write the rows of each domain from all files of a run."""
     with ExitStack() as stack:
-        # a domain consists of its parts in all files
+        # A domain consists of its parts in all files.
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
-        # a single run would write the same attributes, in the same order
+        # A single run would write the same attributes in the same order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
@@ -142,7 +143,7 @@ def _join_domains(
             for name in HEAD:
                 if f"head/{name}" in first.handle:
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
-            # a file without rows does not record how the output is read
+            # A file without rows does not record how the output is read.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
             proof: dict[str, Attribute] = {
                 "tail": str(ran[0].attributes["tail"]),
@@ -173,7 +174,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         _part(file, name, _small(shard["rows"][:]), shard["skipped"][:].tolist())
         for file, shard in zip(files, shards, strict=True)
     ]
-    # every shard records the number of rows of all shards together
+    # Every shard records the number of rows in all shards together.
     chosen = int(shards[0]["chosen"][:].sum())
     for part, shard in zip(parts, shards, strict=True):
         if (other := int(shard["chosen"][:].sum())) != chosen:
@@ -194,7 +195,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
 
 
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return the part of a domain that is in a file. `rows` and `skipped` are row numbers."""
+    """Return a domain's part in a file. `rows` and `skipped` are row numbers."""
     group = file.handle[name]
     texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
@@ -207,7 +208,7 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
 
 
 def _small(rows: Rows) -> Any:
-    """Return row numbers as 32-bit integers if they fit, which needs half the memory."""
+    """Return row numbers as 32-bit integers if possible, which halves the memory."""
     fits = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
     return rows.astype(np.uint32) if fits else rows
 

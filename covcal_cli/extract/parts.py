@@ -1,20 +1,19 @@
-"""Parts of a domain's rows, which are stored during a run and joined to a features file.
+"""Parts of a domain's rows, which are stored during a run and then joined to a features file.
 
-A `Part` holds finished rows of a run, a shard or another file. `Join` writes the rows of all parts
-in order, in blocks of one size. So the bytes do not depend on the division into parts.
+A `Part` has finished rows of a run, a shard or another file. `Join` writes the rows of all parts in
+order, in blocks of equal size. The bytes therefore do not depend on the division into parts.
 
-A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. So
-``--resume`` can continue an extraction that was killed. For each domain, this folder has a file of
-numbers per array, and a journal. The journal has one line of JSON per batch. The line is written
-after the numbers of its batch, and contains their checksum:
+A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. With
+``--resume``, an interrupted extraction continues from this folder. For each domain, the folder has
+a file of numbers per array, and a journal. The journal has one line of JSON per batch. A line is
+written after the numbers of its batch, and has their checksum:
 
-- If the process is killed, only the batch in progress is lost.
-- If a checksum is wrong, for example after a power cut, that batch and all later batches are run
-  again.
+- After an interruption, only the last batch is lost.
+- If a checksum is wrong, for example after a power cut, all batches from there on are run again.
 
 ``config.json`` has every setting that changes the numbers. A run with other settings is never
-continued. Files are joined only if they have the same model, classes and options. If not, the
-message names the first difference.
+continued. Files are joined only if they have the same model, classes and options. A message names
+the first difference.
 """
 
 import hashlib
@@ -48,9 +47,9 @@ Block = Mapping[str, Float32s]
 Config = Mapping[str, str | int | None]
 _NUMBERS = ("features", "logits")
 BLOCK_BYTES = 4 << 20
-_BLOCK_ROWS = 1 << 17  # number of rows that are sorted at a time
+_BLOCK_ROWS = 1 << 17  # Number of rows to sort at a time.
 _CONFIG = "config.json"
-_ENTRY = {"done", "kept", "crc", "skipped", "affine"}  # the keys of a line in the journal
+_ENTRY = {"done", "kept", "crc", "skipped", "affine"}  # The keys of a line in the journal.
 _SYNC_SECONDS = 10.0
 
 
@@ -58,12 +57,12 @@ _SYNC_SECONDS = 10.0
 class Part:
     """Some rows of a domain, in memory or in a file."""
 
-    path: Path  # The data, for messages.
-    rows: Rows | range  # The numbers of the rows in the domain, ascending.
-    # The datasets that hold these rows, by name. Datasets are read from beginning to end.
+    path: Path  # The path of the data, for messages.
+    rows: Rows | range  # The row numbers in the domain, ascending.
+    # The datasets with these rows, by name. Datasets are read from beginning to end.
     content: Mapping[str, Any]
     columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
-    # For each row that could not be read: its number, its id and the reason.
+    # The number and the id of each unreadable row, with the reason.
     skipped: Sequence[tuple[int, str, str]]
 
     @property
@@ -78,8 +77,8 @@ class Join:
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
-        self.rows = dict.fromkeys(SPLITS, 0)  # Number of rows written so far, by split.
-        # For each row that could not be read: its number, its id and the reason.
+        self.rows = dict.fromkeys(SPLITS, 0)  # Number of rows so far, by split.
+        # The number and the id of each unreadable row, with the reason.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
@@ -97,8 +96,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        `shared`: a group with the same rows. Then only logits and labels are written; other
-        datasets are linked.
+        `shared` is a group with the same rows, whose datasets are linked instead of copied. Only
+        logits and labels are then written.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -127,7 +126,7 @@ class Join:
     def _written(
         self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
     ) -> Iterator[dict[str, AnyArray]]:
-        """Write the rows of some datasets in order, and yield each written block."""
+        """Write the rows of some datasets in order, and yield each block."""
         size = max(1, min(_BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
         for pieces, order in self._pieces(size):
             block = {}
@@ -141,7 +140,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield pieces (part, start, stop), and the order of their rows by row number."""
+        """Yield pieces (part, start, stop), and the order of their rows."""
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
                 yield [(self._parts[0], start, min(start + size, self.n))], None
@@ -164,7 +163,7 @@ def content_sha256(
     classes: Sequence[str],
     attributes: Mapping[str, Attribute],
 ) -> str:
-    """Return the attribute `CONTENT` of a file, after all of its rows were written."""
+    """Return the attribute `CONTENT` of a complete file."""
     rows = {join.name: writer.crc32s(join.name) for join in joins}
     content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -191,9 +190,9 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note on an earlier run.
 
-    `config` has every setting that changes the numbers, by its name for users. With `resume`, an
-    earlier run is continued if its `config` is equal, and refused if not. Without `resume`, the
-    parts of an earlier run are removed.
+    `config` has every setting that changes the numbers. With `resume`, an earlier run with an equal
+    `config` is continued, and any other run is refused. Without `resume`, the parts of an earlier
+    run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -212,14 +211,14 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     folder.mkdir()
     try:
         (folder / _CONFIG).write_text(json.dumps(dict(config), sort_keys=True), encoding="utf-8")
-    except OSError:  # the disk may be full; the caller raises an error that names the output
+    except OSError:  # The disk may be full; the caller raises an error that names the output.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return folder, note
 
 
 def was_stopped(output: Path) -> bool:
-    """Return whether there is a stopped run of `output` that can be continued."""
+    """Return whether `output` has a stopped run that can be continued."""
     return _earlier(_folder(output)) is not None
 
 
@@ -230,7 +229,7 @@ def _folder(output: Path) -> Path:
 def _earlier(folder: Path) -> dict[str, Any] | None:
     try:
         config = json_of(folder / _CONFIG)
-    except (OSError, ValueError):  # the run was killed before it had finished a row
+    except (OSError, ValueError):  # The run was interrupted before it had finished a row.
         return None
     return config if isinstance(config, dict) else None
 
@@ -256,14 +255,14 @@ def _short(value: Any) -> str:
 
 
 class DomainSpool:
-    """The rows of a domain that are finished: their numbers, and the journal."""
+    """The finished rows of a domain: their numbers, and the journal."""
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # Number of columns of each array.
         self.done = 0  # Number of rows that were run or skipped.
         self.kept = 0  # Number of rows that were run.
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits| of these rows.
-        # For each row that could not be read: its number and the reason.
+        # The number of each unreadable row, with the reason.
         self.skipped: list[tuple[int, str]] = []
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}
@@ -278,12 +277,12 @@ class DomainSpool:
         skipped: Sequence[tuple[int, str]],
         difference: float = 0.0,
     ) -> None:
-        """Add a batch: arrays of shape (m, width), or no arrays if no row could be read.
+        """Add a batch: arrays of shape (m, width), or no arrays without readable rows.
 
-        `done` is the number of finished rows, with this batch. `skipped` has the rows of the batch
-        that could not be read. `difference` is the largest |phi W^T + b - logits| of the batch.
+        `done` is the new number of finished rows. `skipped` has the unreadable rows of the batch.
+        `difference` is the largest |phi W^T + b - logits| of the batch.
         """
-        # Numbers are written first: if the journal has a line, its numbers must be there.
+        # Numbers are written before their journal line.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -306,7 +305,7 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the rows that were run, by array; they can be sliced."""
+        """Return the finished rows by array."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
@@ -326,7 +325,7 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Accept a line of the journal if its numbers are complete and undamaged."""
+        """Return whether a line of the journal has complete and undamaged numbers."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -347,7 +346,7 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal fits the lines before this line."""
+        """Return whether a line of the journal fits the lines before it."""
         if not isinstance(entry, dict) or set(entry) != _ENTRY:
             return False
         if not isinstance(entry["affine"], float):
@@ -359,7 +358,7 @@ class DomainSpool:
             isinstance(row, list) and [*map(type, row)] == [int, str] for row in skipped
         ):
             return False
-        # every finished row was either run or skipped
+        # Every finished row was either run or skipped.
         return bool(entry["done"] - self.done == entry["kept"] - self.kept + len(skipped))
 
     def __enter__(self) -> Self:
@@ -369,7 +368,7 @@ class DomainSpool:
         for file in (*self._files.values(), self._journal):
             try:
                 file.close()
-            # the failed write has been reported already
+            # The failed write has been reported already.
             except OSError:
                 if error[0] is None:
                     raise
@@ -383,11 +382,11 @@ def _with_entry(checksum: int, entry: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class RawRows:
-    """A file that has only rows of float32, without a header. It can be sliced like a dataset."""
+    """A file of float32 rows without a header. It can be sliced like a dataset."""
 
     path: Path
     shape: tuple[int, int]
-    # a function that is applied to every slice
+    # A function that is applied to every slice.
     convert: Callable[[Float32s], Float32s] | None = None
 
     def blocks(self) -> Iterator[Float32s]:
@@ -430,9 +429,9 @@ class LabelRows:
         return np.stack([np.zeros_like(values), values], axis=1)
 
 
-HEAD = ("weight", "bias")  # the arrays of the last layer
+HEAD = ("weight", "bias")  # The arrays of the last layer.
 _ROOT_NUMBERS = ("seed", "affine_difference", "largest_logit")
-# Root attributes that all parts have in common, in the order in which ``extract`` writes them.
+# Root attributes that all parts have in common, in the order of ``extract``.
 COMMON = (
     "model_name",
     "model_sha256",
@@ -452,7 +451,7 @@ _WORDS = {
 
 
 def require_origin(file: FeatureFile) -> None:
-    """Refuse to merge a file that does not say where it comes from."""
+    """Refuse to merge a file without a record of its origin."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is an adapted file: merge features files, then adapt the result"
@@ -471,12 +470,12 @@ def _setting(value: Any, expected: Any) -> str:
     """Return the first preprocessing setting that differs."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
-    except (TypeError, ValueError):  # the attribute is damaged
+    except (TypeError, ValueError):  # The attribute is damaged.
         return f"{shown(value)}, not {shown(expected)}"
 
 
 def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
-    """Refuse a file that was made with a different model or different options."""
+    """Refuse a file with another model or other options."""
     require_same_settings(first, file.path, file.classes, file.attributes)
     for name in HEAD:
         heads = [opened.handle.get(f"head/{name}") for opened in (first, file)]
@@ -491,7 +490,7 @@ def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
 def require_same_settings(
     first: FeatureFile, path: Path, classes: Sequence[str], attributes: Mapping[str, Any]
 ) -> None:
-    """Refuse a file whose classes or root attributes do not agree with the file `first`."""
+    """Refuse a file whose classes or root attributes differ from the file `first`."""
     if list(classes) != list(first.classes):
         texts = [", ".join(names) for names in (first.classes, classes)]
         raise difference("classes", first.path, texts[0], path, texts[1])
@@ -506,7 +505,7 @@ def require_same_settings(
         if expected is None or value is None or expected == value:
             continue
         if name == "tail" and "None" in (expected, value):
-            continue  # a file without rows does not record how the output follows from the logits
+            continue  # A file without rows does not record how the output follows from the logits.
         if name == "preprocessing":
             raise CovcalError(
                 f"{first.path} and {path} differ in their preprocessing (the second has "

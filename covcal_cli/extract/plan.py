@@ -1,4 +1,4 @@
-"""Choose and check every setting of an extraction before the model runs on all rows."""
+"""Choose and check every setting of an extraction before the model runs."""
 
 import hashlib
 import json
@@ -59,14 +59,13 @@ _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
 # Rows of numbers are small, so large batches are faster.
 _MOST_ROWS_OF_NUMBERS = 2048
-# Number of rows on which the checks compare two runs of the model.
+# Number of rows to compare in two runs of the model.
 _COMPARED_ROWS = 16
-_LARGEST_BATCH = 4 << 30  # bytes of a batch of images; three batches are in memory at a time
+_LARGEST_BATCH = 4 << 30  # Bytes of a batch of images; three batches are in memory at a time.
 _NO_IMAGES = "none: the rows are fed unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
-# Descriptions of how the output is read. The keys are the functions that turn logits into the
-# output (`Classifier.tail`).
+# Descriptions of how the output is read. The keys are values of `Classifier.tail`.
 _READINGS = {
     None: "no row was run, so covcal does not know whether the model gives logits or probabilities",
     "none": "its output is read as logits",
@@ -85,11 +84,11 @@ class ExtractPlan:
     opened: OpenedClassifier
     classes: ClassMap
     pipeline: ImagePipeline | None  # Turns images into inputs; None without images.
-    runner: BatchRunner  # Runs the classifier, after its check.
+    runner: BatchRunner  # Runs the checked classifier.
     threads: int
     domains: Mapping[str, DomainExtraction]  # The source first.
-    warnings: tuple[str, ...]  # Warnings, one line each.
-    origin: str | None  # A note on the source of the preprocessing.
+    warnings: tuple[str, ...]  # Warnings for the user.
+    origin: str | None  # A note on the origin of the preprocessing.
     remarks: tuple[str, ...]  # Notes on the columns of tables.
 
     @property
@@ -99,7 +98,7 @@ class ExtractPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user, one line each."""
+        """Notes for the user."""
         several = self.settings.multilabel
         on_model = (*self.classifier.notes, *self.classifier.proof.remarks)
         on_model = tuple(note for note in on_model if not (several and note == SIGMOIDS))
@@ -124,7 +123,7 @@ class ExtractPlan:
         return self.settings.fractions_of(domain, trained=_is_trained(self.settings, self.opened))
 
     def preprocessing(self) -> str:
-        """Describe the preprocessing of every image in one line."""
+        """Describe the preprocessing of images in one line."""
         return self.pipeline.describe() if self.pipeline else _NO_IMAGES
 
     def reading(self) -> str:
@@ -148,10 +147,10 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return the root attributes of the features file that follow from the plan."""
+        """Return the root attributes that follow from the plan."""
         settings, classifier = self.settings, self.classifier
         data = [domain.data for domain in self.domains.values()]
-        # source and target may be rows of one table with a column ``domain``
+        # Source and target may be rows of one table with a column ``domain``.
         is_one_table = len({of_domain.path for of_domain in data}) < len(data)
         fed = (getattr(of_domain, "feature_columns", ()) for of_domain in data)
         columns = next(filter(None, fed), ())
@@ -227,8 +226,8 @@ def prepare(
         raise CovcalError("there is no source and no target: give at least one")
     if settings.multilabel and settings.selection.shard is not None:
         raise CovcalError("--multilabel does not extract shards: leave out --shard")
-    # Open the classifier, then the data as its inputs.
-    # The names of the classes come from --classes, else from the model, else from the data.
+    # Open the classifier, and then the data as its inputs. The class names come from --classes,
+    # else from the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     if isinstance(opened, TableClassifier):
@@ -243,12 +242,12 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    # the order of the names is the order of the columns in the source's table
+    # The names have the order of the columns in the source's table.
     if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
-    # Choose how images are preprocessed. The settings may be in a file beside the model.
+    # Choose the preprocessing of images, which may be in a file beside the model.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
-    # a batch that is larger than the data would waste memory
+    # A batch that is larger than the data would waste memory.
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
@@ -283,9 +282,9 @@ def prepare(
         )
     if source is not None and target is not None and is_one_place(source, target):
         warnings.append(f"{target} is both the source and the target, so {NO_SHIFT}")
-    # Check the last linear layer on the first rows that can be read.
+    # Check the last linear layer on the first readable rows.
     are_independent = settings.multilabel and settings.outputs is None
-    # If the user gave a batch size, the model might fail with fewer rows.
+    # With a batch size from the user, the model might fail on fewer rows.
     few = size if settings.batch else min(size, _COMPARED_ROWS)
     runner = _proved(opened, domains, size, few, classes, are_independent=are_independent)
     runner.classifier.outputs.are_independent |= are_independent
@@ -328,7 +327,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # With independent labels, outputs are converted differently, so run these rows again.
+            # Outputs of independent labels are converted differently, so run these rows again.
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()
@@ -345,7 +344,7 @@ def _proved(
 
 
 def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
+    """Return the number of CPU cores for this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -448,7 +447,7 @@ def _opened(
 
 
 def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
-    """Refuse a column to keep if no table has it."""
+    """Refuse a column to keep that no table has."""
     groups = [name for domain in domains.values() for name in domain.columns]
     lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in groups]
     if lacking:
@@ -519,7 +518,7 @@ def base_preprocessing(
 
 
 def _listing(data: DomainData) -> str:
-    """Return a hash of the ids of all rows; if the data are one file, also of its size and date."""
+    """Return a hash of all ids, and of the size and date of a data file."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()
@@ -567,7 +566,7 @@ class TableClassifier(Classifier):
     logits_tensor = "logits"
     tail: str | None = "none"
     notes: tuple[str, ...] = ()
-    # opening the tables decided whether the numbers are logits
+    # Opening the tables decided whether the numbers are logits.
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -606,7 +605,7 @@ class TableClassifier(Classifier):
         return batch.get("features"), batch["logits"]
 
     def describe(self) -> str:
-        """Return one line that says what the tables contain."""
+        """Describe the tables in one line."""
         logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
         return f"none: {self.n_classes} classes as given{logged}, {width}"
@@ -618,5 +617,5 @@ def once(*texts: str | None) -> tuple[str, ...]:
 
 
 def is_one_place(source: Path, target: Path) -> bool:
-    """Return whether two paths lead to the same file or folder, with links followed."""
+    """Return whether two paths are the same file or folder, also through links."""
     return source.exists() and target.exists() and source.samefile(target)

@@ -29,7 +29,7 @@ class Shard:
     count: int
 
     def __str__(self) -> str:
-        """Return ``index/count``, as ``--shard`` accepts it."""
+        """Return ``index/count``, as for ``--shard``."""
         return f"{self.index}/{self.count}"
 
     @classmethod
@@ -45,27 +45,27 @@ class Shard:
 @checked_settings
 @dataclass(frozen=True)
 class Selection:
-    """Which rows of each domain are extracted: all, a random sample, the first rows, or a shard.
+    """The rows of each domain to extract: all, a random sample, the first rows, or a shard.
 
-    A hash of the seed and the row's id decides whether a row is in the sample. So the sample
-    changes little if rows are added to a domain. Splits are decided by another hash, so the sample
-    is independent of them.
+    A hash of the seed and the row's id decides whether a row is in the sample. If rows are added to
+    a domain, the sample therefore changes little. Another hash decides the splits, so the sample is
+    independent of them.
     """
 
     sample: int | None = None  # Number of rows to draw at random.
     limit: int | None = None  # Number of first rows to take.
-    shard: Shard | None = None  # Which part of the chosen rows this run extracts.
+    shard: Shard | None = None  # The part of the chosen rows in this run.
 
     def describe(self) -> str:
-        """Return which rows are chosen, without the shard, such as ``sample 5000``."""
+        """Describe the chosen rows without the shard, such as ``sample 5000``."""
         if self.sample is not None:
             return f"sample {self.sample}"
         return "all" if self.limit is None else f"limit {self.limit}"
 
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
-        """Return the numbers of the chosen rows, without the shard, ascending.
+        """Return the numbers of the chosen rows without the shard, ascending.
 
-        If several rows have the same id, earlier rows are chosen first.
+        Among rows with equal ids, earlier rows are chosen first.
         """
         if self.sample is not None and self.limit is not None:
             raise CovcalError("sample and limit cannot be used together: give only one")
@@ -80,7 +80,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return the chosen rows that this run extracts."""
+        """Return the chosen rows of this run."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -91,36 +91,36 @@ class Selection:
 class ExtractSettings:
     """The settings of an extraction, which are the same for both domains."""
 
-    # Settings for images that replace settings of `preprocess`.
+    # Settings for images that override `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     # The source of settings for images; see `data.preprocessing.configs.load_preprocessing`.
-    # Default: the model's metadata, or a file beside the model. Missing settings are derived from
-    # the model's input.
+    # Default: the model's metadata, or a file beside the model. Missing settings follow from the
+    # model's input.
     preprocess: str | None = None
     # A file of class names in the order of the logits; see `data.classes.read_classes`.
     classes: Path | None = None
     # The share of rows for each split, for data without splits. Default: `fractions_of`.
     fractions: Fractions | None = None
-    seed: int = 0  # seed of the splits and of the sample
+    seed: int = 0  # Seed of the splits and of the sample.
     selection: Selection = field(default_factory=Selection)
-    # Number of rows that the model processes at a time. Default: a power of two from 16 to 256,
-    # with inputs of at most 16 MiB.
+    # Number of rows in a run of the model. Default: a power of two from 16 to 256, with inputs of
+    # at most 16 MiB.
     batch: int | None = None
-    # number of threads of the model, and also of the decoder; default: all cores
+    # Number of threads of the model and of the decoder; default: all cores.
     threads: int | None = None
     trust_model: bool = False  # Whether to open a model file that can run code.
     weights: Path | None = None  # Weights of the model that ``module:function`` returns.
-    # Name of the output that holds the classes, if the model has several outputs.
+    # The output with the classes, if the model has several outputs.
     model_output: str | None = None
-    # "input", "none", or the name of a tensor; default: the input of the last linear layer
+    # "input", "none", or the name of a tensor; default: the input of the last linear layer.
     phi: str | None = None
-    providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, the preferred one first.
-    # Whether tables hold logits or probabilities; by default, the column names decide.
+    providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, in order of preference.
+    # Whether tables have logits or probabilities; default: by the column names.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.
-    choices: tuple[str, ...] = ()  # The answers to look for in logs of a language model.
+    choices: tuple[str, ...] = ()  # The possible answers in logs of a language model.
     multilabel: bool = False  # Whether the outputs are independent labels.
-    # Skip up to 1 % of the rows; if false, stop at the first row that cannot be read.
+    # Whether to skip up to 1 % of the rows if they cannot be read.
     skip_unreadable: bool = True
 
     def __post_init__(self) -> None:
@@ -129,7 +129,7 @@ class ExtractSettings:
         require_at_least("seed", self.seed, 0)
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of the splits. `trained`: whether the file has features."""
+        """Return the shares of the splits. `trained` means that the file has features."""
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
@@ -139,8 +139,8 @@ class ExtractSettings:
     def options(self) -> list[str]:
         """Return options of ``covcal extract`` that give the same file.
 
-        Options with default values, and options that do not change the result, are left out. The
-        options of a shard are the options of the whole extraction.
+        Default values, and options that do not change the result, are left out. A shard has the
+        options of the whole extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {
