@@ -1,12 +1,11 @@
 """Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files. If another file is missing, HDF5 reads zeros without an
-error. A file can also have arrays that were never written, or implausibly large arrays. `File`
-refuses such a file.
+An HDF5 file can refer to other files. If such a file is missing, HDF5 reads zeros without an error.
+A file can also have arrays that were never written, or implausibly large arrays. `File` refuses all
+these files.
 
-covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` compares a block
-with its CRC-32 when it reads the block for the first time. Exceptions of h5py become a
-`CovcalError`.
+covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
+when a block is read for the first time. Exceptions of h5py become a `CovcalError`.
 """
 
 import errno
@@ -28,7 +27,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
-# Matches the file name of a table.
+# A regular expression for file names of tables.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
 # Attribute of a dataset; see `Checksums`.
 CRC32 = "covcal_crc32"
@@ -40,9 +39,9 @@ _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeErro
 
 
 class Checksums:
-    """The CRC-32 of each block of rows of a dataset. Blocks have about half a MiB.
+    """The CRC-32 of each block of rows of a dataset. A block has about half a MiB.
 
-    The attribute `CRC32` of a dataset contains, as uint32:
+    The attribute `CRC32` of a dataset has these numbers, as uint32:
 
     1. the CRC-32 of the dataset's name, shape and type, and of the next two numbers
     2. the axis of the rows
@@ -56,12 +55,12 @@ class Checksums:
         shape: tuple[int, ...],  # With at least one axis.
         dtype: np.dtype[Any],
         axis: int,
-        rows: int | None = None,  # Rows of a block.
+        rows: int | None = None,  # Number of rows in a block.
     ) -> None:
         self.n, self.axis = shape[axis], axis
         row_bytes = math.prod(shape) // max(1, self.n) * dtype.itemsize
         self.rows = rows or max(1, _BLOCK_BYTES // max(1, row_bytes), -(-self.n // _MOST_BLOCKS))
-        # Only the last two names of the path, because labels share datasets.
+        # Labels share datasets, so use only the last two names of the path.
         about = [name.split("/")[-2:], shape, dtype.str, axis, self.rows]
         self.head = [zlib.crc32(json.dumps(about).encode()), axis, self.rows]
         self.of_blocks: list[int] = []
@@ -72,11 +71,11 @@ class Checksums:
         return -(-self.n // self.rows)
 
     def add(self, values: AnyArray) -> slice:
-        """Add the next rows, and return which rows they are."""
+        """Add the next rows, and return their slice."""
         start, end = self._added, self._added + values.shape[self.axis]
         rows = np.moveaxis(values, self.axis, 0)
         while self._added < end:
-            into = self._added % self.rows  # Rows of this block that were added before.
+            into = self._added % self.rows  # Number of rows that this block has already.
             stop = min(end, self._added - into + self.rows)
             before = self.of_blocks.pop() if into else 0
             part = np.ascontiguousarray(rows[self._added - start : stop - start])
@@ -122,7 +121,7 @@ class Dataset:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """The shape of the blocks that are read at once, or None without blocks."""
+        """The shape of a stored block; None without blocks."""
         if self._checksums is not None:
             sides = [*self.shape]
             sides[self._checksums.axis] = min(self._checksums.rows, self._checksums.n)
@@ -184,7 +183,7 @@ class Dataset:
                 )
             return None
         attribute = h5py.h5a.open(self._identifier, CRC32.encode())
-        shape = attribute.shape  # which h5py reads from the file each time
+        shape = attribute.shape  # h5py reads the shape from the file each time.
         if len(shape) != 1 or shape[0] > _MOST_BLOCKS + 3:
             raise self._changed()
         values = np.empty(shape, dtype=np.uint32)
@@ -193,7 +192,7 @@ class Dataset:
         return numbers
 
     def _required_checksums(self, *stored: int) -> Checksums:
-        """Refuse a dataset whose name, shape or type changed."""
+        """Refuse a dataset whose name, shape or type has changed."""
         head, of_blocks = stored[:3], stored[3:]
         if len(head) == 3 and head[1] < self.ndim and head[2] > 0:
             checksums = Checksums(self.name, self.shape, self.dtype, *head[1:])
@@ -210,7 +209,7 @@ class Dataset:
         )
 
     def texts(self) -> list[str]:
-        """Return the values of a list of texts, which are stored as UTF-8."""
+        """Return the values of a list of UTF-8 texts."""
         if self.ndim != 1 or self.dtype.kind != "S":
             raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
         try:
@@ -221,7 +220,7 @@ class Dataset:
 
 @cache
 def _usual_type(dtype: np.dtype[Any]) -> Any:
-    """Return the HDF5 type for a NumPy type. The type is cached, because h5py is slow."""
+    """Return the HDF5 type for a NumPy type. h5py is slow, so the type is cached."""
     return h5py.h5t.py_create(dtype)
 
 
@@ -244,7 +243,7 @@ class Group(Mapping[str, Any]):
         self.datasets, self.members = datasets or {}, members or {}
 
     def __getitem__(self, name: Any) -> Any:
-        """Return the group or dataset called `name`; raise `CovcalError` if there is none."""
+        """Return the group or dataset called `name`. Raises `CovcalError` if there is none."""
         if not isinstance(name, str):
             raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
         place = self._place(name)
@@ -291,14 +290,13 @@ class Group(Mapping[str, Any]):
 class File(Group):
     """An open file that was checked, for a ``with`` block.
 
-    `handle` is the ``h5py.File`` if the caller has opened the file. `within` returns the group to
-    read, given the root attributes.
+    `handle` is the ``h5py.File``, if the caller has opened the file. `within` returns the group to
+    read for the root attributes.
 
     Raises
     ------
-    CovcalError
-        If the file is not readable HDF5, refers to other files, or names arrays that were not
-        written or are implausibly large.
+    CovcalError If the file is not readable HDF5, refers to other files, or has arrays that were
+    never written or are implausibly large.
     """
 
     def __init__(
@@ -314,7 +312,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                # covcal writes only texts and single numbers as root attributes
+                # covcal's root attributes are only texts and single numbers.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
                 digest = self.attrs.pop(ATTRIBUTES_SHA256, None)
                 if digest not in (None, _attributes_sha256(self.attrs)):
@@ -391,7 +389,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 
 class _readable:  # noqa: N801
-    """Turn an exception of h5py into a `CovcalError`. A class is faster than a generator."""
+    """Turn an exception of h5py into a `CovcalError`. A class is faster than a generator here."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
@@ -416,7 +414,7 @@ def _examined(
     Refuse links. Members are low-level identifiers, which are several times as fast as objects.
     """
     datasets, members = dict[str, Dataset](), dict[str, Any]()
-    seen = set()  # a group may contain itself
+    seen = set()  # A group may contain itself.
     waiting = [("", file.id)]
     while waiting:
         place, member = waiting.pop()
@@ -434,7 +432,7 @@ def _examined(
                     datasets[place] = dataset
         elif is_new:
             members[place] = member
-            # reversed, because the last entry is taken first
+            # Reversed, because the last entry is taken first.
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -447,7 +445,7 @@ def _inside(place: str, name: bytes) -> str:
 
 
 def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
-    """Return the group or dataset of a name. Refuse a link."""
+    """Return the group or dataset called `name`. Refuse a link."""
     if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
         return h5py.h5o.open(group, name)
     link = h5py.Group(group).get(name, getlink=True)
@@ -459,7 +457,7 @@ def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
 
 
 def _require_own(dataset: Dataset, identifier: Any) -> None:
-    """Refuse a dataset that is in another file, incomplete, or far too large."""
+    """Refuse a dataset that is in another file, incomplete, or implausibly large."""
     where = f"{dataset.path}: {dataset.name}"
     settings = identifier.get_create_plist()
     layout = settings.get_layout()
@@ -472,7 +470,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
             "themselves into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or one single value
+    if bytes_needed == 0 or dataset.ndim <= 0:  # No values, or one single value.
         return
     stored = identifier.get_storage_size()
     sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None
@@ -492,7 +490,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
 
 
 def attributes_sha256(file: Any) -> str:
-    """Return the root attribute `ATTRIBUTES_SHA256` of a file, a low-level identifier of h5py."""
+    """Return the root attribute `ATTRIBUTES_SHA256`; `file` is a low-level identifier of h5py."""
     return _attributes_sha256(dict(_plain_attributes(file)))
 
 

@@ -2,14 +2,14 @@
 
 A document is a frozen dataclass with a schema id. The fields of a document become JSON keys. A
 field with the metadata `at` becomes a key of an inner object. The last key, ``content_sha256``, is
-the hash of all other keys. Reading a document checks three things:
+the hash of all other keys. A document is checked in three ways:
 
-1. The hash must match, so an edited or damaged document is refused.
-2. Every value must have the type and the range of its field, such as `Share`.
-3. The values must agree with each other, which ``__post_init__`` checks.
+1. The hash must match, so an edited or damaged document is refused. 2. Every value must have the
+type and the range of its field, such as `Share`. 3. The values must not contradict each other
+(``__post_init__``).
 
-A later version may add keys, so unknown keys are ignored. If a key is removed or gets another
-meaning, the schema id changes. Documents with an unknown schema id are refused.
+Unknown keys are ignored, because a later version may add keys. If a key is removed or its meaning
+changes, the schema id changes. Documents with an unknown schema id are refused.
 """
 
 import hashlib
@@ -41,10 +41,10 @@ from covcal_cli.files import relative_to_folder_of, require_file, write_text
 DIGEST = "content_sha256"  # Key of the sha256 of all other keys.
 _ABSENT = object()
 _ROUNDING = 1e-6  # Tolerance of a range, for rounding errors.
-_LONGEST_JSON = 256 << 20  # Largest size of a JSON file, in bytes.
-_DEEPEST_JSON = 64  # Largest depth of nested objects and lists.
+_LONGEST_JSON = 256 << 20  # Maximum size of a JSON file, in bytes.
+_DEEPEST_JSON = 64  # Maximum depth of nested objects and lists.
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # Limits of Linux, in bytes.
-_MOST_DIGITS = 20  # Largest number of digits of a whole number.
+_MOST_DIGITS = 20  # Maximum number of digits of a whole number.
 # Names of the types in messages.
 _WANTED = {
     str: "a text",
@@ -95,7 +95,7 @@ Number = Annotated[int, Within(1)]  # A count of at least 1.
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError if the numbers decrease. Skip None."""
+    """Raise ValueError if the numbers decrease; None is skipped. Skip None."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
@@ -116,12 +116,12 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Input:
-    """A file that a result was computed from."""
+    """An input file of a result."""
 
     role: str  # "features", "adapted", "calibration" or "costs".
     path: Path  # In a document, relative to the document's folder.
     sha256: str
-    # A path outside the document's folder is never opened, because a document is untrusted.
+    # A document is untrusted, so a path outside its folder is never opened.
     is_outside: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Guard:
-    """The outcome of one check of a result."""
+    """The outcome of a check of a result."""
 
     name: str
     value: float  # Finite.
@@ -141,7 +141,7 @@ class Guard:
 
 
 class Document:
-    """A record that is written to a file of its own."""
+    """A record with a file of its own."""
 
     schema: ClassVar[str]
 
@@ -189,7 +189,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document, with its hash if there is a schema."""
+    """Return the keys of a document, and its hash if there is a schema."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -200,7 +200,7 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
 def of_labels(
     documents: Mapping[str, Document | Mapping[str, Any]], path: Path, **more: Any
 ) -> dict[str, Any]:
-    """Return the keys of a file that contains one document per label."""
+    """Return the keys of a file with one document per label."""
     signed = {name: _signed(document, path) for name, document in documents.items()}
     return {"schema": multilabel.SCHEMA, "labels": signed, **more}
 
@@ -231,9 +231,9 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     """Return the value of an untrusted JSON text.
 
-    With `names_paths`, texts may contain surrogates, which are bytes of paths. Raises `ValueError`
-    for invalid JSON, a duplicate key, an infinite number or NaN, and content that is too long or
-    too deeply nested.
+    With `names_paths`, texts may have surrogates, which are bytes of paths. Raises `ValueError` for
+    invalid JSON, a duplicate key, infinity or NaN, and content that is too long or too deeply
+    nested.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -254,7 +254,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
 def json_of(path: Path, *, names_paths: bool = False) -> Any:
     """Return the value of an untrusted JSON file. Raises ValueError or OSError.
 
-    Editors on Windows may save the text as UTF-16, or with a byte order mark.
+    The text may be UTF-16 or have a byte order mark, as from editors on Windows.
     """
     if path.stat().st_size > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -284,7 +284,7 @@ def _float(text: str) -> float:
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply, or contains invalid Unicode."""
+    """Refuse a value that is nested too deeply or has invalid Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         texts = [value for value in level if isinstance(value, str)]
@@ -306,7 +306,7 @@ def _require_shallow(value: Any, undecodable: str) -> None:
 def _is_unicode(text: str, undecodable: str) -> bool:
     try:
         text.encode("utf-8", undecodable)
-    except UnicodeEncodeError:  # half of a surrogate pair, such as "\\ud800" in JSON
+    except UnicodeEncodeError:  # Half of a surrogate pair, such as "\\ud800" in JSON.
         return False
     return True
 
@@ -390,7 +390,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         for limit in inner[1:]:
             limit.require(place, number)
         return number
-    if origin in (UnionType, Union):  # the type is optional, or a union
+    if origin in (UnionType, Union):  # The type is optional, or a union.
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
         if value not in inner:
@@ -422,7 +422,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
             raise ValueError(f"{where} is missing")
     try:
         return kind(**values)
-    except ValueError as error:  # the record's own __post_init__ raised this error
+    except ValueError as error:  # The record's own __post_init__ raised this error.
         raise ValueError(f"{place}: {error}" if place else str(error)) from error
 
 
@@ -433,7 +433,7 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return the name, keys and type of each field, and whether it is required."""
+    """Return the name, keys and type of each field, and whether the field is required."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (

@@ -1,1 +1,1 @@
-"""Covcal's own files, which README.md specifies."""
+"""covcal's own files, which README.md specifies."""

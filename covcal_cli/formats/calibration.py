@@ -1,7 +1,7 @@
-"""A calibration, as cal.json contains it.
+"""The calibration in a cal.json.
 
-A calibrated confidence is the probability of the class that the classifier itself predicted
-(MATHEMATICS, section 6).
+A calibrated confidence is the probability of the classifier's predicted class (MATHEMATICS, section
+6).
 """
 
 from collections.abc import Mapping
@@ -58,41 +58,41 @@ _LEAST_TEMPERATURE = 1e-100  # With T below 1e-100 or above 1e100, scaled logits
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method that ``auto`` compared with other methods."""
+    """A method in the comparison of ``auto``."""
 
     method: str
-    temperature: Positive  # T_f of this method.
+    temperature: Positive  # T_f of the method.
     target_confidence: Share | None  # Mean confidence on target training and validation rows.
-    estimated_accuracy: Share | None  # On the target; equal for all candidates.
-    expected_ece: Share | None  # The absolute difference of the two shares above.
+    estimated_accuracy: Share | None  # Equal for all candidates.
+    expected_ece: Share | None  # Absolute difference of confidence and accuracy.
     chosen: bool
     why: str  # Why auto chose this method or did not choose it.
-    # The ECE is at least `expected_ece` if the estimate is right.
-    # None if T was matched to the estimate, because `expected_ece` is then about 0.
+    # A lower limit of the ECE, if the accuracy estimate is right. None if T was matched to the
+    # estimate, because `expected_ece` is then about 0.
     least_ece: Share | None = None
-    matched: bool = False  # Whether T makes target_confidence equal to estimated_accuracy.
+    matched: bool = False  # Whether T makes confidence and accuracy equal.
     aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend.
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """The labelled target rows on which a calibration was fitted."""
+    """The labelled target rows of a fit."""
 
     n: Number
     seed: int
     sha256: str  # Hash of the ids.
     ids: tuple[str, ...]  # Sorted.
     design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches.
-    population: Number | None = None  # Number of rows that could be drawn.
+    population: Number | None = None  # Number of rows in the draw.
     batches: tuple[Count, ...] = ()  # Number of rows in each batch.
 
 
 @dataclass(frozen=True)
 class TargetPrior:
-    """The class frequencies that a calibration assumes on the target."""
+    """The assumed class frequencies on the target."""
 
     name: str  # The value of --target-prior.
-    shares: tuple[Share, ...] | None  # One share per class; None for the frequencies of the source.
+    shares: tuple[Share, ...] | None  # One share per class; None for the source's frequencies.
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
@@ -100,40 +100,40 @@ SOURCE_PRIOR = TargetPrior("source", None)
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration(Document):
-    """A calibration. Older files lack the fields with a default."""
+    """A calibration. Fields with a default may be missing in older files."""
 
     schema: ClassVar[str] = "covcal.calibration/1"
 
     method: str  # The method that the user asked for.
-    method_used: str  # The method that was used; `reason` says why, in one sentence.
+    method_used: str  # The method of the fit, for which `reason` gives a sentence.
     reason: str
-    forecaster: Forecasters  # The name of the logits that are scaled.
+    forecaster: Forecasters  # The name of the scaled logits.
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
     # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
     # T_a of the aligned logits, for a blend
     aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
-    # T_g of each discriminator; empty if the method uses no importance weights
+    # T_g of each discriminator; empty without importance weights.
     discriminator_temperatures: tuple[Positive, ...] = field(
         metadata=at("temperatures.discriminator")
     )
     discriminator: str | None  # "logistic" or "network"; None without importance weights.
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights.
     loss: str  # The loss function: "brier" or "nll".
-    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if it was reached.
+    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if reached.
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # The fields of `WeightHealth`; None without weights.
-    bound: Mapping[str, Any] | None  # The terms of Theorem 1 of the paper; None without weights.
+    bound: Mapping[str, Any] | None  # The terms of the paper's Theorem 1; None without weights.
     # Mean confidence on target validation rows, before and after calibration.
     estimates: Mapping[str, Any]
     guards: tuple[Guard, ...] = ()  # Checks of the assumptions of the method.
-    candidates: tuple[Candidate, ...] = ()  # The methods that `auto` compared.
+    candidates: tuple[Candidate, ...] = ()  # The methods in the comparison of `auto`.
     target_prior: TargetPrior = SOURCE_PRIOR
-    # the offsets b, one per class: log(q_y / p_y) if class frequencies are corrected, else empty
+    # The offset b of each class, log(q_y / p_y); empty if class frequencies are not corrected.
     class_offsets: tuple[float, ...] = ()
-    # The offset a, which is added to the log odds of the confidence.
+    # The offset a in the log odds of the confidence.
     confidence_offset: float = 0.0
-    # Whether T was fitted to target labels, from covcal label or from --labels N.
+    # Whether T was fitted to target labels from covcal label or from --labels N.
     used_target_labels: bool = False
     labelled_rows: LabelledRows | None = None
     notes: tuple[str, ...]
@@ -142,19 +142,19 @@ class Calibration(Document):
     classes: tuple[str, ...]
     model: Mapping[str, str]  # Name and sha256 of the classifier.
     source_accuracy: SourceAccuracy | None = None  # None without labelled source rows.
-    # The columns of a table, in the order in which the model reads them.
+    # The columns of a table, in the model's order.
     feature_columns: tuple[str, ...] = ()
     # How the model was read: tail, preprocessing of images, tensors of phi and of the logits.
     # Unknown values have no key.
     reading: Mapping[str, Any] = field(default_factory=dict)
-    networks_sha256: str | None  # hash of the networks of `adapt`; None if they are not used
+    networks_sha256: str | None  # Hash of the networks of `adapt`; None without networks.
     inputs: tuple[Input, ...]
 
     @property
     def target_confidence(self) -> tuple[float | None, float | None]:
-        """The mean target confidence before and after calibration.
+        """Return the mean target confidence before and after calibration.
 
-        Both use the rows of the accuracy estimate, or by default the target validation rows.
+        The rows are those of the accuracy estimate; default: the target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")
@@ -181,8 +181,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
     Raises
     ------
-    CovcalError
-        If the file is missing or is not a calibration that this version can read.
+    CovcalError If the file is missing or is not a calibration of this version.
     """
     path = Path(path)
     calibration = read_document(
@@ -226,7 +225,7 @@ def _require_numbers(calibration: Calibration) -> None:
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return a message if a field is impossible or contradicts another field; else None."""
+    """Return a message about an impossible field or two contradictory fields; else None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} but forecaster is {calibration.forecaster}"

@@ -1,4 +1,4 @@
-"""The decision of ``covcal decide``, as decide.json holds it."""
+"""The decision of ``covcal decide`` in a decide.json."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ from covcal_cli.records import (
 
 ACCEPT, REVIEW = "accept", "review"
 Covered = Literal["future rows", "these rows"]
-_OF_ROWS = ("features", "adapted")  # roles of inputs that hold target rows
+_OF_ROWS = ("features", "adapted")  # Roles of inputs with target rows.
 
 
 @dataclass(frozen=True)
 class CurvePoint:
     """The expected error at one share of accepted rows."""
 
-    share: Share  # The share of rows that is accepted.
+    share: Share  # The share of accepted rows.
     error: Share  # The expected share of wrong rows among the accepted rows.
     low: Share  # The error at the high end of the estimated accuracy.
     high: Share  # The error at the low end of the estimated accuracy.
@@ -51,25 +51,26 @@ class GroupPoint:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The cheapest share of rows to accept, and the mean cost of a row at this share."""
+    """The share of accepted rows with the lowest mean cost per row."""
 
     share: Share
     cost: float  # Mean cost of a row, for errors and reviews.
-    low: float  # The lowest mean cost within the range of the estimated accuracy.
-    high: float  # The highest mean cost within the range of the estimated accuracy.
+    low: float  # The lowest mean cost in the range of the estimated accuracy.
+    high: float  # The highest mean cost in the range of the estimated accuracy.
     review: float  # The mean cost if a person reviews every row.
 
 
 @dataclass(frozen=True)
 class LabelUse:
-    """The labels with which a promise was tested."""
+    """The labels in the test of a promise."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
-    # Number of labelled rows above the threshold; without a promise, above the first threshold.
+    # Number of labelled rows above the threshold; without a promise, above the first tested
+    # threshold.
     labels: Count
-    # number of wrong rows above the threshold of `labels`; rows without a label count as wrong
+    # Number of wrong rows among `labels`; rows without a label count as wrong.
     wrong: Count
-    # the largest number of wrong rows that passes the test; -1 if the test cannot pass
+    # Maximum number of wrong rows for a passed test; -1 if the test cannot pass.
     allowed: int
     batches: Number
 
@@ -78,13 +79,13 @@ class LabelUse:
 class SetRule:
     """A rule for sets of classes: the most probable class, and each class with enough probability.
 
-    `certainty` is None without labels, or if the coverage is only a mean over draws of labels.
+    `certainty` is None without labels, or if the coverage is a mean over draws of labels.
     """
 
     coverage: Share  # The share of rows whose set should contain the right class.
-    cut: Share  # The smallest probability of a class in a set.
+    cut: Share  # Minimum probability of a class in a set.
     mean_size: float  # Mean number of classes in a set.
-    labels: Count  # Number of labels used for the threshold; 0 without labels.
+    labels: Count  # Number of labels for the threshold; 0 without labels.
     certainty: Share | None  # The certainty of the coverage.
 
     def members(self, probabilities: Floats) -> Booleans:
@@ -100,30 +101,30 @@ class Decision(Document):
 
     schema: ClassVar[str] = "covcal.decision/1"
 
-    # the largest share of accepted rows that may be wrong; None if the user asked only for sets
+    # Maximum share of wrong rows among the accepted rows; None if the user asked only for sets.
     error: Share | None
     certainty: Share  # The certainty of the promise.
-    covers: Covered  # The rows that the promise is about.
+    covers: Covered  # The rows of the promise.
     score: str  # The name of the score.
     threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
-    share: Share  # The share of rows that is accepted.
+    share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.
     splits: tuple[str, ...]
-    is_promise: bool  # Whether labels prove the error; if not, it is an estimate.
+    is_promise: bool  # Whether labels prove the error; else the error is an estimate.
     expected: CurvePoint | None  # The accepted rows, and their expected error.
     labels: LabelUse | None
-    # a number of labels that probably makes a promise possible; 0 if there is none
+    # Number of labels that are probably enough for a promise; 0 if no number is enough.
     labels_needed: Count
-    # the share of rows that a promise with `labels_needed` labels would probably accept
+    # The probable share of accepted rows with `labels_needed` labels.
     promised_share: Share
-    curve: tuple[CurvePoint, ...]  # the expected error for evenly spaced shares of accepted rows
+    curve: tuple[CurvePoint, ...]  # The expected error for evenly spaced shares of accepted rows.
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # The files of data and calibration.
     cost: CostPoint | None = None  # None if the user gave no costs.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
-    # the probability that `labels_needed` labels are enough for a promise
+    # The probability that `labels_needed` labels are enough for a promise.
     promised_chance: Share = 0.0
 
     def __post_init__(self) -> None:
@@ -147,16 +148,16 @@ class Decision(Document):
 
     @property
     def accepts_rows(self) -> bool:
-        """Whether the user asked for rows to accept, and not only for sets."""
+        """Whether the user asked for accepted rows, and not only for sets."""
         return self.error is not None or self.cost is not None
 
     @property
     def accept_above(self) -> float:
-        """The score above which rows are accepted; 1 accepts no row, because no score exceeds 1."""
+        """The score above which rows are accepted; 1 accepts no row."""
         return 1.0 if self.threshold is None else self.threshold
 
     def accepts(self, scores: Floats) -> Booleans:
-        """Return which rows are accepted, by their scores."""
+        """Return which rows are accepted."""
         return np.asarray(scores > self.accept_above)
 
     @property
@@ -176,7 +177,7 @@ def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float]) -> list[Floa
 
 
 def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
-    """Read a decide.json that was made with one of these calibrations.
+    """Read a decide.json that was made with one of the `calibrations`.
 
     Raises `CovcalError` if the file cannot be read, or was made with another calibration.
     """
@@ -198,13 +199,13 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 
 
 def calibration_of(path: str | Path) -> Path:
-    """Return the path of the calibration that a decide.json was made with."""
+    """Return the path of a decide.json's calibration."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     return _found(decision.calibration, path, "with the calibration", "pass it with -c")
 
 
 def rows_file_of(path: str | Path) -> Path:
-    """Return the path of the features or adapted file that a decide.json was made on."""
+    """Return the path of a decide.json's features or adapted file."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     rows_file = next(entry for entry in decision.inputs if entry.role in _OF_ROWS)
     return _found(rows_file, path, "on the rows of", "name the file to read")

@@ -1,11 +1,11 @@
-"""Read and check the HDF5 files between the steps: features files and adapted files.
+"""Read and check features files and adapted files.
 
-Both kinds of files have the same structure: a group per domain (``/source``, ``/target``),
-``/classes``, and root attributes that say how the file was made. The structure is checked when a
-file is opened, and values when they are read.
+Both kinds of files have a group per domain (``/source``, ``/target``), ``/classes``, and root
+attributes about their origin. The structure is checked when a file is opened, and values are
+checked when they are read.
 
 `Domain` does not return labels. `SourceDomain.labels` returns source labels. Only the module
-`target_labels` returns target labels. Modules that train or fit must not import it.
+`target_labels` returns target labels. Modules that train or fit must not import `target_labels`.
 """
 
 import hashlib
@@ -28,38 +28,38 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.records import parsed_json
 
 FEATURES_SCHEMA = "covcal.features/1"
-APPLIED_SCHEMA = "covcal.applied/1"  # the schema of files that `covcal apply` writes
+APPLIED_SCHEMA = "covcal.applied/1"  # The schema of files of `covcal apply`.
 ADAPTED_SCHEMA = "covcal.adapted/1"
-# attribute: the columns of a table in the order in which the model reads them, as JSON
+# Attribute: the columns of a table in the model's order, as JSON.
 FEATURE_COLUMNS = "feature_columns"
-# attribute: the shares of the source's splits, if different from the target's
+# Attribute: the shares of the source's splits, if different from the target's shares.
 SOURCE_FRACTIONS = "source_fractions"
-LABELS = "labels"  # Attribute: the names of the labels as a JSON list, if rows can have several.
+LABELS = "labels"  # Attribute: the label names as a JSON list, if rows can have several labels.
 OPTIONS = "options"  # Attribute: the options of extract, as a JSON list.
-ONE_TABLE = "one_table"  # Attribute: 1 if one table contains both domains.
-# Attribute: sha256 of a features file's content, to compare files quickly.
+ONE_TABLE = "one_table"  # Attribute: 1 if one table has both domains.
+# Attribute: sha256 of a features file's content, for fast comparisons.
 CONTENT = "content_sha256"
-# attributes of an adapted file: the path and the two hashes of its features file
+# Attributes of an adapted file: the path and the two hashes of its features file.
 FEATURES_FILE = "features_file"
 FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
-# attribute of a file with labelled rows: the sha256 of the file before these labels were added
+# Attribute of a file with picked labels: the sha256 of the file before these labels.
 UNMARKED_SHA256 = "unmarked_sha256"
-# the attributes that say how the model was read; the value of ``preprocessing`` is JSON
+# Attributes about how the model was read; the value of ``preprocessing`` is JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). In
-# files with one confidence per row, all classes except the predicted class have equal logits.
+# such files, all classes except the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The class names of a file that has confidences but no classes. With 20 classes, the confidence of
+# The class names of a file with confidences and without classes. With 20 classes, the confidence of
 # the most probable class can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # Stands for all splits.
-REMEDY = "make it with covcal extract"  # The remedy if a file is not a features file.
+REMEDY = "make it with covcal extract"  # The remedy for other kinds of files.
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB.
-_BLOCK_BYTES = 4 << 20  # Bytes read at a time.
+_BLOCK_BYTES = 4 << 20  # Number of bytes to read at a time.
 _LEAST_ROWS = 256
-_SPLIT_ROWS = 1 << 18  # the largest number of rows in a block of `split_blocks`
+_SPLIT_ROWS = 1 << 18  # Maximum number of rows in a block of `split_blocks`.
 _REQUIRED = ("logits", "labels", "split", "ids")
 _ALIGNED = ("domain_logits", "aligned_logits", "aligned_domain_logits")
 # The number type and the axes of each dataset: n rows, K classes, d features, M members.
@@ -77,7 +77,7 @@ _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed
 
 
 class Domain:
-    """A domain of an open file: its splits and its arrays, read by row, but not its labels."""
+    """A domain of an open file: its splits and its arrays, but not its labels."""
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
@@ -85,18 +85,18 @@ class Domain:
         self.n_classes = n_classes  # K.
         self._group = group
         self.n = self._checked_rows()
-        # d, the number of features; None in a file without features
+        # d, the number of features; None without features.
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
-        # M, the number of members of the aligned forecaster; 0 in a features file
+        # M, the number of members of the aligned forecaster; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
-        # the index in `SPLITS` of each row's split, shape (n,)
+        # Each row's index in `SPLITS`, shape (n,).
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}: write 0, 1 or 2")
 
     @property
     def n_labelled(self) -> int:
-        """The number of rows with a label."""
+        """The number of labelled rows."""
         return int((self._group["labels"][:] != UNKNOWN_LABEL).sum())
 
     def rows(self, split: str) -> Rows:
@@ -106,11 +106,11 @@ class Domain:
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64, copy=False)
 
     def count(self, *splits: str) -> int:
-        """Return the number of rows in these splits together."""
+        """Return the number of rows in these splits."""
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return at most `most` random rows of these splits, ascending; see `thinned`."""
+        """Return a random sample of at most `most` rows of these splits, ascending."""
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
@@ -122,12 +122,12 @@ class Domain:
                 yield np.flatnonzero(is_wanted).astype(np.int64) + start
 
     def counts(self) -> str:
-        """Return a text with the number of rows in each split."""
+        """Describe the number of rows in each split."""
         sizes = (f"{name} {self.count(name)}" for name in SPLITS)
         return f"{self.name}: {', '.join(sizes)}"
 
     def require_rows(self, split: str) -> Rows:
-        """Return the rows of a split. Refuse a split without rows."""
+        """Return the row numbers of a split. Refuse a split without rows."""
         self.require_any(split)
         return self.rows(split)
 
@@ -156,7 +156,7 @@ class Domain:
     def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
         """Return a forecaster's logits of `rows`, shape (m, K).
 
-        The aligned forecaster's logits are log mean_m softmax(z_m) over its members.
+        The logits of the aligned forecaster are log mean_m softmax(z_m), a mean over its members.
         """
         if forecaster == "original":
             return self.logits(rows)
@@ -187,7 +187,7 @@ class Domain:
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
     def column(self, name: str, rows: Rows) -> AnyArray:
-        """Return one of `columns` for `rows`, shape (m,): numbers, or texts as UTF-8 bytes."""
+        """Return a kept column of `rows`, shape (m,): numbers, or texts as UTF-8 bytes."""
         dataset: Dataset = self._group["columns"][name]
         if dataset.shape != (self.n,):
             raise self._error(f"columns/{name}", f"has shape {dataset.shape}, not ({self.n},)")
@@ -196,8 +196,8 @@ class Domain:
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
         """Divide `rows` into blocks of a few MiB, to limit memory.
 
-        `names` are the arrays that will be read: ``features``, ``logits`` or ``aligned_logits``.
-        By default, all three will be read.
+        `names` are the arrays to read: ``features``, ``logits`` or ``aligned_logits``. The default
+        is all three arrays.
         """
         widths = {
             "features": self.n_features or 1,
@@ -207,7 +207,7 @@ class Domain:
         return _cut(rows, max(widths[name] for name in names or widths))
 
     def _checked_rows(self) -> int:
-        """Return the number of rows. Refuse datasets whose numbers of rows differ."""
+        """Return the number of rows. Refuse datasets with different numbers of rows."""
         group = self._group
         for name in _REQUIRED:
             if name not in group:
@@ -259,19 +259,19 @@ class Domain:
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             if len(part) == len(rows) and taken.dtype == np.float32:
-                return taken  # no copy is needed
+                return taken  # No copy is needed.
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # If the sum is finite, all values are finite. Otherwise the values are checked one by one.
+        # If the sum is finite, all values are finite. Otherwise, the values are checked one by one.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
         wrong = ~np.isfinite(values)
-        if name == "logits":  # -inf masks a class, which is allowed if another class remains
+        if name == "logits":  # -inf masks a class, which is allowed if another class remains.
             wrong &= ~((values == -np.inf) & valid_rows(values)[:, None])
         bad = np.argwhere(wrong)
         if len(bad):
@@ -289,19 +289,20 @@ class SourceDomain(Domain):
     """The labelled domain, with data like the classifier's training data."""
 
     def labels(self, rows: Rows) -> Labels:
-        """Return the labels of `rows`, (m,) int64; -1 where a label is unknown."""
+        """Return the labels of `rows`, (m,) int64; -1 if unknown."""
         return read_labels(self, rows)
 
 
 class FeatureFile:
-    """An open features or adapted file, whose structure was checked.
+    """An open features or adapted file with a checked structure.
 
-    `handle`: an open ``h5py.File``, which the caller will close. `path`: its name in messages.
+    `handle` is an open ``h5py.File``, which the caller closes. `path` is the name of the file in
+    messages.
 
     Raises
     ------
-    CovcalError
-        If the file is missing, cut short, incomplete, of an unknown schema, or contradicts itself.
+    CovcalError If the file is missing, cut short, incomplete, contradictory, or of an unknown
+    schema.
     """
 
     def __init__(self, path: Path, handle: Any = None) -> None:
@@ -333,7 +334,7 @@ class FeatureFile:
 
     @property
     def feature_columns(self) -> tuple[str, ...]:
-        """The columns of a table in the order in which the model reads them; empty if unknown."""
+        """The columns of a table in the model's order; empty if unknown."""
         text = self.attributes.get(FEATURE_COLUMNS)
         if not text:
             return ()
@@ -347,9 +348,9 @@ class FeatureFile:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The known facts on how the model was read; see `Calibration.reading`."""
+        """Known facts about how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # files without rows store this text
+        if reading.get("tail") == "None":  # Files without rows store this text.
             del reading["tail"]
         if "preprocessing" in reading:
             try:
@@ -362,16 +363,16 @@ class FeatureFile:
 
     @property
     def has_one_confidence(self) -> bool:
-        """Whether the logits were made from one confidence per row."""
+        """Whether the logits come from one confidence per row."""
         return bool(self.attributes.get("tail") == ONE_CONFIDENCE)
 
     @property
     def is_forecast_of_right(self) -> bool:
-        """Whether the file has only confidences that a row is right, and no classes."""
+        """Whether the classes are only right and wrong answers."""
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse a file without the probabilities of all classes, for the purpose `what`."""
+        """Refuse a file without the probabilities of all classes, which `what` needs."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the probabilities "
@@ -384,8 +385,8 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file, or the sha256 from before rows were labelled."""
-        if self._sha256 is None:  # computed once, because reading the whole file takes long
+        """Return the sha256 of the file, or its sha256 before rows were labelled."""
+        if self._sha256 is None:  # Computed once, because reading the whole file takes long.
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256
 
@@ -419,7 +420,7 @@ class FeatureFile:
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file whose numbers of labels and of label names differ."""
+        """Refuse a file in which the numbers of labels and of label names differ."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(
@@ -489,7 +490,7 @@ class FeatureFile:
 
 
 def labels_in(path: Path) -> tuple[str, ...]:
-    """Return the names of the labels if rows of the file can have several, else an empty tuple."""
+    """Return the label names if rows of the file can have several labels, else an empty tuple."""
     return _label_names(path, root_attributes(path, "schema", LABELS, remedy=REMEDY))
 
 
@@ -514,12 +515,12 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return the positions that `thinned` draws from n rows, ascending."""
+    """Return the positions of a random sample of n rows, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return the rows that `thinned` draws from the n rows of all `blocks`."""
+    """Return a random sample of the n rows in all `blocks`, as `thinned` does."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:
@@ -533,7 +534,7 @@ def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows
 
 
 def read_labels(domain: Domain, rows: Rows) -> Labels:
-    """Return labels of a domain. Only `SourceDomain` and `target_labels` may read labels."""
+    """Return labels of a domain. Only `SourceDomain` and `target_labels` may call this function."""
     labels = _taken(domain._group["labels"], rows, axis=0)
     outside = np.flatnonzero((labels < UNKNOWN_LABEL) | (labels >= domain.n_classes))
     if len(outside):
@@ -564,7 +565,7 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
     """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
 
-    A span has at most a few MiB, or at most twice as many rows as `rows`.
+    A span is at most a few MiB, or at most twice the size of `rows`.
     """
     gaps = np.diff(rows)
     if (gaps <= 0).any():

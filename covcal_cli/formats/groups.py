@@ -15,11 +15,11 @@ MAX_GROUPS = 1000
 
 @dataclass(frozen=True)
 class ColumnGroups:
-    """Groups of rows by the values of a column. A group's number is the position of its value."""
+    """Groups of rows by the values of a column. A group's number is the index of its value."""
 
     target: Domain
     column: str
-    values: AnyArray  # the different values, ascending
+    values: AnyArray  # The distinct values, ascending.
 
     @property
     def names(self) -> list[str]:
@@ -57,8 +57,8 @@ def joined_groups(
 ) -> list[ColumnGroups]:
     """Return the groups of rows of several files by a column. Every file has the same groups.
 
-    Raises `CovcalError` as `column_groups` does, or if the column holds numbers in one file and
-    texts in another.
+    Raises `CovcalError` as in `column_groups`, or if the column has numbers in one file and texts
+    in another file.
     """
     groups = [
         column_groups(target, column, part, others)

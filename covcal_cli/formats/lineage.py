@@ -1,10 +1,10 @@
 """Check the origin of files, and whether files still belong together.
 
-By default, a command takes files of the current folder and refuses files of different extractions.
+By default, a command reads files of the current folder, and refuses files of different extractions.
 A file that the user names is always used; a note warns about a mismatch.
 
 JSON documents are not trusted. A path in a document is used only if the file is in the document's
-folder, or the user names the file.
+folder, or if the user names the file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
-# The attributes of an adapted file that identify the features file from which it was made.
+# The attributes of an adapted file about its features file.
 _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 
 
@@ -52,10 +52,10 @@ def file_here() -> Path:
 def labels_of(
     file: Path | None, documents: Sequence[Path], *, remedy: str = "make it with covcal calibrate"
 ) -> tuple[str, ...]:
-    """Return the names of the labels if a row can have several labels, else an empty tuple.
+    """Return the label names if rows can have several labels, else an empty tuple.
 
-    The names come from `file`, or else from the first document, or else from cal.json here. If a
-    document is not JSON, the message ends with `remedy`.
+    The names come from `file`, else from the first document, else from cal.json in this folder. For
+    a document that is not JSON, the message ends with `remedy`.
 
     Raises `CovcalError` if the file lacks a label of a document.
     """
@@ -83,8 +83,8 @@ def file_to_judge(
 ) -> tuple[Path, list[str]]:
     """Return the file for the calibrations: `path`, or else the file of the first calibration.
 
-    Also return notes on named files that do not belong together. `purpose` is the name of the
-    command. `picked` says that the user did not name cal.json.
+    Also returns notes on named files that do not belong together. `purpose` is the name of the
+    command. `picked` means that the user did not name cal.json.
 
     Raises `CovcalError` if a file that the user did not name has changed, or is outside the
     calibration's folder.
@@ -155,7 +155,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse a file if it, or its features file, has changed since the calibration."""
+    """Refuse a file that has changed since the calibration, or whose features file has changed."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -165,7 +165,7 @@ def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
 
 
 def is_unchanged(entry: Input) -> bool:
-    """Return whether a file is in the document's folder, exists and has not changed."""
+    """Return whether a file is in the document's folder, exists and is unchanged."""
     if entry.is_outside or not entry.path.is_file():
         return False
     return unmarked_sha256(entry.path) == entry.sha256
@@ -175,7 +175,7 @@ def unmarked_sha256(path: Path) -> str:
     """Return the sha256 of a file before rows were labelled."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
-    except CovcalError:  # not an HDF5 file, or a damaged file
+    except CovcalError:  # Not an HDF5 file, or a damaged file.
         marked = None
     return sha256_of(path) if marked is None else str(marked)
 
@@ -207,8 +207,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files to compare an adapted file with; none for other files.
 
-    The adapted file names a features file. An adapted file called adapted.h5 is also compared with
-    features.h5 beside it.
+    One is the features file that the adapted file names. For adapted.h5, the file features.h5
+    beside it is compared too.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []
@@ -220,7 +220,7 @@ def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
 
 
 def _other_origin(path: Path, attributes: Mapping[str, Any], origins: Sequence[Path]) -> str | None:
-    """Return a message if an adapted file was not made from the current `origins`, else None."""
+    """Return a message if an adapted file was not made from the `origins`, else None."""
     for origin in origins:
         if origin.is_file() and not was_made_from(attributes, origin):
             return f"{path} was not made from the current {origin}"

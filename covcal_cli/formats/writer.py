@@ -1,8 +1,8 @@
-"""Write covcal's HDF5 files, block by block. The module `features` reads the files.
+"""Write covcal's HDF5 files in blocks. The module `features` reads the files.
 
-Equal blocks give equal bytes, because there are no time stamps and no compression. At the end, the
-checksums of all datasets and the hash of the root attributes are stored. The root attribute
-``complete`` is written last, and covcal refuses a file without ``complete``.
+Without time stamps and compression, equal blocks give equal bytes. At the end, the checksums of all
+datasets and the hash of the root attributes are stored. The root attribute ``complete`` is written
+last, and covcal refuses a file without ``complete``.
 """
 
 import io
@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike, DTypeLike
 from covcal_cli.hdf5 import ATTRIBUTES_SHA256, CRC32, Checksums, Dataset, attributes_sha256
 
 Attribute = str | int | float
-_COPIED_BYTES = 4 << 20  # Number of bytes that are copied at a time.
+_COPIED_BYTES = 4 << 20  # Number of bytes to copy at a time.
 
 
 class _Sink(io.FileIO):
-    """A file that keeps the first error of a write, instead of raising it.
+    """A file that stores the first write error instead of raising it.
 
-    After a failed write, HDF5 cannot close the file: it loses the error, or the process crashes. So
-    `write` never fails, and `HDF5Writer` calls `require_written` afterwards.
+    After a raised error, HDF5 cannot close the file: it loses the error, or the process crashes.
+    `HDF5Writer` calls `require_written` afterwards.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class _Sink(io.FileIO):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        view[:] = bytes(len(view))  # parts that were not written are zeros
+        view[:] = bytes(len(view))  # Parts that were not written are zeros.
         super().readinto(view)
         return len(view)
 
@@ -56,26 +56,26 @@ class _Sink(io.FileIO):
             return self.tell()
 
     def require_written(self) -> None:
-        """Raise the first error of a write, if any write failed."""
+        """Raise the first write error, if any."""
         if self.error is not None:
             raise self.error
 
 
 class HDF5Writer:
-    """An HDF5 file that is being written, inside `atomic_output`."""
+    """An HDF5 file to write, inside `atomic_output`."""
 
     def __init__(
         self,
-        path: Path,  # the temporary file to create
+        path: Path,  # The temporary file to create.
         *,
         schema: str,  # Such as "covcal.features/1".
         classes: Sequence[str],  # The class names in the order of the logits.
-        # Root attributes that say how the file was made.
+        # Root attributes about the origin of the file.
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
-        # By name, the datasets that were created, with the checksums of what was written.
+        # The new datasets by name, with the checksums so far.
         self._datasets: dict[str, tuple[Any, Checksums]] = {}
         self._file.attrs["schema"] = schema
         for name, value in attributes.items():
@@ -85,7 +85,7 @@ class HDF5Writer:
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:
-        """Create a dataset that `fill` writes in blocks. `axis` is the axis of the rows."""
+        """Create a dataset for `fill`. `axis` is the axis of the rows."""
         dataset = self._file.create_dataset(name, shape=shape, dtype=dtype)
         self._datasets[name] = dataset, Checksums(dataset.name, shape, dataset.dtype, axis)
 
@@ -103,11 +103,11 @@ class HDF5Writer:
         self.fill(name, values)
 
     def share(self, name: str, written: str) -> None:
-        """Add the hard link `name` to a dataset."""
+        """Add `name` as a hard link to a dataset."""
         self._file[name] = self._file[written]
 
     def copy(self, name: str, dataset: Dataset) -> None:
-        """Copy a dataset of another file, whose checksums are compared."""
+        """Copy a dataset of another file, and check its checksums."""
         if not dataset.shape:
             self.write(name, dataset[()])
             return
@@ -121,7 +121,7 @@ class HDF5Writer:
             self.fill(name, dataset[(slice(None),) * axis + (slice(start, start + rows),)])
 
     def crc32s(self, group: str) -> dict[str, list[int]]:
-        """Return the checksums of what was written so far into a group, by dataset."""
+        """Return the checksums of a group so far, by dataset."""
         return {
             name: checksums.of_blocks
             for name, (_, checksums) in self._datasets.items()
@@ -154,7 +154,7 @@ def _storable(value: Attribute) -> Attribute:
 
 def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     """Return texts as UTF-8 bytes of equal length, for ``/classes`` and ``ids``."""
-    if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster than Python
+    if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster than Python.
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
     # A generator, because a list of a million texts would take 50 MB.

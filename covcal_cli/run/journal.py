@@ -1,19 +1,19 @@
-"""The journal of a run, ``run.json``: which results are up to date, and which inputs they have.
+"""The journal of a run, ``run.json``: which results are up to date, and their inputs.
 
 A result is up to date if its file and the key of its step are unchanged. The key is a hash of the
 step's settings and inputs. The journal is written before and after every step, so that an
 interrupted run can be continued.
 
-The folder may come from somebody else. So run.json may name only files that a run makes, and links
+The folder may come from somebody else. For safety, run.json may name only files of a run, and links
 out of the folder are refused.
 
-`place` replaces the results in a folder by those in its subfolder ``next/``:
+`place` replaces the results in a folder by the results in the subfolder ``next/``:
 
 - The journal records second names for the old results, such as cal.1.json.
 - The old results are copied to these names.
 - The new results are moved into the folder, and the new journal last.
 
-If the process is killed, `finish_placing` continues. So the calibration in use is never lost.
+After an interruption, `finish_placing` continues. The calibration in use is never lost.
 """
 
 import hashlib
@@ -38,24 +38,24 @@ FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json"
 REFERENCE = reference_path(Path(CALIBRATION)).name
 METRICS, PROBABILITIES = "metrics.json", "probs.csv"
 _RESULTS = {FEATURES, ADAPTED, CALIBRATION, REFERENCE, METRICS, PROBABILITIES, REPORT}
-# names that the exported model may have
+# Possible names of the exported model.
 _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step, which are shown again whenever its result is reused."""
+    """The messages of a step, which are shown again if its result is reused."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)  # facts about the result, by subject
+    facts: Mapping[str, str] = field(default_factory=dict)  # Facts about the result, by subject.
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result with the messages of the step that made it."""
+    """A result with the messages of its step."""
 
-    key: str  # Hash of everything that the result depends on.
+    key: str  # Hash of everything on which the result depends.
     sha256: str  # Hash of the result's file.
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Result:
 class RunInput:
     """A model or data that the user named for a run."""
 
-    name: str  # path relative to the folder, or ``module:function``
+    name: str  # Path relative to the folder, or ``module:function``.
     sha256: str
 
 
@@ -81,9 +81,9 @@ class Results(Document):
 
     schema: ClassVar[str] = "covcal.run/1"
 
-    begun: Mapping[str, str]  # keys of steps that have not ended
+    begun: Mapping[str, str]  # Keys of steps that have not ended.
     results: Mapping[str, Result]
-    # the inputs, with the keys "model", "source" and "target"
+    # The inputs, with the keys "model", "source" and "target".
     given: Mapping[str, RunInput] = field(default_factory=dict)
     # Temporary names of old results, until the new results are complete.
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Results(Document):
 
 
 def own_path(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a run makes.
+    """Return the path of a file or folder of a run.
 
     Raises `CovcalError` if the path is a link out of the folder.
     """
@@ -137,7 +137,7 @@ class Journal:
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
         """Record the model and the data of a run.
 
-        Without `force`, refuse an input if both its name and its content differ from the record.
+        Without `force`, an input is refused if both its name and its content have changed.
         """
         for role in dict.fromkeys([*self.given, *inputs]) if self.given and not force else ():
             old, new = self.given.get(role), inputs.get(role)
@@ -173,7 +173,7 @@ class Journal:
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
     def messages(self, output: Path) -> Messages:
-        """Return the messages of the step that made a result."""
+        """Return the messages of a result's step."""
         return self._results[output.name].messages
 
     def current(self, output: Path, key: str) -> Result | None:
@@ -187,16 +187,16 @@ class Journal:
         return result
 
     def was_begun(self, output: Path, key: str) -> bool:
-        """Return whether the step with this `key` was begun but has not ended."""
+        """Return whether the step with this `key` has begun and not ended."""
         return self._begun.get(output.name) == key
 
     def begin(self, output: Path, key: str) -> None:
-        """Record that this step begins."""
+        """Record that a step begins."""
         self._begun[output.name] = key
         self._write()
 
     def record(self, output: Path, key: str, messages: Messages) -> Result:
-        """Record that this step has ended."""
+        """Record that a step has ended."""
         sha256 = unmarked_sha256(output)
         result = Result(key, sha256, messages.warnings, messages.notes, messages.facts)
         self._results[output.name] = result
@@ -209,14 +209,14 @@ class Journal:
         write_document(content, self._path, force=True)
 
 
-# Replacing results by those of another run.
+# Replacing results by the results of another run.
 
 
 def place(folder: Path) -> list[Path]:
-    """Replace the results in a folder by those in ``next/``.
+    """Replace the results in a folder by the results in ``next/``.
 
-    Return the old results, renamed. Features and adapted files are deleted, unless they hold picked
-    labels or networks that the calibration needs.
+    Return the old results, renamed. Features and adapted files are deleted, except files with
+    picked labels or with networks that the calibration needs.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -239,7 +239,7 @@ def _is_worth_keeping(path: Path) -> bool:
 
 def _numbered(name: str, number: str) -> str:
     """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
-    if name == REFERENCE:  # watch derives this name from the name of the calibration
+    if name == REFERENCE:  # watch derives this name from the name of the calibration.
         return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)
     return f"{path.stem}.{number}{path.suffix}"
@@ -279,7 +279,7 @@ def _keep(folder: Path, names: Mapping[str, str]) -> None:
             continue
         try:
             os.link(path, copy)
-        except OSError:  # the file system has no hard links
+        except OSError:  # The file system has no hard links.
             with atomic_output(copy, force=False) as partial:
                 shutil.copyfile(path, partial)
 
@@ -296,8 +296,8 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 of a file, or of all visible files in a folder.
 
-    File names are hashed, because moving a file to another class folder changes the data. Hidden
-    files are left out, because `extract` does not read them. Links are followed.
+    File names are hashed, because moving a file to another class folder changes the data. `extract`
+    does not read hidden files, so they are left out. Links are followed.
     """
     if not path.is_dir():
         return sha256_of(path)
@@ -311,7 +311,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # a link to a folder above would never end
+    if real in above:  # A link to a folder above would never end.
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

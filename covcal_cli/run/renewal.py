@@ -1,12 +1,12 @@
 """``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
-Then both calibrations are compared on the new rows. If the new rows have labels, the new
+Then both calibrations are compared on the new rows. With labels of the new rows, the new
 calibration is used only if the labels prove that it is better. Without labels, the new calibration
-is used only if the user asks for this.
+is used only if the user asks for it.
 
-If the new rows raised the alarm of ``covcal watch``, the new rows may not be normal. Then the new
-calibration gets the reference data of the earlier calibration.
+If the new rows raised an alarm of ``covcal watch``, they may not be normal. The new calibration
+then gets the reference data of the earlier calibration.
 """
 
 import os
@@ -47,20 +47,20 @@ from covcal_cli.run.run import (
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.watch import WatchSettings, watch
 
-LEAST_LABELS = 50  # minimum number of labels for a reliable interval
+LEAST_LABELS = 50  # Minimum number of labels for a reliable interval.
 _OLD, _NEW = "in use", "new"
 
 
 @dataclass(frozen=True)
 class LabelledComparison:
-    """The old and the new calibration, measured on the same labelled target rows."""
+    """Both calibrations, measured on the same labelled target rows."""
 
     labels: int  # Number of labelled rows.
     old: float  # ECE of the old calibration.
     new: float
-    low: float  # interval of (new ECE - old ECE)
+    low: float  # Interval of (new ECE - old ECE).
     high: float
-    brier_is_worse: bool  # whether the new Brier score is significantly higher
+    brier_is_worse: bool  # Whether the new Brier score is significantly higher.
 
     @property
     def is_better(self) -> bool:
@@ -75,10 +75,10 @@ class LabelledComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The old and the new calibration, on the new target rows."""
+    """Both calibrations on the new target rows."""
 
-    accuracy: float  # The accuracy, estimated without labels.
-    low: float  # Ends of the range of the accuracy.
+    accuracy: float  # Accuracy, estimated without labels.
+    low: float  # The ends of the accuracy's range.
     high: float
     old: float  # Mean confidence with the old calibration.
     new: float  # Mean confidence with the new calibration.
@@ -94,7 +94,7 @@ class Renewal:
 
     report: RunReport
     comparison: Comparison | None  # None if the results existed already.
-    is_in_use: bool  # Whether the new calibration is now used.
+    is_in_use: bool  # Whether the new calibration is now in use.
     second_names: tuple[Path, ...] = ()  # Second names of the old results, such as cal.1.json.
     # Whether the new calibration got the reference data of the old calibration.
     is_reference_kept: bool = False
@@ -125,8 +125,8 @@ def renew(
     - `force`: always use the new results, and accept a T at the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
-    Raises `CovcalError` if no run has made the folder, or if the classifier or its preprocessing
-    has changed. The results in use are then unchanged.
+    Raises `CovcalError` if the folder does not come from a run, or if the classifier or its
+    preprocessing has changed. The results in use then stay unchanged.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -168,10 +168,10 @@ def renew(
 
 
 def earlier_run(folder: Path) -> Earlier:
-    """Return the results of the run that made a folder.
+    """Return the results of the run in a folder.
 
-    Raises `CovcalError` if no run has made the folder, or if its features or its calibration have
-    changed since.
+    Raises `CovcalError` if the folder does not come from a run, or if its features or its
+    calibration have changed.
     """
     again = f"run covcal run MODEL SOURCE TARGET -o {as_word(folder)}"
     if not (folder / JOURNAL).is_file():
@@ -229,7 +229,7 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Refuse to run code that the folder names, without --trust-model."""
+    """Without --trust-model, refuse code that the folder names."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -246,7 +246,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # The comparison of the calibrations uses target labels, so this verdict uses them too.
+        # The comparison uses target labels, so this verdict uses them too.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised
@@ -268,7 +268,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None without labels.
 
-    Rows whose labels were used in a fit are left out.
+    Rows with labels in a fit are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))

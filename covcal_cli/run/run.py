@@ -59,7 +59,7 @@ from covcal_cli.watch.sketches import sketched_rows
 if TYPE_CHECKING:
     from covcal_cli.extract.extract import ExtractReport
 
-WITH_WEIGHTS = " with "  # separates a model's name from its weights
+WITH_WEIGHTS = " with "  # Separates a model's name from its weights.
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # Settings that do not change results.
 Make = Callable[[Path], Messages | None]  # Write a result, and return messages.
@@ -67,13 +67,13 @@ Make = Callable[[Path], Messages | None]  # Write a result, and return messages.
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run. All steps use the seed of the extraction."""
+    """The settings of a run. All steps have the seed of the extraction."""
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
     method: str = AUTO  # The method of ``covcal calibrate``.
     adapt: bool = False  # Whether to run adapt even if the method does not need it.
     device: str = "auto"  # Device of ``covcal adapt``.
-    # The run stops if the source accuracy is clearly lower.
+    # Expected source accuracy; the run stops if the accuracy is clearly lower.
     expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Step:
     """One result of a run."""
 
     output: Path
-    reused: bool  # whether the result was up to date
+    reused: bool  # Whether the result was up to date.
     messages: Messages
 
 
@@ -135,10 +135,10 @@ class Steps:
     journal: Journal
     force: bool  # Whether to make every result again.
     allow_limit: bool  # Whether to accept a T at the limit of its range.
-    home: Path  # Folder to which the names of inputs are relative.
+    home: Path  # Names of inputs are relative to this folder.
 
     def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
-        """Run the classifier over both domains, and return features.h5."""
+        """Run the classifier on both domains, and return features.h5."""
         from covcal_cli.extract.extract import extract
 
         def make(output: Path, *, resume: bool) -> "ExtractReport":
@@ -158,7 +158,7 @@ class Steps:
         return self._features(model, data | {"target": self._input(target)}, make, output)
 
     def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
-        """Run the classifier over a new target, and return features.h5 with the earlier source.
+        """Run the classifier on a new target, and return features.h5 with the earlier source.
 
         Raises `CovcalError` if the classifier, its classes or the preprocessing differ from the
         earlier run.
@@ -188,7 +188,7 @@ class Steps:
             return report
 
         data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        # Results in `next/` were not used, so they may be replaced.
+        # Results in `next/` are not in use, so they may be replaced.
         self.journal.given = {}
         return self._features(model, data | {"target": self._input(target)}, make, alone)
 
@@ -199,7 +199,7 @@ class Steps:
         extracted: Callable[..., "ExtractReport"],
         spooled: Path,
     ) -> Path:
-        """Make features.h5. `spooled` is the file that the extraction writes."""
+        """Make features.h5. `spooled` is the file of the extraction."""
         from covcal_cli.extract.parts import was_stopped
 
         settings = self.settings.extraction
@@ -275,7 +275,7 @@ class Steps:
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # the extraction reports this error too
+        except CovcalError as error:  # The extraction reports this error too.
             return str(error)
         return preprocessing.to_json()
 
@@ -337,7 +337,7 @@ class Steps:
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | LabelAssessments | None:
-        """Write metrics.json and return its content; None if no target row has a label."""
+        """Write metrics.json and return its content; None without target labels."""
         settings, labels = self._judging(file), labels_in(file)
         evaluation: Evaluation | LabelAssessments
         try:
@@ -389,7 +389,7 @@ class Steps:
         return self._step(name, {"calibration": sha256_of(document)}, make)
 
     def apply(self, file: Path, document: Path) -> Path:
-        """Write calibrated probabilities: the result for tables, which have no model to export."""
+        """Write calibrated probabilities, because tables have no model to export."""
         from covcal_cli.apply.apply import apply
 
         def make(output: Path) -> None:
@@ -410,7 +410,7 @@ class Steps:
     def _judging(self, file: Path) -> EvaluateSettings:
         """Return settings that measure on the test rows, or on all rows if there are no test rows.
 
-        A measurement on all rows is unbiased, because no other step uses target labels.
+        All rows are unbiased, because no other step uses target labels.
         """
 
         def has_test_rows() -> bool:
@@ -427,7 +427,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result, made again if it is not up to date."""
+        """Return the file of a result, which is made again unless up to date."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None
@@ -450,11 +450,11 @@ class RunReport:
     calibrations: Mapping[str, Calibration]
     # Without labels, there is neither an evaluation nor assessments.
     evaluation: Evaluation | None  # None if rows can have several labels.
-    assessments: LabelAssessments | None  # None if each row has one label.
+    assessments: LabelAssessments | None  # None if rows have one label.
     # The calibrated model, or the calibrated probabilities of tables. None if the classes seem to
     # be in the wrong order.
     model: Path | None
-    page: Path  # the page of the report
+    page: Path  # The page of the report.
 
     @property
     def calibration(self) -> Calibration:
@@ -476,18 +476,17 @@ def run(
 ) -> RunReport:
     """Run every step whose result is not up to date.
 
-    - `model`: the classifier: a file, or ``module:function``. None if the data are tables of
-      outputs.
-    - `source`, `target`: the data. If one table contains both domains, `source` is None.
-    - `folder`: the folder of the results. A folder that does not exist is made.
-    - `tell`: called with each `Step` when it has ended.
-    - `begin`: called before each step, with the name of its command.
+    - `model`: the classifier: a file, or ``module:function``. None for tables of outputs.
+    - `source`, `target`: the data. If one table has both domains, `source` is None.
+    - `folder`: the folder of the results. A missing folder is created.
+    - `tell`: called with each `Step` after its end.
+    - `begin`: called with the name of the command before each step.
     - `force`: make every result again.
-    - `progress`: called with a `Progress` while a step works.
+    - `progress`: called with a `Progress` during a step.
 
-    Raises `CovcalError` if a step fails, or if `folder` exists but no run has made it. Finished
-    results are kept, and the next run continues with them. Raises `LimitExceededError` after the
-    extraction if the source accuracy is clearly below the expected accuracy.
+    Raises `CovcalError` if a step fails, or if `folder` exists and does not come from a run.
+    Finished results are kept, and the next run continues with them. Raises `LimitExceededError`
+    after the extraction if the source accuracy is clearly below the expected accuracy.
     """
     source = None if source is None else Path(source)
     with results_folder(Path(folder)) as folder:
@@ -533,7 +532,7 @@ def all_after(
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
-    """Make the folder if it does not exist; remove it again if it stays empty."""
+    """Create the folder if missing, and remove it again if it stays empty."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         if missing:
@@ -560,7 +559,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty or comes from a run, even from a run that was killed."""
+    """Return whether a folder is empty or comes from a run, perhaps an interrupted run."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())
