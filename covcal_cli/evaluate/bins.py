@@ -42,7 +42,7 @@ def require_rows(n: int) -> int:
 
 @dataclass(frozen=True)
 class ConfidenceBlock:
-    """A block of m rows; every array has shape (m,)."""
+    """The confidences of m rows; every array has shape (m,)."""
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
@@ -56,7 +56,7 @@ def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> 
     Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Correct confidences that rounding moved into the bin above.
+    # Rounding may have moved a confidence into the next bin.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0
@@ -139,17 +139,17 @@ class ReliabilityBins(Bins):
 
 
 def over(gaps: Float64s) -> Float64s:
-    """Return the positive gaps (over-confident), and 0 elsewhere."""
+    """Return the gaps of over-confident bins, and 0 for other bins."""
     return np.maximum(gaps, 0.0)
 
 
 def under(gaps: Float64s) -> Float64s:
-    """Return the sizes of negative gaps (under-confident), and 0 elsewhere."""
+    """Return the absolute gaps of under-confident bins, and 0 for other bins."""
     return np.maximum(-gaps, 0.0)
 
 
 def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
-    """Divide two arrays. The result is NaN where the denominator is 0."""
+    """Divide two arrays, with NaN instead of a division by 0."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
@@ -157,7 +157,7 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The metrics of one group of rows, as fractions. All are None for an empty group."""
+    """The metrics of a group of rows, as fractions; None for an empty group."""
 
     name: str = field(metadata=at("group"))
     n: Count
@@ -183,7 +183,7 @@ class GroupBins:
         self.losses: dict[str, Float64s] = {}
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
-        """Count a block of rows. `groups` are the rows' groups; None if there is only one group."""
+        """Count a block of rows. `groups` are the group numbers, by default 0."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
@@ -242,17 +242,13 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Adding many times to the same number is slow. So every bin has several copies, which are used in
-# turn.
+# Number of copies of each bin, because adding to the same number again and again is slow.
 _LANES = 4
 _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
 
 class ClasswiseBins:
-    """The probabilities of all classes in bins, for the class-wise ECE and sharpness.
-
-    Probabilities up to 1e-15 above an edge count as equal to the edge.
-    """
+    """The probabilities of all classes in bins, for the class-wise ECE and sharpness."""
 
     def __init__(self, bins: int, n_classes: int) -> None:
         self._bins, self._classes = bins, n_classes
@@ -276,7 +272,7 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # Each p adds c + p to a total. The total then holds both the count and the sum of p.
+        # A total of c + p holds both the count and the sum of p.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -311,10 +307,9 @@ class ClasswiseBins:
         return float(self.ece_by_class().mean())
 
     def decomposition(self) -> tuple[float, float]:
-        """Return calibration E||p - c||^2 and sharpness E||c||^2 (the paper's equation 2).
+        """Return the calibration error E||p - c||^2 and the sharpness E||c||^2 (equation 2).
 
-        c_k is the frequency of class k among rows with similar probabilities of class k. The Brier
-        score is about calibration + 1 - sharpness.
+        c_k is the frequency of class k among rows with similar probabilities of class k.
         """
         n = require_rows(self._n)
         hits, sums = self._hits.reshape(self._classes, self._bins), self._by_bin(self._sums)
@@ -335,8 +330,8 @@ class ClasswiseBins:
 def debiased_ece(bins: Bins) -> float:
     """Return the debiased ECE, 2 ECE - E[ECE*] (Kumar, Liang & Ma 2019).
 
-    E[ECE*] is the mean ECE after adding noise to the accuracy of each bin. The noise is normal with
-    variance acc (1 - acc) / n_b. The debiased ECE may be below 0.
+    E[ECE*] is the mean ECE if normal noise with variance acc (1 - acc) / n_b is added to the
+    accuracy of each bin. The debiased ECE may be negative.
     """
     n = require_rows(bins.n)
     filled = bins.counts > 0
@@ -366,7 +361,7 @@ _CELLS = 1 << 14
 class ValueCells:
     """A histogram of one number per row, from which rows are resampled.
 
-    Cells are at most 3 % wide. The mean of every cell is exact.
+    A cell contains values that differ by at most 3 %, and has their exact mean.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 Rows are first counted in cells, and resamples are drawn from the counts. So the time hardly depends
 on the number of rows.
 
-- Mean confidence and mean losses: percentiles of the resamples.
+- Mean confidence and mean losses: percentile intervals.
 - Accuracy: Wilson's (1927) interval.
 - AUROC: Wilson's interval with an effective number of rows (`ranks_interval`).
 
@@ -13,9 +13,8 @@ contains every true ECE that the data do not reject:
 
 - A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
 - ECE* is the ECE of a resample under a hypothesis.
-- Every true ECE is tested with two hypotheses. `concentrated` keeps only significant gaps, so noise
-  adds the most to the ECE. `even` has the same gap in every bin, so noise adds the least. No gap
-  is larger than the accuracy allows.
+- Every true ECE is tested with two hypotheses. Noise adds the most to the ECE if only significant
+  gaps are kept, and the least if all bins have the same gap.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
@@ -23,24 +22,22 @@ contains every true ECE that the data do not reject:
 | sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
 | sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
 
-Two more tests ask whether the forecaster may be calibrated. Each test has half of the error
-probability. If neither test rejects, the lower end is 0:
+If two more tests, which share the error probability, do not reject calibration, the lower end is 0:
 
 - Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
   rejects if the observed ECE is larger than nearly all resampled ECEs.
 - The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
 
-At levels close to 1, too few resamples are outside an interval. Then the interval is computed at a
-lower level, and widened by the ratio of normal quantiles.
+At levels close to 1, the interval is computed at a lower level, and widened by the ratio of normal
+quantiles.
 
-**Differences.** Two calibrations on the same rows are compared with paired resamples, because
-chance affects both in the same way. Rows are counted by the confidences in both calibrations.
+**Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 - Brier score and log loss: percentiles of the mean difference.
 - AUROC: a normal interval with the variance of DeLong, DeLong & Clarke-Pearson (1988).
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
-  section 5.2). Percentiles alone are too close to 0, because noise adds more to the smaller ECE.
-- Class gap: as for the ECE. With more than a few hundred classes, there is no interval.
+  section 5.2).
+- Class gap: the interval of the ECE, for up to a few hundred classes.
 """
 
 import math
@@ -60,10 +57,10 @@ RESAMPLES = 1000  # default number of resamples
 Interval = tuple[float, float]
 # Selects the gaps to add up: all, over-confident or under-confident gaps.
 Part = Callable[[Float64s], Float64s]
-_SIGNIFICANT = 2.0  # a significant gap exceeds this many standard errors
+_SIGNIFICANT = 2.0  # smallest significant gap, in standard errors
 _GRID = 48
-_BEYOND = 5.0  # Tested ECEs are at most this many standard errors from the observed ECE.
-_LEAST_BEYOND = 5  # At least this many resamples must be outside an interval.
+_BEYOND = 5.0  # Range of tested ECEs around the observed ECE, in standard errors.
+_LEAST_BEYOND = 5  # Minimum number of resamples outside an interval.
 _MAX_NOISE = 1 << 21
 MAX_DRAWS = 1 << 20
 # Resamples per group, at least, and resamples of all groups together, at most.
@@ -109,7 +106,7 @@ def intervals(
     gaps = {}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is not None:  # None with too many classes
+        if bins is not None:  # None for too many classes
             part = PARTS.get(name, np.abs)
             gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
     return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in PARTS if n in gaps})
@@ -152,15 +149,15 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 
 
 def resampled_level(level: float, resamples: int) -> float:
-    """Return the highest level, up to `level`, that leaves five resamples outside an interval."""
+    """Return the highest level, up to `level`, for which there are enough resamples."""
     return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
 
 
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    A proportion of n rows has the variance of the AUROC. The number n is at least min(right rows,
-    wrong rows) (Birnbaum & Klose 1957).
+    The effective number is at least the number of right or of wrong rows, whichever is smaller
+    (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0:
@@ -221,8 +218,7 @@ def ece_interval(
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # Simulate the ECE* of a calibrated forecaster, with significant gaps only in the other
-    # direction.
+    # Simulate a forecaster without errors in the tested direction.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -266,7 +262,7 @@ def ece_interval(
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance explains the observed value, at half of the error probability."""
+    """Return whether chance alone may give the observed value."""
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
     return observed <= float(drawn.mean() + quantile(wanted) * drawn.std())
@@ -305,11 +301,11 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     confidence: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of both hypotheses, up to a factor."""
+    """Yield the gaps of both hypotheses, which are then scaled to a true ECE."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
-    signs = np.where(confidence < 0.5, -1.0, 1.0)  # the direction with more possible gaps
+    signs = np.where(confidence < 0.5, -1.0, 1.0)
     if part is over:
         signs = np.ones(len(confidence))
     elif part is under:
@@ -322,11 +318,7 @@ def _directions(
 def _possible(
     direction: Float64s, grid: Float64s, shares: Float64s, confidence: Float64s, part: Part
 ) -> Float64s:
-    """Return the gaps in every bin for each true ECE in `grid` that is possible.
-
-    Gaps are a multiple of `direction`. A gap is at most the confidence, and at least the confidence
-    minus 1.
-    """
+    """Return multiples of `direction` whose ECEs are the possible values in `grid`."""
     moved = direction != 0
     ends = np.where(direction > 0, confidence, confidence - 1)[moved] / direction[moved]
     factors = np.unique(np.append(0.0, ends))
@@ -404,7 +396,7 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # One axis per calibration: cells of confidence, each for wrong and right rows.
+        # Each axis has the cells of one calibration, for wrong and for right rows.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
@@ -444,10 +436,7 @@ class PairedRows:
         seed: int,
         level: float = LEVEL,
     ) -> list[Difference]:
-        """Return the metrics of the second calibration minus the metrics of the first.
-
-        `areas` are the AUROCs of both calibrations.
-        """
+        """Return the metrics of the second calibration minus the metrics of the first."""
         differences = []
         for name, rows, sides in self._gaps():
             if name not in self._names:
@@ -542,10 +531,7 @@ def _of_gaps(
 
 
 def _influence(counts: Integers) -> Float64s:
-    """Return the influence of a row in each cell on the AUROC.
-
-    `counts` alternate between wrong and right rows, in ascending order of confidence.
-    """
+    """Return the influence of a row in each cell on the AUROC."""
     wrong, right = counts[::2], counts[1::2]
     below, above = np.cumsum(wrong) - wrong / 2, right.sum() - np.cumsum(right) + right / 2
     placed = np.stack([above / right.sum(), below / wrong.sum()], axis=1)

@@ -12,8 +12,8 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
 
-MARGIN = 0.05  # A class counts as calibrated if its gap is smaller.
-_FEWEST_ROWS = 5  # Wilson's interval of fewer rows is too short: one wrong row would prove a gap.
+MARGIN = 0.05  # Largest gap of a calibrated class.
+_FEWEST_ROWS = 5  # Minimum number of rows for a valid interval.
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class MeanGap:
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
         """Measure the gap on rows in bins.
 
-        The significance level is halved, as in the test for the ECE. So sentences about the gap and
-        about the ECE agree.
+        The test of a gap of 0 has the significance level of the test for the ECE.
         """
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
@@ -106,7 +105,7 @@ class ClassGaps:
 
     @property
     def worst(self) -> str | None:
-        """The worst class in words, or None."""
+        """A sentence on the worst miscalibrated class, or None."""
         if not self.off:
             return None
         group = self.off[0]
@@ -148,7 +147,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the size of a fraction in percentage points, as text."""
+    """Return the absolute value of a fraction in points, as text."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 

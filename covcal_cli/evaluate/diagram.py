@@ -141,9 +141,9 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return accuracy and share of the rows above each bin's lower edge.
+    """Return the accuracy and the share of rows above each threshold, (bins,) each.
 
-    Both arrays have shape (bins,). The accuracy is NaN without rows.
+    Thresholds are the lower edges of bins. The accuracy is NaN without rows.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -153,9 +153,7 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins) -> str:
     """Return a reliability diagram as text, one line per non-empty bin.
 
-    A bar of ``#`` reaches to the accuracy or the confidence, whichever is lower. From there to the
-    higher value, signs are ``>`` (over-confident) or ``<`` (under-confident). There are at most 15
-    lines.
+    Signs between accuracy and confidence are ``>`` (over-confident) or ``<`` (under-confident).
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
     step = -(-len(counts) // _MAX_ROWS_OF_TEXT)
@@ -219,7 +217,7 @@ def reliability_diagram(
     """Draw a reliability diagram, and return the Matplotlib figure.
 
     `path` is a file to write, which ends in .png, .svg or .pdf. `force` replaces an existing file.
-    The other parameters are those of `ece`.
+    For other parameters, see `ece`.
     """
     check_bins(bins)
     rows, numbers = _checked(probabilities, labels, classes)

@@ -63,7 +63,7 @@ from covcal_cli.records import Input
 BY_CLASS, BY_PREDICTED = "class", "predicted"
 MAX_RESAMPLES = 100_000
 _CACHED_VALUES = 1 << 17
-_MOST_COMPARED = 20_000  # Maximum number of rows that are compared with the labelled rows.
+_MOST_COMPARED = 20_000  # Maximum number of rows in the test for a random sample.
 
 
 @checked_settings
@@ -80,7 +80,7 @@ class EvaluateSettings:
     level: float = LEVEL  # Confidence level of the intervals.
     seed: int = 0
     metrics: tuple[str, ...] = tuple(METRICS)
-    grouped_by: tuple[str, ...] = ()  # Groups that gates need.
+    grouped_by: tuple[str, ...] = ()  # Columns whose groups have gates.
     allow_other_preprocessing: bool = False  # Accept other preprocessing of images.
 
     def __post_init__(self) -> None:
@@ -97,7 +97,7 @@ class EvaluateSettings:
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """All columns by which rows are grouped."""
+        """The columns for groups of rows."""
         return tuple(dict.fromkeys(([] if self.by is None else [self.by]) + [*self.grouped_by]))
 
 
@@ -129,17 +129,16 @@ def evaluate(
     path : str or Path
         A features or adapted file with labelled target rows.
     calibrations : mapping of str to Calibration
-        Calibrations by name, as `read_named` returns them.
+        Calibrations by name.
     settings : EvaluateSettings
     documents : sequence of str or Path
         Files of the calibrations, in the same order.
     networks : str or Path, optional
         The adapted file, if it has moved and a method needs its networks.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations, by name. Earlier versions are measured only with bootstrap
-        resamples.
+        Earlier versions of calibrations, by name, for a comparison with bootstrap resamples.
     decision : str or Path, optional
-        A decide.json of one of the `documents`, which is measured too.
+        A decide.json to measure.
     pooled : sequence of str or Path
         More files of the same classifier. The rows of all files are measured together.
 
@@ -439,7 +438,7 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file. Raises an error with `hint` if there are none."""
+    """Return the rows of a split in every file, or raise an error with `hint`."""
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
         return rows
@@ -505,10 +504,7 @@ def _read(
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Return for each file the rows to measure, and the rows to which a calibration was fitted.
-
-    Rows are recognised by id, because a file may have been extracted again.
-    """
+    """Return for each file the rows to measure, and the rows of fits."""
     fitted = {
         row_id
         for calibration in calibrations.values()
@@ -581,7 +577,7 @@ def _notes_on_left_out(
 def _notes_on_selection(
     targets: Sequence[Domain], rows: Sequence[Rows], seed: int
 ) -> Iterator[str]:
-    """Yield a note for each file whose labelled rows are no random sample of its rows."""
+    """Yield a note for each file if its labelled rows are not a random sample."""
     for target, of_file in zip(targets, rows, strict=True):
         some = thinned(of_file, _MOST_COMPARED, seed)
         scores = confidences(target.logits(some), 1.0)
@@ -595,7 +591,7 @@ def _notes_on_selection(
 @dataclass(frozen=True)
 class _Grouping:
     names: Sequence[str]
-    # Maps row numbers, true labels and predicted labels to group numbers; all have shape (m,).
+    # Returns group numbers from row numbers, true labels and predicted labels, all (m,).
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 

@@ -35,7 +35,7 @@ Outcome = Literal["passed", "failed", "not proved", "skipped"]
 class Gates:
     """The gates of an evaluation.
 
-    Raises `CovcalError` if a metric has no interval, but gates compare intervals.
+    Raises `CovcalError` if a metric has no interval.
     """
 
     limits: Sequence[Limit] = ()
@@ -91,7 +91,7 @@ class Assessment:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates. A limit on groups has one result."""
+        """The results of all gates."""
         grouped: dict[tuple[str, float, str, str | None], list[Verdict]] = {}
         for verdict in self.verdicts:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
@@ -123,8 +123,8 @@ def assess(
 
     - `path`: a features or adapted file. Default: the features file of the first calibration.
     - `documents`: calibrations. Default: the calibration of the decision, or cal.json.
-    - `settings`, `networks`, `decision`, `pooled`: as in `evaluate`.
-    - `check`: called with all input files before the work starts.
+    - `settings`, `networks`, `decision`, `pooled`: see `evaluate`.
+    - `check`: a function that checks all input files before the work starts.
 
     Raises `CovcalError` if `evaluate` raises this error, or a gate's metric has no value. Raises
     `UnusedOptionError` if no calibration needs the given `networks`.
@@ -309,10 +309,7 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Estimate the true value of a metric, to plan the number of rows.
-
-    Noise makes an ECE too large, so the middle of the 95 % interval is used.
-    """
+    """Estimate the true value of a metric: the middle of its 95 % interval for an ECE."""
     if GATED[metric].interval != "gaps":
         return value
     share = quantile(LEVEL) / quantile(level)
@@ -371,7 +368,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return the smallest excess over a limit that a gate detects with power 80 %."""
+    """Return the smallest distance from a limit that a gate detects with power 80 %."""
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))
 

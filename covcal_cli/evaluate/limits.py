@@ -7,8 +7,8 @@ All gates of a command share one error probability (Bonferroni). With m gates, e
 the level 1 - (1 - level) / m.
 
 `Baseline` is an earlier metrics.json. On the same rows, the change of a metric is a paired
-difference, which has less noise. The rows are the same if the earlier temperature gives equal
-metrics on the current rows.
+difference, which has less noise. To find out, the earlier temperature is applied to the current
+rows: on the same rows it gives the metrics of the baseline.
 """
 
 import math
@@ -55,7 +55,7 @@ def parse_limit(text: str, *, least: bool = False) -> Limit:
     """Parse a limit of ``--fail-above``, such as ``ece=0.05`` or ``ece:predicted=0.1``.
 
     With `least`, parse a limit of ``--fail-below``, such as ``accuracy=0.9``. Raises ValueError if
-    the text is invalid, or the other option is for this metric.
+    the text is invalid.
     """
     limit = _parse_metric(text)
     if limit.least == least:
@@ -73,7 +73,7 @@ def parse_limit(text: str, *, least: bool = False) -> Limit:
 
 
 def parse_regression(text: str) -> Limit:
-    """Parse ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError if it is invalid."""
+    """Parse ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError if invalid."""
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
         raise ValueError(
@@ -102,7 +102,7 @@ def _parse_metric(text: str) -> Limit:
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
-    """Parse the number of a limit. Raises ValueError if it is impossible."""
+    """Parse the number of a limit. Raises ValueError if the metric cannot have this value."""
     try:
         limit = float(number)
     except ValueError:
@@ -125,10 +125,7 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of each gate's interval (Bonferroni).
-
-    `times` is the number of labels with these gates.
-    """
+    """Return the level of each gate's interval (Bonferroni), for gates on `times` labels."""
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
     for limit in limits:
@@ -230,7 +227,7 @@ def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# Two evaluations have the same rows if these metrics are equal.
+# Metrics that are equal only on the same rows.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 
 
@@ -263,10 +260,9 @@ class Baseline:
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
-        """Return the name of a calibration in the baseline.
+        """Return the name that a calibration has in the baseline.
 
-        The names may differ if both have only one calibration. `names` are all current
-        calibrations.
+        Two single calibrations may have different names. `names` are all current calibrations.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -297,7 +293,7 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are the metrics of the earlier calibration on the current rows.
+        `metrics` are those of the earlier calibration on the current rows.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(
@@ -368,7 +364,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Add the interval of the change. Positive numbers are changes for the worse."""
+    """Add the interval of the change, in which positive numbers are changes for the worse."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -388,10 +384,7 @@ def _with_interval(
 
 
 def _independent(now: Interval, value: float, then: Interval, before: float) -> Interval:
-    """Return the interval of a difference of two independent samples (Zou & Donner 2008).
-
-    An ECE outside its interval is replaced by the nearest end.
-    """
+    """Return the interval of a difference of two independent samples (Zou & Donner 2008)."""
     value, before = min(max(value, now[0]), now[1]), min(max(before, then[0]), then[1])
     low = value - before - math.hypot(value - now[0], then[1] - before)
     high = value - before + math.hypot(now[1] - value, before - then[0])

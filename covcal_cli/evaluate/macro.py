@@ -1,8 +1,8 @@
 """Evaluate several labels together: mean, worst label and gates.
 
 ``ece=0.05`` is a limit for each label. ``ece:macro=0.05`` is a limit for the mean over labels. The
-ends of the mean's interval are means of the labels' ends. This interval is valid even if labels
-depend on each other. All gates of all labels share one error probability.
+interval of the mean has the mean lower and the mean upper end of the labels' intervals, so it is
+valid for dependent labels. All gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ class LabelAssessments:
         return fmean(values.values()) if values else None
 
     def worst(self, calibration: str, metric: str) -> tuple[str, float] | None:
-        """Return the label with the worst value; None if neither direction is better."""
+        """Return the label with the worst value of a metric, and this value."""
         values, better = self.values(calibration, metric), METRICS[metric].better
         if not values or better == "neither":
             return None
@@ -85,7 +85,7 @@ class LabelAssessments:
 
     @property
     def gates(self) -> list[GateResult]:
-        """The results of all gates, labels first, then the mean."""
+        """The results of all gates: of each label, then of the mean."""
         results = [
             gate_of_label(label, gate)
             for label, assessment in self.labels.items()
@@ -119,7 +119,7 @@ class LabelAssessments:
         )
 
     def _of_label(self, assessment: Assessment) -> Assessment:
-        """Remove the verdicts that only the mean needs."""
+        """Remove the verdicts that are needed only for the mean."""
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
@@ -134,7 +134,7 @@ def gate_of_label(label: str, gate: GateResult) -> GateResult:
 def assess_labels(
     labels: Sequence[str], gates: Gates, assess_one: Callable[..., Assessment]
 ) -> LabelAssessments:
-    """Evaluate every label. `assess_one` is called with `gates` and `tell`."""
+    """Evaluate every label. The function `assess_one` evaluates one label."""
     every = [limit for limit in gates.limits if limit.by != MACRO]
     macro = [limit for limit in gates.limits if limit.by == MACRO]
     limits = dict.fromkeys((*every, *(replace(limit, by=None) for limit in macro)))

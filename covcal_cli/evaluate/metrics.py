@@ -3,8 +3,8 @@
 The confidence is the probability of the predicted label. Rows are counted in bins (``bins.py``), or
 ranked by confidence (``ranked.py``).
 
-To add a metric, add an entry to `METRICS`, and a property of the same name to `Metrics`. If it is a
-sum over rows, compute it in `MetricsAccumulator`.
+To add a metric, add an entry to `METRICS`, and a property of the same name to `Metrics`. Sums over
+rows are computed in `MetricsAccumulator`.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,12 +43,12 @@ from covcal_cli.records import Within
 _MAX_CELLS = 1_000_000
 _NEARLY_ONE = 0.9999
 _ROUNDING = 1e-6  # Accepted relative rounding error.
-_LEAST_HIT = 1e-3  # Accepted rounding error of a number of rows.
+_LEAST_HIT = 1e-3  # Accepted rounding error of the number of right rows.
 
 
 @dataclass(frozen=True)
 class Display:
-    """The heading and the place of a metric in a table."""
+    """How a table shows a metric."""
 
     label: str
     order: int = 0  # sort key; ties keep the order of `METRICS`
@@ -68,7 +68,7 @@ class Metric:
     better: Literal["lower", "higher", "neither"] = "lower"
     # Kind of interval: of a share, a mean over rows, an AUROC, or a sum of gaps.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    # The bins whose gaps are summed.
+    # The bins of a sum of gaps.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
     main: bool = False  # shown by default
     limits: Within = _SHARE
@@ -173,9 +173,8 @@ def measurable(names: Collection[str], *, has_all_classes: bool) -> tuple[str, .
 def require_possible(what: str, values: Mapping[str, float | None], n: float) -> None:
     """Raise ValueError if metrics of n rows contradict each other.
 
-    The check finds edited numbers in a document. The accuracy must be k / n for a whole number k.
-    The ECE must be the sum of its parts. The difference of these parts must be mean confidence
-    minus accuracy.
+    The check finds edited numbers in a document. For example, the accuracy times n must be a whole
+    number, and the ECE must be the sum of its two parts.
     """
     present = {name: value for name, value in values.items() if value is not None}
     for name, value in present.items():
@@ -236,8 +235,8 @@ class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
     The confidence is the probability of the predicted label. Metrics that were not requested have
-    no value. Metrics of all classes are None if they need over a million counts. The log loss of a
-    row is at most 708.
+    no value. With very many classes, metrics of all classes are None. The log loss of a row is at
+    most 708.
     """
 
     names: tuple[str, ...]  # requested metrics, in the order of `METRICS`
@@ -288,7 +287,7 @@ class Metrics:
 
     @cached_property
     def ranked(self) -> RankedRows:
-        """The rows sorted by confidence. Raises ValueError if they were not stored."""
+        """The rows sorted by confidence. Raises ValueError if no metric needs them."""
         if self.rows is None:
             raise ValueError("no metric of ranked rows was asked for")
         return self.rows.ranked()
@@ -315,7 +314,7 @@ class Metrics:
 
     @property
     def mce(self) -> float:
-        """Largest gap of a bin."""
+        """Maximum calibration error (MCE)."""
         return self.bins.mce()
 
     @cached_property
@@ -345,11 +344,11 @@ class Metrics:
 
     @property
     def class_gap(self) -> float | None:
-        """Sum over k of n_k/n |mean confidence - accuracy|, on the n_k rows with prediction k."""
+        """The ECE with the predicted classes as bins."""
         return None if self.predicted is None else self.predicted.ece()
 
     def value(self, name: str) -> float | None:
-        """Return a metric by name. Raises ValueError if it was not requested."""
+        """Return a metric by name. Raises ValueError for a metric that was not requested."""
         if name in OF_ALL_CLASSES and not self.has_all_classes:
             return None
         if name not in self.names:
@@ -372,12 +371,12 @@ class LabelledRows:
 
     @cached_property
     def at_predictions(self) -> Labels:
-        """Flat indexes of the predicted labels in a block of shape (K, m)."""
+        """Indexes of the predicted labels in a flattened block of shape (K, m)."""
         return self._places(self.predictions)
 
     @cached_property
     def at_labels(self) -> Labels:
-        """Flat indexes of the true labels in a block of shape (K, m)."""
+        """Indexes of the true labels in a flattened block of shape (K, m)."""
         return self._places(self.labels)
 
     @cached_property
@@ -407,7 +406,7 @@ class LabelledRows:
 class MetricsAccumulator:
     """Counts the rows of one calibration, block by block.
 
-    Only counts that `names` need are kept. `keep_losses` keeps losses for resampling.
+    `names` are the requested metrics. `keep_losses` keeps losses for resampling.
     """
 
     def __init__(
@@ -485,7 +484,7 @@ class MetricsAccumulator:
             others = 1 - forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(others < 1 - _NEARLY_ONE)
             others[near] = 1.0
-            # log(1 - p) is exact enough, except near p = 1.
+            # Near p = 1, log(1 - p) is inexact.
             surprises[wrong] = np.negative(np.log(others, out=others), out=others)
             # Near p = 1, sum the probabilities of the other classes instead.
             if len(near):

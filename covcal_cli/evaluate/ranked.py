@@ -1,7 +1,7 @@
 """Metrics of rows that are sorted by confidence: AUROC, AURC, adaptive ECE and smooth ECE.
 
-Each row is one 32-bit key: the float32 bits of the confidence, then one bit for right or wrong.
-Keys sort in the order of confidence.
+Each row is one 32-bit key: the float32 bits of the confidence, then one bit for right or wrong. The
+order of the keys is the order of the confidences.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class RankedRows:
         return len(self.keys)
 
     def starts_of(self, values: Float64s) -> Integers:
-        """Return the number of rows below each value. `values` ascend within [0, 1]."""
+        """Return the number of rows below each of `values`, which ascend from 0 to 1."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
@@ -103,12 +103,12 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidences in ranking keys, as float64."""
+    """Return the confidences that ranking keys contain."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return the correctness in ranking keys."""
+    """Return whether the rows of ranking keys are right."""
     return (keys & np.uint32(1)).astype(bool)
 
 
@@ -146,7 +146,7 @@ class Auroc:
         """The variance of the AUROC (DeLong, DeLong & Clarke-Pearson 1988)."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # twice the number of wrong rows below and of right rows above
+            # both doubled, because ties count half
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -163,8 +163,8 @@ class Areas(NamedTuple):
     """AURC and AUROC of the confidence.
 
     `aurc` is the area under the risk-coverage curve (Geifman & El-Yaniv 2017; Geifman, Uziel &
-    El-Yaniv 2019). The area is the error rate among the k most confident rows, averaged over all k.
-    A lower area is better. The order of rows with equal confidence does not matter.
+    El-Yaniv 2019): the error rate among the k most confident rows, averaged over all k. Lower is
+    better.
     """
 
     aurc: float
@@ -191,7 +191,7 @@ def areas(rows: RankedRows) -> Areas:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of rows that have equal confidence, the most confident run first."""
+    """Groups (runs) of rows with equal confidence, the most confident group first."""
 
     ends: Float64s  # (runs + 1,).
     errors_at_ends: Float64s  # (runs + 1,).
@@ -219,11 +219,11 @@ class _Runs:
         return right[:-1] + right[1:]
 
     def risk(self) -> float:
-        """Return the sum of error rates among the first k rows, over all ranks k."""
+        """Return the sum over k of the error rates among the first k rows."""
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # Sum (errors before + (k - rows before) errors / size) / k over the ranks k of each run.
+        # Within a run, wrong rows are spread evenly.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 
@@ -257,12 +257,11 @@ def smooth_ece(rows: RankedRows) -> float:
 
     The smooth ECE at bandwidth s is the integral of |r(t)| over t in [0, 1]. Here r(t) is the mean
     of (confidence - correct) K_s(confidence, t) over rows. The Gaussian kernel K_s is mirrored at 0
-    and 1. The bandwidth s is chosen so that the smooth ECE equals s, to within 1/1024.
+    and 1. The bandwidth s equals the resulting smooth ECE, to within 1/1024.
 
     The results agree with the authors' package relplot to 1e-6, except very near 0 and 1.
 
-    With more than 65 536 rows, rows with similar confidence are joined, which hardly changes the
-    result.
+    Of more than 65 536 rows, rows with similar confidence are joined.
     """
     require_rows(len(rows))
     mass = _mass_of(rows)
@@ -319,7 +318,7 @@ def _mass_of(rows: RankedRows) -> Mass:
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Return residuals and rows on a grid. Each row is shared between two nodes."""
+    """Return residuals and rows on a grid, with each row divided between two nodes."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left

@@ -46,7 +46,7 @@ class DecisionMetrics:
     members: int = 0  # Sum of the sizes of all sets.
 
     def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
-        """Count a block of rows. `top` are the predicted labels, `labels` the true labels."""
+        """Count a block of rows with predicted labels `top` and true labels `labels`."""
         places = np.arange(len(labels))
         accepted = self.decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
         self.n += len(labels)
@@ -246,7 +246,7 @@ class MetricsRecord(Document):
     aligned_temperatures: Mapping[str, float] = field(default_factory=dict)
     bootstrap: Mapping[str, Any] | None = None
     intervals: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    # By calibration: predicted classes, the worst class, and groups.
+    # Metrics of predicted classes, of the worst class, and of groups, by calibration.
     classes: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
     worst_class: Mapping[str, GroupMetrics] = field(default_factory=dict)
     groups: Mapping[str, tuple[GroupMetrics, ...]] = field(default_factory=dict)
