@@ -1,19 +1,19 @@
-"""Draw target rows to label, at random with known probabilities, and store the draw in a file.
+"""Draw target rows at random with known probabilities, and store the draw in a file.
 
 `covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
-`covcal label` stores the draw in the group ``/marked`` of a features or adapted file. The labels
-for ``evaluate`` are elsewhere, in ``/target/labels``. `read_draw` hides the labels. Only the module
-`picked_labels` returns them, and a test lists the modules that import it.
+`covcal label` stores the draw in the group ``/marked`` of a features or adapted file. Only the
+module `picked_labels` returns the labels of a draw, because `read_draw` hides them. A test lists
+the modules that import `picked_labels`.
 
 **The estimate from a batch.** Batch b draws n_b rows. Row i is drawn with probability pi_i. Let t_i
-be a number for each row, such as 1 if the classifier is right, else 0. The sum of t over all rows
-is estimated by
+be a number for each row, such as 1 if the classifier is right, else 0. The estimated sum of t over
+all rows is
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
-This estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
-1952). The estimates of several batches are averaged in proportion to n_b. These weights do not
-depend on labels, so a later draw may use earlier labels.
+The estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
+1952). The estimates of several batches are averaged in proportion to n_b, which does not depend on
+labels. So a later draw may use earlier labels.
 
 **The probabilities.** Let s_i be the score of row i: an estimate of the probability that the
 classifier is right. The number of right rows is estimated by the difference estimator
@@ -25,14 +25,13 @@ proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982; Särndal, Swensson & Wre
 12.2). So a row is rarely drawn if it is nearly certain to be right or wrong. Such a draw is called
 active testing (Kossen et al. 2021).
 
-The estimate is unbiased for any scores. A share `FLOOR` of the draw gives every row the same
-probability. So no weight 1 / pi_i is above N / (n FLOOR).
+The estimate is unbiased for any scores. Every row has at least the probability n FLOOR / N, so that
+no weight 1 / pi_i is very large.
 
-**The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted so that similar
-rows are neighbours, and laid along a line: row i has length pi_i. One row is drawn from every unit
-of length, which is called a stratum. The variance of an estimate is never above that of a draw with
-replacement (Chauvet 2012; Chauvet & Ruiz-Gazen 2017). So intervals by the formula of Hansen &
-Hurwitz (1943) are valid.
+**The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted by similarity,
+and laid along a line, on which row i has length pi_i. One row is drawn from every unit of length
+(stratum). The variance of an estimate is never above that of a draw with replacement (Chauvet 2012;
+Chauvet & Ruiz-Gazen 2017). So the formula of Hansen & Hurwitz (1943) gives valid intervals.
 """
 
 import hashlib
@@ -66,13 +65,13 @@ from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
 HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Replaces labels that `read_draw` hides.
-MARKED = "marked"  # The group in the HDF5 file.
+MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
-# With several labels, each label has its own datasets with these endings.
+# Endings of the datasets that each of several labels has.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
-# Allowed dtype kinds of the datasets for rows, (m,), and batches, (B,).
+# Kinds of dtypes of the datasets for rows, (m,), and for batches, (B,).
 _OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -80,13 +79,13 @@ _NO_ROWS = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Batch:
-    """The facts about one batch of drawn rows."""
+    """A batch of drawn rows."""
 
     drawn: int  # n_b, the number of drawn rows.
     population: int  # N_b, the number of rows not drawn before.
     seed: int
     splits: tuple[str, ...]  # Splits of the rows, the same for all batches.
-    score: str  # Description of the score.
+    score: str  # Name of the score.
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +95,11 @@ class Draw:
     rows: Rows  # (m,), row numbers in the target.
     inclusion: Float64s  # (m,), the inclusion probability of each row, above 0.
     batch: Integers  # (m,), the batch of each row as an index into `batches`.
-    # (m,), the stratum from which each row was drawn, from 0 to n_b - 1. Neighbouring strata
-    # contain similar rows. A row with probability 1 has its own stratum.
+    # (m,), the stratum from which each row was drawn, from 0 to n_b - 1.
     stratum: Integers
     labels: Labels  # (m,), class of each row, `UNKNOWN_LABEL` or `HIDDEN_LABEL`.
     batches: tuple[Batch, ...]  # The batches in order.
-    # The frame: all rows that could be drawn, or a sample of `MAX_FRAME`, ascending. Empty if the
-    # labels are hidden.
+    # All rows that could be drawn (the frame), or a sample, ascending. Empty for hidden labels.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
     # "marked": drawn by `covcal pick`. "random": drawn by ``--labels N``.
     design: Literal["marked", "random"] = "marked"
@@ -126,9 +123,9 @@ class Draw:
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return whether batches with labels were picked for such a decision."""
+        """Return for each batch with labels whether it was picked for a limited error, as a set."""
         batches = np.unique(self.batch[self.labelled])
-        # A merged file joins the descriptions of its parts.
+        # A merged file joins the names of the scores of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
         return {region is not None and region >= 0 for region in map(region_of, parts)}
 
@@ -164,8 +161,7 @@ class Draw:
     def weights(self) -> Float64s:
         """Return the weights of the drawn rows, (m,), whose sum is N on average.
 
-        The estimates of the batches are averaged in proportion to their sizes. In the estimate of a
-        later batch, rows of earlier batches have weight 1.
+        The estimates of the batches are averaged in proportion to the sizes of the batches.
         """
         shares = self._shares
         later = shares.sum() - np.cumsum(shares)
@@ -173,7 +169,7 @@ class Draw:
 
     @property
     def variances(self) -> Float64s:
-        """Return the factor of each row in the variance of an estimated sum, (m,)."""
+        """Return each row's factor in the variance of an estimated sum, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -182,10 +178,7 @@ class Draw:
         return np.bincount(self.batch) / max(len(self), 1)
 
     def without(self, out: Booleans) -> "Draw":
-        """Return the draw without some rows.
-
-        Inclusion probabilities are multiplied by the share of the batch's rows that are left.
-        """
+        """Return the draw without the rows `out`, with smaller inclusion probabilities."""
         left = ~out
         before = np.bincount(self.batch)
         share = np.bincount(self.batch[left], minlength=len(before)) / np.maximum(before, 1)
@@ -262,8 +255,8 @@ def read_draw(file: FeatureFile) -> Draw:
 def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None:
     """Write a copy of a file to `partial`, with new draws.
 
-    `parts` has the file with its draw, or a file and a draw for each label. The copy also stores
-    the hash of the file without a draw. Calibrations of the original file then fit the copy.
+    `parts` has the file with its draw, or a file and a draw for each label. The copy stores the
+    hash of the original file, so that calibrations of the original file fit the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -315,7 +308,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return what is wrong with a stored draw, or None."""
+    """Return the damage of a stored draw in words, or None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "a row does not exist in the target, or occurs twice"
@@ -340,15 +333,15 @@ def _damaged(file: FeatureFile, what: str) -> CovcalError:
     )
 
 
-FLOOR = 0.2  # Share of the draw with equal probabilities.
+FLOOR = 0.2  # Minimum inclusion probability, as a share of the mean probability n / N.
 _ROUNDING = 1e-9  # Largest rounding error of a sum of lengths.
 _SIGMAS = 6.0  # Accepted error of an estimated N, in standard errors.
-_BANDS = 5  # Number of groups of rows by score.
+_BANDS = 5  # Number of groups by score.
 _CHUNK = 1 << 16  # Number of rows that are processed at a time.
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
-    """Return the inclusion probabilities, (N,), of N rows for a draw of n rows."""
+    """Return the inclusion probability of each row, (N,), for a draw of n rows."""
     return inclusion_rule(lambda: (scores,), n)(scores)
 
 
@@ -357,7 +350,7 @@ def inclusion_rule(
 ) -> Callable[[Float64s], Float64s]:
     """Return a function that maps scores to inclusion probabilities for a draw of n rows.
 
-    - `parts`: returns the scores of all N rows, in [0, 1], in blocks.
+    - `parts`: a function that returns the scores of all N rows, in [0, 1], in blocks.
     - `n`: number of rows to draw, from 1 to N.
     """
     total, N, largest = 0.0, 0, np.zeros(1)
@@ -371,10 +364,9 @@ def inclusion_rule(
             return np.full(len(spread), 1 / N)
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
-    # A row is certain to be drawn if its probability would be above 1. This raises the
-    # probabilities of other rows, which may become certain in the next round. Each round stores a,
-    # the number of rows left to draw, and b, the sum of sizes of the uncertain rows. An uncertain
-    # row has the probability a (size of the row) / b.
+    # Rows with a probability above 1 are certain to be drawn. This raises the probabilities of
+    # other rows, which may then be certain too. Each round stores the number of rows left to draw,
+    # and the sum of the sizes of uncertain rows.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -383,7 +375,7 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # The row with the largest score is the first one to be certain.
+    # The row with the largest size is the first to be certain.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -404,9 +396,9 @@ def inclusion_rule(
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
     """Return whether n drawn rows can have the probabilities `inclusion`, (n,).
 
-    Each probability has a lower limit from `FLOOR`. The sum of the inverse probabilities estimates
-    N, so it must be within six standard errors of N (Hansen & Hurwitz 1943). The sum is not checked
-    for decisions, where it varies too much.
+    A probability must be at least n FLOOR / N. The inverse probabilities must sum to N, within six
+    The sum of the inverse probabilities must be near N (Hansen & Hurwitz 1943), except for
+    decisions.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR
@@ -428,10 +420,9 @@ def _spread(scores: Float64s) -> Float64s:
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
     """Yield row numbers in parts, sorted so that neighbouring rows are similar.
 
-    Rows are grouped by score. Each group is sorted by predicted class and score, in ascending and
-    descending order by turns.
+    Rows are grouped by score, and sorted by predicted class and score within a group.
 
-    - `scores`, (N,): scores, or an increasing function of scores.
+    - `scores`, (N,): scores of the rows, perhaps transformed.
     - `predictions`, (N,): predicted classes, as signed integers.
     """
     n = len(scores)
@@ -443,10 +434,10 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the group of each row, (N,). `cuts` are the ranks at which groups begin."""
+    """Return the group of each row, (N,). Groups begin at the ranks `cuts`."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # For each cut: the number of ties in the lower group.
+    # Number of ties that stay in the lower group, for each cut.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -495,16 +486,16 @@ def _in_band(
 
 
 def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
-    """Draw rows with these probabilities. Return their numbers, ascending, (n,) int64."""
+    """Draw rows with given inclusion probabilities. Return row numbers, ascending, (n,) int64."""
     return drawn_along([(np.arange(len(probabilities)), probabilities)], rng)
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw rows along a line. Return their numbers in the order of the line, (n,) int64.
+    """Draw rows along a line. Return row numbers in the order of the line, (n,) int64.
 
     - `parts`: row numbers in the order of the line, and their probabilities, which sum to n.
     """
-    # Drawn rows: the position on the line, and the number of the row.
+    # Drawn rows, as position on the line and row number.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
     # Rows after the last finished stratum: positions, numbers and ends.
@@ -518,11 +509,11 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw a row from the next stratum. Row `last` reaches beyond the stratum."""
+        """Draw a row from the next stratum, which ends inside row `last`."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows before `last`, in proportion to their lengths.
+        # Draw one of the rows before `last`, in proportion to their lengths on the line.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:

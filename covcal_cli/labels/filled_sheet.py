@@ -50,7 +50,7 @@ _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
     r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
 )
-# In a column with empty cells, pandas writes class numbers as 2.0.
+# Pandas writes class numbers as 2.0 if a column has empty cells.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # Maximum number of digits of an id with restored zeros.
 # Significance level of the test for sorted labels.
@@ -87,7 +87,7 @@ def _sheet(table: LabelTable) -> Sheet:
     if twice:
         raise CovcalError(f"{path}: id {shown(twice[0])} occurs twice: keep one of the lines")
 
-    # Step 1: read the facts of the draw, and the place of each line in it.
+    # Step 1: read the column ``draw``.
     lines = _draw_cells(table)
     number = _batch_number(path, lines)
     of_draw = [line.facts for line in lines if line.facts is not None]
@@ -142,7 +142,7 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _with_our_names(table: LabelTable) -> LabelTable:
-    """Return the table with the sheet's column names in lower case, if only their case differs."""
+    """Return the table with the names of required columns in lower case."""
     ours = {name.lower() for name in table.columns if name.lower() in (*_NEEDED, "label")}
     ours -= set(table.columns)
     columns = {n.lower() if n.lower() in ours else n: c for n, c in table.columns.items()}
@@ -166,7 +166,7 @@ class _DrawCell:
     place: int  # Place of the row in the draw, from 0.
     numbers: bytes  # Stratum, inclusion probability and confidence.
     check: bytes  # Hash of the line.
-    facts: str | None  # Facts of the draw, in one line of a sheet.
+    facts: str | None  # Data of the whole draw, in one line of a sheet.
 
 
 def _draw_cells(table: LabelTable) -> list[_DrawCell]:
@@ -186,7 +186,7 @@ def _draw_cells(table: LabelTable) -> list[_DrawCell]:
 
 
 def _batch_number(path: Path, lines: Sequence[_DrawCell]) -> int:
-    """Return the number of the batch, which all lines have in common."""
+    """Return the batch number, or raise a CovcalError if the lines have several."""
     number = lines[0].batch
     for other in (line.batch for line in lines):
         if other != number:
@@ -203,7 +203,7 @@ def _require_unmoved(
     probabilities: Sequence[float],
     confidences: Sequence[float],
 ) -> None:
-    """Raise a CovcalError if cells beside the draw do not belong to their line."""
+    """Raise a CovcalError if an inclusion probability or a confidence was changed."""
     for line, cell in enumerate(table.columns["inclusion"]):
         _require_near(table, line, "inclusion", cell, probabilities[line])
     for line, cell in enumerate(table.columns.get("confidence", ())):
@@ -216,7 +216,7 @@ def _require_unmoved(
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may mean: some programs turn ids into numbers."""
+    """Yield the ids that a cell may mean, because some programs turn ids into numbers."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -225,7 +225,7 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels of the column ``label``, or of ``choice`` if ``label`` is empty."""
+    """Return the labels in the column ``label``, or else in ``choice``."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)
@@ -279,9 +279,9 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Join the sheets of several labellers to one sheet with all lines of a batch, without labels.
+    """Join the sheets of a batch by several labellers to one sheet with all lines, without labels.
 
-    Sheets of other batches than the first are ignored.
+    Only sheets of the first sheet's batch are used.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -320,7 +320,7 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
         value = float(text)
     except ValueError:
         value = math.nan
-    # A spreadsheet may save only the decimals that it shows, but it must show at least two.
+    # A spreadsheet may round to the decimals that it shows, but it must show at least two.
     half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
@@ -353,8 +353,8 @@ def require_labels_beside_rows(
 ) -> None:
     """Raise a CovcalError if the labels seem to be beside the wrong rows.
 
-    `columns` has the labels and the predicted classes of each column of labels. Three mistakes are
-    found:
+    `columns` has labels and predicted classes, for each column of labels. Three mistakes of users
+    are found:
 
     - The labels were sorted alone: they are in alphabetical order, but the lines are not.
     - The other columns were sorted alone: the old order fits the predictions better.
@@ -384,7 +384,7 @@ def require_labels_beside_rows(
                         "move them back"
                     )
             continue
-        # The lines were moved: compare the fit of labels at their new and old positions.
+        # Compare how labels fit the predictions at the new and at the old positions of lines.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])
@@ -412,10 +412,10 @@ def _is_shifted(
 
 
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
-    """Raise a CovcalError if a kept column, or ``predicted``, has the text of another row.
+    """Raise a CovcalError if a column has the text of another row.
 
-    `cells` and `predicted` are the true cells of these rows. Numbers are not compared, because a
-    rounded number may equal the number of another row.
+    `cells` are the kept columns, and `predicted` are the predicted classes of these rows in the
+    file. Numbers are not compared, because a spreadsheet may have rounded them.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
@@ -462,7 +462,7 @@ def _sign_test(hits: int, n: int) -> float:
 
 
 def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Add the batches of sheets to a draw. Several sheets may belong to the same batch."""
+    """Add the batches of sheets to a draw."""
     by_number: dict[int, list[Sheet]] = {}
     for sheet in sheets:
         by_number.setdefault(sheet.number, []).append(sheet)
@@ -474,9 +474,8 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
     """Add the batch of a sheet to a draw, without labels.
 
-    Return the draw and the sheet's rows. Batches must be added in the order in which they were
-    drawn, because estimates need all earlier batches. Raises `CovcalError` if the sheet belongs to
-    other data, or if a later batch is already in the file.
+    Return the draw and the sheet's rows. Raises `CovcalError` if the sheet belongs to other data,
+    if an earlier batch is missing, or if a later batch is already in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):

@@ -1,14 +1,13 @@
 """``covcal label``: add the labels of picked rows to the file of these rows.
 
 The new file replaces the old file only when it is complete. It stores the hash of the file without
-labels. Calibrations of the old file then fit the new file. These labels are stored separately from
-the labels that ``evaluate`` reads (`covcal_cli.labels.draws`).
+labels, so that earlier calibrations fit the new file. The labels of ``evaluate`` are stored
+elsewhere (`covcal_cli.labels.draws`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user says which label counts.
 
-If rows can have several labels, a sheet has a column for each label. All else is done separately
-for each label.
+If rows can have several labels, a sheet has a column for each label, which is added by itself.
 """
 
 from collections import Counter
@@ -38,7 +37,7 @@ RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # maximum number of rows in a message
 
-Votes = Mapping[int, Mapping[int, int]]  # class of each label, by row and sheet
+Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def label(
 
 
 def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> dict[str, Sheet]:
-    """Return the sheet of each label by name. A single label has the name ""."""
+    """Return the sheet of each label, by name ("" if rows have one label)."""
     if not names:
         return {"": _with_class_names(sheet, file)}
     for name in sorted({*sheet.several} ^ {*names}):
@@ -185,8 +184,8 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
 def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
     """Return a sheet with class names for answers such as "correct" or 0.
 
-    Such an answer says whether the prediction is right. It names a class if the file has no
-    classes, or if the file has two classes and the sheet shows the prediction.
+    An answer that says whether the prediction is right determines the class if the file has one
+    confidence per row, or two classes.
     """
     words = [filled_sheet.plain_number(cell).casefold() for cell in sheet.labels]
     if file.is_forecast_of_right:
@@ -228,7 +227,7 @@ def _joined(
     *,
     force: bool,
 ) -> tuple[Draw, Labelling]:
-    """Return a draw with the labels of a file and of sheets. `rows` has the rows of each sheet."""
+    """Add the labels of sheets to a draw. `rows` has the rows of each sheet."""
     before = draw_with_labels(file)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
@@ -264,7 +263,7 @@ def _joined(
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Return a result with sums over all labels."""
+    """Sum the results of all labels."""
     first = next(iter(of_label.values()))
     if not names:
         return first
@@ -293,7 +292,7 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
-    """Return the class of every line of a sheet; `UNKNOWN_LABEL` if the label is empty."""
+    """Return the class of every line of a sheet, `UNKNOWN_LABEL` for an empty label."""
     names = file.classes[:2] if file.is_forecast_of_right else file.classes
     classes = named_classes(names)
     if not all(name.endswith(str(number)) for number, name in enumerate(names)):
@@ -306,7 +305,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class of a label. Case is ignored, unless two classes differ only in case."""
+    """Return the class of a label, which may be written in another case."""
     same = [name for name in classes.names if name.casefold() == text.casefold()]
     for name in (text, filled_sheet.plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
@@ -325,12 +324,12 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return the labeller's number for each sheet."""
+    """Return the number of the labeller of each sheet."""
     taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
     labellers = []
     for sheet in sheets:
         labeller = 0 if sheet.share is None else sheet.share.labeller
-        while (sheet.number, labeller) in taken:  # copies of a sheet, by two people
+        while (sheet.number, labeller) in taken:  # two people filled in copies of a sheet
             labeller += 1
         taken.add((sheet.number, labeller))
         labellers.append(labeller)
@@ -373,8 +372,7 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
     """Return Fleiss' kappa.
 
-    `counts` has the number of labels by class, for each row. Rows may have different numbers of
-    labels, but have equal weights.
+    `counts` has the number of labels by class, for each row. All rows have the same weight.
     """
     sizes = [count.total() for count in counts]
     pairs = [
@@ -399,10 +397,7 @@ def _resolved(
     *,
     force: bool,
 ) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return the class of every labelled row, and sentences on rows with different labels.
-
-    `sources` are the file and the sheets.
-    """
+    """Return the class of every labelled row, and sentences on rows with different labels."""
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
     for row, of_row in votes.items():

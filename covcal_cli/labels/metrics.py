@@ -1,34 +1,34 @@
 """Estimate the target accuracy, and metrics of each class, from labels of drawn rows.
 
-The N rows that could be drawn are called the frame. Let p be a forecast of the probability that the
-classifier is right, and w_i the weight of the drawn row i. The accuracy A is a difference estimate
-(Cassel, Särndal & Wretman 1976; prediction-powered inference, Angelopoulos et al. 2023):
+The N rows that could be drawn are called the frame. For each row, p is the forecast probability
+that the classifier is right. A drawn row i has the weight w_i. The accuracy A is a difference
+estimate (Cassel, Särndal & Wretman 1976; prediction-powered inference, Angelopoulos et al. 2023):
 
     A = mean_frame(p) + sum_drawn w_i (right_i - p_i) / N,   p = sigmoid(a + b logit(s)).
 
 Here s is the score of `labels.score`: a confidence calibrated on the source. The offset a and the
 slope b are fitted to the weighted labels. The offset is shrunk towards 0, and the slope towards 1.
 
-The interval is Wilson's (1927) with the effective sample size n* = p(1-p) / V. Here p is the mean
-forecast, and V is the variance of A if the forecast is right. With one to three errors, the upper
-end is a Poisson quantile, and likewise the lower end with one to three right rows (Brown, Cai &
-DasGupta 2001, section 4.1.1). Without any error, the interval ends at 1.
+Wilson's interval (1927) has the effective sample size n* = p(1-p) / V, with the mean forecast p and
+the variance V of A. With one to three errors, the upper end is a Poisson quantile; with one to
+three right rows, the lower end is one (Brown, Cai & DasGupta 2001, section 4.1.1). Without errors,
+the interval ends at 1.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.
 
-Precision, recall and other metrics are estimated in the same way. Let p be the probability of a
-class, with the temperature and the offset of `posterior`. Let y_i be 1 if row i has this class,
-else 0. Each cell of the confusion matrix is a sum of p over the frame, corrected by the sum of
-w_i (y_i - p_i) over the drawn rows. A metric is a function of such sums, with the derivative g_i by
-y_i. By the delta method, its variance is (Särndal, Swensson & Wretman 1992, section 5.5)
+Precision, recall and other metrics are estimated in the same way. Let p be the calibrated
+probability of a class, and y_i be 1 if row i has this class, else 0. Each cell of the confusion
+matrix is the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric
+is a function of these cells, with the derivative g_i by y_i. By the delta method (Särndal, Swensson
+& Wretman 1992, section 5.5), the variance of a metric is
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
-where v_i is the factor of the design (`Draw.variances`). The interval is Wilson's (1927), with the
-effective sample size that follows from V. A metric needs at least `LEAST_LABELS` labelled rows of
-each kind, such as positives. On 51 development shifts (50 to 500 labels, 3 draws each), 91 to 97 %
-of these intervals contained the metric of all rows.
+where v_i is the factor of the design (`Draw.variances`). The interval is again Wilson's. A metric
+needs at least `LEAST_LABELS` labelled rows of each kind, such as positives. On 51 development
+shifts (50 to 500 labels, 3 draws each), 91 to 97 % of these intervals contained the metric of all
+rows.
 """
 
 import math
@@ -63,12 +63,11 @@ from covcal_cli.maths.weights import newton
 LEVEL = 0.95
 ASSUMPTION = "the labels are right (the rows were drawn with known probabilities)"
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
-NEAREST = 0.0025  # Forecasts are at least this far from 0 and 1.
+NEAREST = 0.0025  # Minimum distance of forecasts from 0 and 1.
 _HALVINGS = 60  # Number of bisection steps.
-_FEW = (1, 2, 3)  # Numbers of errors that need a Poisson quantile.
+_FEW = (1, 2, 3)  # Numbers of errors with a Poisson quantile as an end of the interval.
 LEAST_LABELS = 5
-# Maximum ratio of effective sample size to number of labels. Without a limit, wrong probabilities
-# could make an interval too narrow.
+# Maximum ratio of effective sample size to number of labels.
 _MOST_GAIN = 4
 _SAMPLED = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
 _COUNTED = (
@@ -78,7 +77,7 @@ _COUNTED = (
 
 
 def accuracy_by_labels(file: FeatureFile, draw: Draw, *, seed: int) -> Estimate:
-    """Estimate the accuracy on the rows that could be drawn, from the labels of the drawn rows."""
+    """Estimate the accuracy on all rows from the labels of drawn rows."""
     of_frame, of_drawn = (score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows))
     right = draw.right(file.require_target().logits(draw.rows))
     return difference_estimate(draw, right, of_frame, of_drawn)
@@ -87,10 +86,10 @@ def accuracy_by_labels(file: FeatureFile, draw: Draw, *, seed: int) -> Estimate:
 def difference_estimate(
     draw: Draw, right: Float64s, of_frame: Float64s, of_drawn: Float64s, *, level: float = LEVEL
 ) -> Estimate:
-    """Estimate the accuracy on a frame of rows, from the labels of drawn rows.
+    """Estimate the accuracy on all rows of a frame, from the labels of drawn rows.
 
     - `draw`: the drawn rows.
-    - `right`, (n,): 1 for each right drawn row, else 0.
+    - `right`, (n,): 1 if the classifier is right on the drawn row, else 0.
     - `of_frame`, (m,): the scores of a sample of the frame.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
@@ -121,7 +120,7 @@ def accuracy_and_size(
 
     - `weights`, `variances`, (n,): properties of `Draw`.
     - `population`: N, the number of rows of the frame.
-    - `right`, `of_frame`, `of_drawn`: as in `difference_estimate`.
+    - `right`, `of_frame`, `of_drawn`: see `difference_estimate`.
     """
     scores, frame_scores = logit(of_drawn, NEAREST), logit(of_frame, NEAREST)
     n = len(weights)
@@ -148,7 +147,7 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the mean of the Poisson distribution with P(`events` or more) = 1 - level."""
+    """Return the mean at which `events` or more events have the probability 1 - `level`."""
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
         mean = (low + high) / 2
@@ -171,17 +170,17 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # if the fit fails, use the scores
+    return centre if fit is None else fit  # without a fit, the scores are the forecasts
 
 
 @dataclass(frozen=True)
 class LabelSpread:
-    """A metric estimated from labels, with the moments for its variance."""
+    """A metric estimated from labels, with its variance."""
 
     value: float
     labels: int  # Number of labelled rows.
     design: Float64s  # (n,), v n / (n - 1), with v from `Draw.variances`.
-    # The variance of a mean over classes needs both moments.
+    # Moments for the variance of a mean over classes.
     first: Float64s  # (n,), mean of g y, where y is 1 with probability p.
     second: Float64s  # (n,), mean of g^2 y.
 
@@ -198,7 +197,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over this class and the classes of `others`."""
+        """Return the mean over this class and `others`."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -228,7 +227,7 @@ def metrics_by_labels(
     - `drawn`, (n, K): the classifier's logits of the labelled rows.
     - `scaling`: the calibration that was fitted to the labels.
     - `accuracy`: the accuracy estimated from the labels.
-    - `wanted`: metrics and classes, as in `expected_metrics`.
+    - `wanted`: pairs of a metric and a class.
     - `groups`: the groups of the rows in `frame` and `drawn`.
     - `costs`, (K, K): costs by true and predicted class.
     """
@@ -274,7 +273,7 @@ def metrics_by_labels(
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
-            # If the labels contradict p, an estimated sum can be near 0 or negative.
+            # An estimated number of rows can be near 0 or negative.
             least = min(getattr(rows, need) for need in metric.needs)
             by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:

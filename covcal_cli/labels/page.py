@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person to label.
 _LONG = 60  # Longer texts are not shown in the table.
-_FILE = Path("page")  # Path argument of `document_text`, not used in a page.
+_FILE = Path("page")
 LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
 _MOST_BYTES = 24_000  # Limit of a thumbnail: 60 thumbnails take less than 2 MB.
 _QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities to try, until the image is small enough.
@@ -46,7 +46,7 @@ def write_page(
 ) -> Mapping[str, str]:
     """Write the page of a sheet.
 
-    Return why images could not be read, by row id. `images` are the target's images. Without
+    Return the reasons of unreadable images by row id. `images` are the target's images. Without
     images, the page shows the columns of each row. Raises `CovcalError` if the images belong to
     other rows, or the page cannot be written.
     """
@@ -82,8 +82,8 @@ def page(
     """Return the whole page as HTML. Equal arguments give equal bytes.
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
-    - `classes`: the allowed labels, without repetition.
-    - `pictures`: the image of each row as a data URI; "" if unreadable, None without images.
+    - `classes`: the allowed labels.
+    - `pictures`: the image of each row as a data URI, "" for an unreadable image; or None.
     - `answers`: the classifier's answers, which the page shows only when the reader asks.
     - `texts`: columns to show as text, because their cells are long.
     - `numbers`: columns to show in a table.
@@ -104,7 +104,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores the labels of each table under its digest.
+    # The browser stores labels under the digest of their table.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -140,7 +140,7 @@ class Pictures:
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
     """Return thumbnails of the rows with these ids.
 
-    - `images`: a folder of images, shards, or a file that holds images.
+    - `images`: a folder, shards or a file with images.
     - `ids`: the ids of the rows in the features file.
 
     Raises `CovcalError` if the data contain no images, or not all of the ids.

@@ -1,13 +1,11 @@
 """``covcal pick``: draw target rows for a person to label, with known probabilities.
 
 No target label is read, and the features file is not changed. The sheet (a CSV or tasks of an
-annotation tool) holds all facts that `covcal label` needs. Rows of earlier batches are not drawn
-again. The labels of earlier batches are in the file, or the user gives their sheets. The module
-`labels.draws` explains how rows are drawn. Only scores and predicted classes are held in memory for
-all rows.
+annotation tool) describes the draw for `covcal label`. Rows of earlier batches are not drawn again.
+The module `labels.draws` explains how rows are drawn. Only scores and predicted classes are held in
+memory for all rows.
 
-If rows can have several labels, the same rows are drawn for all labels. The module `labels.score`
-explains the scores of such rows.
+If rows can have several labels, the same rows are drawn for all labels (`labels.score`).
 """
 
 import math
@@ -77,8 +75,8 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_UNSEEN = ("train", "validation")  # Not the test split, on which `evaluate` measures.
-_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal number.
+_UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure.
+_MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18  # Number of rows that are processed at a time.
 
@@ -116,19 +114,19 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the expected precision of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval. With several labels, half widths are root
-    mean squares over the labels.
+    A half width is half the width of the 95 % interval of the accuracy. Several labels have a root
+    mean square of their half widths.
     """
 
     sheet: Sheet  # All drawn rows.
     sheets: tuple[Sheet, ...]  # The sheet of each labeller.
     pages: tuple[Path, ...]  # The written pages, in the order of the sheets.
-    classes: tuple[str, ...]  # The allowed labels, or the names of several labels.
+    classes: tuple[str, ...]  # The names of the classes, or of several labels.
     before: int  # Number of rows drawn by earlier batches.
-    # Half width from the labels of this batch, if the scores are right; then from all batches.
+    # Expected half widths, for the labels of this batch and of all batches.
     half_width: float
     half_width_of_all: float
-    # Half width of all batches in the worst case: useless scores and an accuracy of 1/2.
+    # Half width for useless scores and an accuracy of 1/2.
     half_width_at_worst: float
     unreadable: Mapping[str, str]  # reasons of unreadable images by row id
 
@@ -160,26 +158,24 @@ def pick(
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write. With None nothing is written, and `PickReport.sheet` holds the rows. If
-        there are several labellers, each labeller gets a file and a `page` with a number, such as
-        ``to-label-1.csv``. A name that ends in .json gives tasks for Label Studio, with an
-        interface in .xml. A name that ends in .jsonl gives tasks for doccano.
+        The CSV to write, or .json (tasks for Label Studio), or .jsonl (tasks for doccano). None
+        writes nothing. Several labellers get numbered files, such as ``to-label-1.csv``.
     settings : PickSettings
     calibration : str or Path, optional
-        A cal.json, whose confidence is used as the score of rows.
+        A cal.json whose confidence is the score of a row.
     networks : str or Path, optional
-        The adapted file with the networks, if the calibration scales aligned logits and `path` is a
-        features file.
+        The adapted file with the networks, if the calibration needs them and `path` is a features
+        file.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target's images, as `extract` got them, to show them on the page. If the ids are paths
-        in this folder, the sheet has a column ``path``.
+        The target images, in the form that `extract` was given. The page shows them, and the sheet
+        has a column ``path`` if they are files in a folder.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        A decide.json whose promise the labels shall prove. Rows that may be accepted are drawn with
-        equal probability, and other rows are rarely drawn.
+        A decide.json whose promise the labels shall prove. Mostly rows that may be accepted are
+        drawn.
     predictions : bool
         Whether the CSV shows the classifier's answers. The page shows the answers only when the
         reader asks.
@@ -259,7 +255,7 @@ def pick(
             np.arange(n),
             ["" if images is None else _path(images, row_id) for row_id in ids],
             cells,
-            # To judge whether a prediction is right, a person must see it.
+            # A person who says whether a prediction is right must see the prediction.
             [] if file.is_forecast_of_right else answer_columns(cells, predicted),
             predictions,
             several={name: [""] * n for name in names},
@@ -356,11 +352,11 @@ class _Frame:
         self._scored, self._splits, self._before = scored, splits, before
         self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
-        # Most scores are near 1, so "score minus 1" needs fewer bits.
+        # In 32 bits, 1 - score is more exact, because most scores are near 1.
         self._less = 0.0 if self._is_exact else 1.0
-        # The order of rows: random, by score, or (if both are False) by similarity.
+        # Rows are drawn in random order, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
-        self.variance = 0.0  # `_variance` of all rows, known after the draw
+        self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
         self._predictions: NDArray[Any] = np.empty(left, dtype=number)
@@ -386,7 +382,7 @@ class _Frame:
             yield self._scores(slice(start, start + size))
 
     def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
-        """Draw rows. Return the rows, in order, and their scores."""
+        """Draw rows. Return row numbers, ascending, and scores."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -411,7 +407,7 @@ class _Frame:
         return rows, right
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return all rows in drawing order, in parts."""
+        """Return all rows in the order of the draw, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
@@ -419,11 +415,11 @@ class _Frame:
         return order_of_likeness(self._keys, self._predictions)
 
     def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
-        """Return a description of a draw for a decision, and its inclusion probabilities by score.
+        """Return the name of a score for a decision, and the inclusion probability by score.
 
-        A decision that only makes sets needs a random draw from all rows. For other decisions, rows
-        are drawn in the order of their scores. This makes the number of drawn rows above a
-        threshold nearly constant. `batches` are the earlier batches.
+        Sets need a random draw from all rows. To limit an error, rows are drawn in the order of
+        their scores, so that the number of drawn rows above a threshold is nearly constant.
+        `batches` are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
@@ -452,17 +448,14 @@ class _Frame:
 
 
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
-    """Return the variance of the estimated number of right rows, if the scores are right.
-
-    The variance is the sum of (1 / pi - 1) s (1 - s) over all rows (Isaki & Fuller 1982).
-    """
-    # Clip scores, as in the estimate from labels.
+    """Return the anticipated variance of the number of right rows (Isaki & Fuller 1982)."""
+    # The estimate from labels clips scores as well.
     doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
     return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 
 
 def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
-    """Read a decision that needs labels for a promise."""
+    """Read a decision for which labels can make a promise."""
     made_for = read_decision(decision, calibration)
     if made_for.error is None and made_for.sets is None:
         raise CovcalError(
@@ -531,7 +524,7 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits from which rows are drawn: the same for all batches of a file."""
+    """Return the splits from which rows are drawn, which all batches of a file share."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -544,7 +537,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return size and variance of each earlier batch."""
+    """Return the number of rows and the variance of each earlier batch."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
@@ -555,13 +548,13 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the weighted mean of batches. Weights are their sizes."""
+    """Return the standard deviation of the mean of batches, weighted by number of rows."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 
 
 def _ids(target: Domain, rows: Rows) -> list[str]:
-    """Return the ids of rows, which may be in any order."""
+    """Return the ids of `rows`, in the same order."""
     order = np.argsort(rows)
     ids = np.empty(len(rows), dtype=object)
     ids[order] = target.ids(rows[order])

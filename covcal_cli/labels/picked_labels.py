@@ -1,7 +1,6 @@
 """Read the labels that a person gave to the rows of `covcal pick`.
 
-Only this module reads these labels, and a test lists the modules that import it. The labels for
-``evaluate`` are stored elsewhere, in ``/target/labels``.
+A test lists the modules that import this module. The labels for ``evaluate`` are stored elsewhere.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the labelled rows of the draw in a file, with the frame; None without labels.
+    """Return the labelled rows of a file's draw, or None without labels.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -40,7 +39,7 @@ def labelled_draw(file: FeatureFile) -> Draw | None:
 
 
 def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
-    """Return the labelled rows of a draw, with the frame; None without labels."""
+    """Return the labelled rows of a draw, or None without labels."""
     if not draw.labelled.any():
         return None
     frame = frame_rows(file.require_target(), draw.batches[0].splits)
@@ -50,17 +49,17 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     """Join the draws of several files into the draw of a file with all their rows.
 
-    Batches with the same number are joined. Rows keep their inclusion probabilities. A file that
-    lacks a batch is refused, because its rows had no chance to be drawn.
+    Batches with the same number are joined, and inclusion probabilities stay the same. Raises
+    `CovcalError` if a file lacks a batch, because its rows could not be drawn.
 
-    `rows`: for each file, where its target rows are in the joined file, ascending.
+    `rows` are the positions of each file's target rows in the joined file, ascending.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)
     if not fullest.batches:
         return NO_DRAW
     splits = fullest.batches[0].splits
-    # A file without rows in these splits needs no draw.
+    # Leave out files without rows in these splits.
     parts = [
         (file, draw, np.asarray(numbers))
         for file, draw, numbers in zip(files, draws, rows, strict=True)
@@ -83,7 +82,7 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         return np.concatenate(columns)[order]
 
     draws_of_files = [draw for _, draw, _ in parts]
-    # Number of rows in earlier files, by file and batch.
+    # Number of drawn rows, by file and batch.
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     return Draw(

@@ -3,26 +3,23 @@
 The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). The temperature
 T and the offset a of the log odds are fitted by Bayes' rule:
 
-- **Prior of the accuracy.** The mean confidence m(T, a) should equal the accuracy. The prior is
-  Student's t with 2 degrees of freedom, centred at the estimate without labels
-  (`consensus.combined`). Its width is 3 points if the estimators agree, else 8 points: the errors
-  of the estimate on the benchmark's development shifts.
-- **Prior of the offset.** This prior is normal with mean 0.2 and standard deviation 0.4. A positive
-  offset makes the confidence vary less, which is usually better after a shift.
-- **Likelihood.** A labelled row has the likelihood c if the classifier is right, else 1 - c. The
-  exponent of this likelihood is the row's weight. Weights have mean 1.
-- **Result.** The offset a is its posterior mean. T gives a mean confidence equal to the posterior
-  mean of the accuracy. This mean is kept between the lowest and the highest of the estimate without
-  labels and the interval of the labels alone. It can be outside if extreme logits are wrong, as
-  boosted trees give them on rare classes: no T and a then fit all rows.
+- **Prior of the mean confidence.** Student's t with 2 degrees of freedom, centred at the estimated
+  accuracy without labels (`consensus.combined`). The width is 3 points if the estimators agree,
+  else 8 points (the errors of the estimate in the benchmark).
+- **Prior of the offset.** Normal with mean 0.2 and standard deviation 0.4. A positive offset makes
+  the confidence vary less, which is usually better after a shift.
+- **Likelihood.** c if the classifier is right on a labelled row, else 1 - c, to the power of the
+  row's weight. Weights have mean 1.
+- **Result.** The posterior mean of a, and the T whose mean confidence equals the posterior mean of
+  the accuracy. If no T fits extreme logits that are wrong, this mean may lie outside both the
+  estimate without labels and the interval of the labels; then it is limited to their range.
 
-`label_ece` estimates the ECE from the same labels. Bins of a few rows are useless: with 50 labels,
-the binned ECE of a perfect confidence is about 15 %. So a curve is fitted instead: rows with
-confidence c are right with probability sigmoid(a + b logit(c)). The prior is normal: a has mean 0
-and standard deviation 1, b has mean 1 and standard deviation 0.5. The posterior of (a, b) gives a
-distribution of the ECE, E|c - sigmoid(a + b logit(c))|. Its mean is the estimate, and its 95 %
-quantile is the upper end of the interval. The lower end is the smallest ECE among the most probable
-(a, b).
+`label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
+the binned ECE of a calibrated confidence is about 15 %. So the accuracy of rows with confidence c
+is fitted as sigmoid(a + b logit(c)). The priors are normal, with mean 0 and standard deviation 1
+for a, and with mean 1 and standard deviation 0.5 for b. The posterior of (a, b) gives a
+distribution of the ECE. The estimate is the mean of this distribution, and the upper end of the
+interval is its 95 % quantile. The lower end is the smallest ECE among the most probable (a, b).
 """
 
 import math
@@ -37,7 +34,7 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
-_MAX_AGREEING = 0.1  # estimators agree within this distance
+_MAX_AGREEING = 0.1  # largest distance of estimators that agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # Maximum number of rows for a mean confidence.
@@ -46,7 +43,7 @@ _RANGE = 5e-3, 2e2  # Range of T, divided by the scale of the logits.
 _POINTS = 33, 25  # Number of grid points of T, and of the offset.
 _REACH = 4.0  # Range of the offset, in standard deviations of the prior.
 _PASSES = 3
-_FORGOTTEN = 12.0  # Grid points further below the peak of the log density are dropped.
+_FORGOTTEN = 12.0  # Grid points with a much smaller log density are dropped.
 _LARGEST = 30.0  # Limit of log odds.
 _MIN_EXCESS = 0.01
 
@@ -58,14 +55,14 @@ def posterior(
     prior: Estimate | None,
     limits: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[Scaling, float]:
-    """Return the scaling fitted to labels and a prior, and the posterior mean of the accuracy.
+    """Return the scaling that fits labels and prior, and the posterior mean of the accuracy.
 
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
     - `prior`: the estimate without labels. Without an estimate, the prior of the accuracy is
       uniform.
-    - `limits`: the smallest and largest result of the accuracy.
+    - `limits`: the smallest and the largest possible result for the accuracy.
     """
     n_classes, weights = frame.shape[1], draw.weights
     weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
@@ -77,7 +74,7 @@ def posterior(
         (OFFSET - reach, OFFSET + reach),
     ]
     lowest, highest = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (len(frame) + 1)
-    # Each pass refines the grid around the peak, which is narrow with many labels.
+    # Each pass refines the grid around the peak of the density.
     for _ in range(_PASSES):
         log_ts, offsets = (
             np.linspace(*pair, points) for pair, points in zip(ends, _POINTS, strict=True)
@@ -92,7 +89,7 @@ def posterior(
             centre = float(np.clip(prior.accuracy, lowest, highest))
             far = (means - centre) / _width(prior)
             densities -= (_FREEDOM + 1) / 2 * np.log1p(far**2 / _FREEDOM)
-        # Jacobian: the grid is uniform in log T, but the prior in the accuracy.
+        # The grid is uniform in log T, but the prior is a density of the accuracy (Jacobian).
         steps = np.abs(np.gradient(means, axis=0))
         densities += np.log(np.maximum(steps, np.finfo(np.float64).tiny))
         seen = np.argwhere(densities > densities.max() - _FORGOTTEN)
@@ -120,7 +117,7 @@ def _odds(logits: Floats, log_t: float) -> Float64s:
 
 
 def _profile(frame: Floats, log_t: float) -> Float64s:
-    """Return quantiles of the log odds. This is seven times as fast as ``np.quantile``."""
+    """Return quantiles of the log odds, faster than ``np.quantile``."""
     ordered = np.sort(_odds(frame, log_t))
     place = (np.arange(_PARTS) + 0.5) / _PARTS * (len(ordered) - 1)
     before = place.astype(np.intp)
@@ -142,7 +139,7 @@ _ECE_PARTS = 100  # number of quantiles of the confidence that represent all row
 def label_ece(
     frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s
 ) -> tuple[float, float, float]:
-    """Estimate the ECE of a confidence. Return the ECE as a fraction, with its interval.
+    """Estimate the ECE of a confidence, with its interval, as fractions.
 
     - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
     - `confidence`, (n,): the cross-fitted confidence of each labelled row.
@@ -172,7 +169,7 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A lower quantile of the ECE would be above 0 even for a perfect confidence.
+    # A lower quantile of the ECE would be above 0 even for a calibrated confidence.
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
     low = float(distances.ravel()[inside].min())
@@ -180,6 +177,6 @@ def label_ece(
 
 
 def folds(n: int, seed: int) -> tuple[int, Integers]:
-    """Return the number of folds, and the fold of each of n rows."""
+    """Return the number of folds, and the fold number of each row, (n,)."""
     parts = min(FOLDS, n)
     return parts, np.random.default_rng(seed).permutation(np.arange(n) % parts)

@@ -1,10 +1,9 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
-`covcal pick` draws rows by their scores, and the estimate of the accuracy from labels uses scores
-too. The score is the calibrated confidence in the predicted class. Without a calibration, the
-confidence comes from temperature scaling on the source. If the file has an aligned forecaster, the
-score is the mean of both confidences. With this score, the accuracy from 50 labels was wrong by 3.5
-points on the benchmark's development shifts; with the uncalibrated confidence, by 4.4 points.
+The score is the calibrated confidence in the predicted class. Without a calibration, the confidence
+comes from temperature scaling on the source; in an adapted file, the score is the mean confidence
+of both forecasters. In the benchmark, the accuracy from 50 labels was wrong by 3.5 points with this
+score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
@@ -19,7 +18,7 @@ from covcal_cli.formats.features import FeatureFile, SourceDomain
 from covcal_cli.maths.softmax import ForecasterName, Scaling
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
 
-_MOST_FITTED = 20_000  # more source rows for temperature scaling would not improve the score
+_MOST_FITTED = 20_000  # maximum number of source rows for temperature scaling
 _WHOSE = {"original": "classifier", "aligned": "aligned forecaster"}
 _NAMED = re.compile(r"(classifier|aligned forecaster) \(T ([^)]+)\)")
 _THRESHOLD = r"-?\d(?:\.\d{1,17})?(?:e-\d\d)?"
@@ -36,7 +35,7 @@ class Scores(NamedTuple):
 
 
 def score(file: FeatureFile, rows: Rows, *, seed: int) -> Scores:
-    """Return the scores of target rows, without a calibration. `seed` is for subsampling."""
+    """Return the scores of target rows if there is no calibration."""
     blocks = score_blocks(file, rows, forecasters_of(file, None, seed))
     parts = [(np.empty(0, dtype=np.int64), np.empty(0)), *blocks]
     return Scores(*map(np.concatenate, zip(*parts, strict=True)))
@@ -56,17 +55,17 @@ def score_blocks(
         yield predictions, np.clip(right, 0, 1)
 
 
-_LEAST_COMPARED = 10  # With fewer labelled rows, their mean rank is not nearly normal.
-_UNLIKELY = 4.0  # Standard errors. Random rows are further off in 1 of 16,000 cases.
+_LEAST_COMPARED = 10  # Minimum number of labelled rows for the test.
+_UNLIKELY = 4.0  # Critical value of the test, in standard errors.
 
 
 def tell_selection(labelled: Floats, every: Floats) -> str:
     """Return how labelled rows differ from all rows, or "" if they may be a random sample.
 
-    The mean rank of the labelled rows' scores is compared with the mean rank of all rows.
+    The scores of labelled rows and of all rows are compared by their mean ranks.
 
     - `labelled`: (m,), scores of the labelled rows.
-    - `every`: (n,), scores of all rows, which include the labelled rows.
+    - `every`: (n,), scores of all rows.
     """
     m, n = len(labelled), len(every)
     if m < _LEAST_COMPARED or m >= n:
@@ -85,16 +84,16 @@ def tell_selection(labelled: Floats, every: Floats) -> str:
     return f"the classifier is {'less' if difference < 0 else 'more'} sure of the labelled rows"
 
 
-# Open files with their forecasters: one file for each label.
+# An open file and its forecasters, for each label.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
-    With several labels, the prediction is the number of predicted labels. The score s is chosen so
-    that s (1 - s) is the mean of s_l (1 - s_l) over labels l. A draw by s minimises the mean
-    variance of the accuracies, if the scores s_l are right.
+    With several labels, the prediction is the number of predicted labels. The score s follows from
+    the scores s_l of labels l: s (1 - s) is the mean of s_l (1 - s_l), which minimises the mean
+    variance of the accuracies.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:
@@ -107,7 +106,7 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
 
 
 def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
-    """Return the names of the predicted classes of rows. The rows may be in any order."""
+    """Return the names of the predicted classes of `rows`, in the same order."""
     order = np.argsort(rows)
     predicted = np.empty(len(rows), dtype=np.int64)
     predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
@@ -144,7 +143,7 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-# Descriptions of a score: in words, and as a short code in sheets.
+# A score has a name in words, and a short code in sheets.
 
 
 def in_words(forecasters: Sequence[ScaledLogits]) -> str:
@@ -168,18 +167,18 @@ def words_of_labels(count: int) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Describe a draw for a decision, which rarely draws rows below a threshold."""
+    """Name the score of a draw for a decision, which rarely draws rows below a threshold."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold of a draw for a decision; None for other draws."""
+    """Return the threshold of a draw for a decision, or None."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
 
 def code_of(words: str) -> str:
-    """Return the short code of a score's description, such as c1.94a0.81, l3 or d0.931."""
+    """Return the code of a score's name, such as c1.94a0.81, l3 or d0.931."""
     region = region_of(words)
     if several := _SEVERAL.fullmatch(words):
         return f"l{several[1]}"
@@ -189,7 +188,7 @@ def code_of(words: str) -> str:
 
 
 def words_of(code: str) -> str | None:
-    """Return the description of a score from its code, or None."""
+    """Return the name of the score with a code, or None."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if re.fullmatch(r"l[1-9]\d{0,8}", code):

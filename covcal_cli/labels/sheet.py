@@ -1,9 +1,8 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
 A spreadsheet may sort single columns, round numbers, or lose lines. So the column ``draw`` proves
-to which row a line belongs. A cell holds the position of the line, its stratum, inclusion
-probability and confidence, and a hash. In the first line, the cell also holds the facts about the
-draw. The module `filled_sheet` reads sheets.
+to which row a line belongs. A cell of this column holds the position of the line, its stratum,
+inclusion probability and confidence, and a hash. The first cell also describes the draw.
 
 A sheet also shows the columns that extract kept. The classifier's answers are hidden by default,
 because people tend to agree with an answer that they see. A spreadsheet reads a text that begins
@@ -35,11 +34,11 @@ from covcal_cli.labels.score import code_of
 from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
 from covcal_cli.multilabel import CLASSES
 
-SHEET = Path("to-label.csv")  # the default file of pick and label
+SHEET = Path("to-label.csv")  # the default sheet of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
 LABEL_PREFIX = "label_"  # Prefix of the columns of several labels.
 CHOICE = "choice"  # The column of labels in Label Studio's CSV.
-_PROOF_ROWS = 256  # Number of rows whose logits are hashed.
+_PROOF_ROWS = 256  # Number of rows in the hash of the target.
 _DIGITS = 16  # Number of hexadecimal digits of a hash.
 HASH_BYTES = 6  # Number of bytes of the hash in a line.
 NUMBERS = ">IdH"  # Packed stratum, probability and confidence (in steps of 0.0001).
@@ -50,7 +49,7 @@ _CHUNK = 1 << 18  # Number of ids that are searched at a time.
 _HIGHEST = np.uint64(48)  # Right shift that leaves the 16 highest bits of a hash.
 
 
-Cells = Mapping[str, Sequence[str]]  # the cells of some rows, by the name of their column
+Cells = Mapping[str, Sequence[str]]  # cells by column
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
@@ -67,8 +66,7 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw for one of several labellers.
 
-    All labellers get the first lines, on which their agreement is measured. The other lines are
-    divided among the labellers.
+    All labellers get the first lines, to measure how far they agree, and a part of the rest.
     """
 
     labeller: int  # Number of the labeller, from 0.
@@ -76,7 +74,7 @@ class Share:
     overlap: int  # Number of lines that all labellers get.
 
     def places(self, drawn: int) -> Integers:
-        """Return the positions of this share among the `drawn` lines, ascending."""
+        """Return the positions of the labeller's lines in a draw, ascending."""
         everybody = np.arange(min(self.overlap, drawn))
         own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
         return np.concatenate([everybody, own]).astype(np.int64)
@@ -96,7 +94,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The m rows of one batch with their labels: the lines of a CSV."""
+    """The lines of a CSV: the m rows of one batch with their labels."""
 
     path: Path
     number: int  # number of the batch, from 0
@@ -145,7 +143,7 @@ class Sheet:
         return replace(self, labels=labels, several={})
 
     def lines(self, lines: Integers) -> "Sheet":
-        """Return a sheet with these lines, in this order."""
+        """Select `lines`, in the given order."""
 
         def taken(cells: Sequence[str]) -> list[str]:
             return [cells[line] for line in lines] if cells else []
@@ -177,7 +175,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash of a file's target, which the adapted file shares."""
+    """Return a hash that identifies the target of a file and of its adapted file."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -206,7 +204,7 @@ def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
     `images` has a data URI for each row, or None.
     """
     facts = fact_columns(sheet)
-    # Tools may lose or reorder tasks, so every task repeats the facts about the draw.
+    # Every task describes the draw, because tools may lose or reorder tasks.
     columns = _columns(sheet, {}) | {
         "draw": [_cell(sheet, line, always=True) for line in range(len(sheet))]
     }
@@ -235,7 +233,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the kept columns of the CSV, renamed if a name is taken."""
+    """Return the kept columns, under unique names."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -244,7 +242,7 @@ def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the columns with the classifier's answer: kept columns, `predicted`, `confidence`."""
+    """Return the columns with the classifier's answer."""
     columns: dict[str, Sequence[str]] = {}
     for name in sheet.answers:
         columns[_free_name(name, sheet.cells)] = sheet.cells[name]
@@ -288,7 +286,7 @@ def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
 
 
 def facts_of(batch: Batch, data: str, share: Share | None) -> str:
-    """Return the facts about a draw as text, for the first line of its sheet."""
+    """Return the text that describes a draw in the first line of a sheet."""
     splits = "".join(LETTERS[name] for name in batch.splits)
     score = code_of(batch.score)
     of_share = "" if share is None else f":{share}"
@@ -296,13 +294,13 @@ def facts_of(batch: Batch, data: str, share: Share | None) -> str:
 
 
 def hash_of(number: int, place: int, row_id: str, numbers: bytes, facts: str) -> bytes:
-    """Return the hash of the id, numbers and facts of a line."""
+    """Return the hash of a line."""
     text = f"{number}\0{place}\0{facts}\0{row_id}\0".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text + numbers).digest()[:HASH_BYTES]
 
 
 def rows_of(target: Domain, sheet: Sheet) -> Rows:
-    """Return the target rows with the ids of a sheet, in the order of the sheet, (m,) int64.
+    """Find the target rows of a sheet by id, in the order of the sheet, (m,) int64.
 
     Raises `CovcalError` if an id belongs to no row, or to several rows.
     """
@@ -310,10 +308,10 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     order = np.argsort(wanted, kind="stable")
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
     hashes, start = _hashes(wanted), 0
-    is_near = np.zeros(1 << 16, dtype=np.bool_)  # whether a wanted hash begins with these 16 bits
+    is_near = np.zeros(1 << 16, dtype=np.bool_)  # the first 16 bits of wanted hashes
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
-        # Comparing hashes first is ten times faster than comparing texts.
+        # Hashes are compared first, because that is faster than comparing texts.
         keys = _hashes(ids)
         near = np.flatnonzero(is_near[keys >> _HIGHEST])
         near = near[np.isin(keys[near], hashes)]
@@ -344,7 +342,7 @@ def _hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Hashes ignore zeros at the end of an id.
+        # Zeros that pad an id do not change its hash.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
@@ -366,7 +364,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of `rows`, in any order, in each column that extract kept."""
+    """Return the cells of `rows`, in the same order, for each column that extract kept."""
     order = np.argsort(rows)
     places = np.argsort(order)
     return {
@@ -386,7 +384,7 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
 def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
     """Return the classifier's answer for each row: the predicted class, or the predicted labels.
 
-    `predicted` has the predicted classes by label.
+    `predicted` has the predicted classes of each label.
     """
     if len(predicted) == 1:
         return list(*predicted.values())
@@ -399,7 +397,7 @@ def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text for a person. A missing number becomes an empty text."""
+    """Return a value as text, "" for a missing number."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if not isinstance(value, np.floating):

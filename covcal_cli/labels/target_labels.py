@@ -1,8 +1,7 @@
 """Read target labels, for ``evaluate``, ``watch`` and ``calibrate --labels N`` only.
 
-By design, ``adapt``, ``estimate`` and ``calibrate`` see no target labels (MATHEMATICS, section 10).
-The only exceptions are labels by the user, and ``--labels N``. A test lists the modules that import
-this module.
+``adapt``, ``estimate`` and ``calibrate`` see no target labels, except labels by the user and labels
+for ``--labels N`` (MATHEMATICS, section 10). A test lists the modules that import this module.
 """
 
 from collections.abc import Iterator

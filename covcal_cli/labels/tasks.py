@@ -1,7 +1,7 @@
 """Write tasks for the annotation tools Label Studio and doccano, and read their exports.
 
-A task has the cells of one line of the sheet. The row's id is called ``row_id``, because both tools
-use ``id`` themselves. The person reads the cell ``text``.
+A task has the cells of one line of the sheet, and the key ``text`` for the person. The row's id is
+called ``row_id``, because both tools have their own ``id``.
 
 - Label Studio imports a ``.json`` file, a list of ``{"data": {...}}``, and the labelling interface
   as XML. Exports of Label Studio as JSON, JSON_MIN and CSV are read. An export may lack tasks
@@ -26,13 +26,13 @@ LABEL_STUDIO, DOCCANO = ".json", ".jsonl"
 SUFFIXES = (LABEL_STUDIO, DOCCANO)
 ROW_ID = "row_id"
 _ANNOTATOR = "annotator"
-_LABELS = ("label", "choice")  # names of the element with the classes in Label Studio's templates
+_LABELS = ("label", "choice")  # names of the choices in Label Studio's templates
 _REMEDY = "give an export of the tasks that covcal pick wrote"
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The lines that one person labelled, as columns of texts."""
+    """The cells of the lines that one person labelled, by column."""
 
     path: Path
     columns: Mapping[str, Sequence[str]]
@@ -40,7 +40,7 @@ class LabelTable:
     one_line_each: bool = False  # Whether the file is a CSV without line breaks in cells.
 
     def place(self, row: int) -> str:
-        """Return the place of a row in the file, for messages."""
+        """Return the position of a row in the file, in words."""
         return f"line {row + 2}" if self.one_line_each else f"row {row}"
 
 
@@ -48,7 +48,7 @@ class LabelTable:
 
 
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return the text of a task: the only column of a row, or a line for each column."""
+    """Return the text of a task, with one line for each column of the row."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -183,7 +183,7 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the only label of a row. `chosen` has the choices by interface element."""
+    """Return the only label of a row. `chosen` are the choices by interface element."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
@@ -229,7 +229,7 @@ def _of_doccano(path: Path, item: Any) -> dict[str, str]:
 
 
 def _texts(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts and numbers of an item as texts, without the tool's own id."""
+    """Return the cells of an item as texts, without the id of the annotation tool."""
     return {
         name: str(value)
         for name, value in item.items()
@@ -239,8 +239,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
     """Return one table for each annotator, with all rows and the annotator's labels."""
-    lines: dict[str, Mapping[str, str]] = {}  # A record of each row, by its cell ``draw``.
-    labels: dict[str, dict[str, str]] = {}  # The labels of each annotator, by the cell ``draw``.
+    lines: dict[str, Mapping[str, str]] = {}  # the record of each row, by its cell ``draw``
+    labels: dict[str, dict[str, str]] = {}  # labels by annotator, and by the cell ``draw``
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)
