@@ -1,17 +1,15 @@
 """Plan which thresholds `decide` tests, and from which rows labels are drawn.
 
-The plan is fixed before any label is seen. The plan depends on the scores of unlabelled rows, on
-the number of labels, and on assumed numbers of wrong rows ("beliefs"). Wrong beliefs may reduce the
-number of accepted rows, but never make a guarantee less certain. MATHEMATICS, section 13, explains
-the tests and their bound.
+The plan depends on the scores of rows, on the number of labels, and on assumed numbers of wrong
+rows ("beliefs"), but on no label. Wrong beliefs may reduce the number of accepted rows, but a
+guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
 
-A candidate is a set of rows with the highest scores, and a number k. A candidate is accepted if at
-most k of its labelled rows are wrong. Labels are drawn from a region. The region and the first
-candidate maximise the number of accepted rows, as a mean over the beliefs.
+A candidate is a set of rows with the highest scores. It is accepted if at most k of its labelled
+rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the region). The
+region and the first candidate maximise the mean number of accepted rows over the beliefs.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
-wrong rows remain. The bound of a batch does not depend on what was drawn before. So the bound of
-several batches together is a sum over w.
+wrong rows remain. The bounds of several batches are combined by a sum over w.
 """
 
 import math
@@ -24,7 +22,7 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 
-# Numbers of wrong rows further from the mean have a probability below 1e-18.
+# Range of the numbers of wrong rows, in standard deviations.
 _DEVIATIONS = 9
 _POINTS = 128
 _ROUNDING = 1e-9
@@ -36,9 +34,9 @@ NO_FLAGS: Booleans = np.empty(0, dtype=bool)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one batch was drawn from a set of rows."""
+    """The probabilities by which a batch draws rows from a set."""
 
-    inclusion: float  # f, minimum probability of drawing a row.
+    inclusion: float  # f, minimum inclusion probability of a row.
     most: int  # m, maximum number of rows drawn from the set.
 
 
@@ -56,9 +54,9 @@ def most_wrong(
     The limit is an error of at most `error`, and `level` is the significance level. Returns -1 if
     nothing can be proved.
 
-    - `rows`: N, number of rows of the set.
-    - `these_rows`: whether the guarantee covers only these N rows, and not later rows.
-    - `lost`: number of rows that were removed before the first batch, and may all be wrong.
+    - `rows`: N, the number of rows of the set.
+    - `these_rows`: whether the guarantee is only for these N rows, not for future rows.
+    - `lost`: number of rows that may all be wrong, because they were removed.
     """
     if not rows or not batches:
         return -1
@@ -68,7 +66,7 @@ def most_wrong(
     left = np.maximum(wrong - lost, 0)
     step = int(wrong[1] - wrong[0]) if len(wrong) > 1 else 1
     if len(batches) > 1:
-        # Later batches may draw from up to `most` fewer wrong rows. Rounding adds a step per batch.
+        # Up to `most` wrong rows may be drawn before. Rounding adds a step per batch.
         fewer = np.arange(-(-most // step) + len(batches), 0, -1)
         left = np.concatenate([wrong[0] - lost - fewer * step, left])
     bounds = [_bounds(np.maximum(left, 0), batch, most) for batch in batches]
@@ -94,7 +92,7 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return upper bounds of P(at most k wrong drawn rows), by k (first axis) and K."""
+    """Return upper bounds of the probability of at most k wrong drawn rows, by k and K."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -112,11 +110,8 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     """Return bounds for the wrong rows of a batch and of all later batches together.
 
-    Each argument has a row per k, and a column per number of wrong rows, in steps of `step`. The
-    bounds in `later` do not depend on the first batch.
-
-    If the first batch drew w wrong rows, g(w) bounds P(W1 + W2 <= k). Summation by parts turns the
-    sum over w into tail probabilities of W1, which have bounds. For this, g must decrease with w.
+    Arguments have a row per k, and a column per number of wrong rows, in steps of `step`. Summation
+    by parts turns the sum over w into tail probabilities of the first batch, which have bounds.
     """
     most, columns = len(first), np.arange(first.shape[1])
     fewer = -(-np.arange(most) // step)
@@ -144,10 +139,10 @@ _STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows, and how many of its labelled rows may be wrongly classified."""
+    """A set of rows, and the allowed number of wrong rows among its labelled rows."""
 
     threshold: float
-    rows: int  # Rows above the threshold.
+    rows: int  # Number of rows above the threshold.
     labels: int  # Approximate number of labelled rows.
     wrong: int
 
@@ -166,8 +161,8 @@ class Ranking:
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief is a curve: the expected number of wrong rows by number of best rows. Both numbers
-        are shares of all rows. The numbers of best rows are evenly spaced from 0 to 1.
+        A belief is the expected share of wrong rows among the best rows, for shares of best rows
+        that are evenly spaced from 0 to 1.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -183,7 +178,7 @@ class Ranking:
     def threshold(self, rows: int) -> float:
         """Return a threshold that at most `rows` rows exceed.
 
-        The threshold depends only on the score of the next row, so the rows above it are a random
+        The threshold depends only on the next row's score, so labelled rows above it are a random
         sample.
         """
         if rows >= len(self):
@@ -196,7 +191,7 @@ class Ranking:
 
 
 def level_of_look(certainty: float, look: int) -> float:
-    """Return the allowed error probability of the test after batch `look` (1, 2, ...).
+    """Return the significance level of the test after batch `look` (1, 2, ...).
 
     The error probabilities of all batches sum to 1 - `certainty`.
     """
@@ -211,10 +206,9 @@ def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
 
 
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
-    """Return the candidates that accept the most rows on average, within a region.
+    """Return the best candidates within a region, the `most` best rows.
 
-    The region is the `most` best rows. `limits` maps a threshold to the approximate number of
-    labels and the result of `most_wrong`.
+    `limits` returns the number of labels above a threshold, and the result of `most_wrong`.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -231,11 +225,10 @@ def chance(
     labelled: Float64s = NONE,
     wrong: Booleans = NO_FLAGS,
 ) -> float:
-    """Return the mean probability over the beliefs that a candidate is accepted.
+    """Return the probability that a candidate is accepted, as a mean over the beliefs.
 
-    `labelled` are the scores of rows that have a label already, shape (m,). `wrong` says where the
-    classifier is wrong. These labels give each belief a weight. The observed error rate is added as
-    a belief.
+    `labelled` are the scores of labelled rows, (m,), and `wrong` says where the classifier is
+    wrong. They determine the weights of the beliefs, and one more belief.
     """
     above = labelled > candidate.threshold
     n, n_wrong = int(above.sum()), int((above & wrong).sum())
@@ -252,7 +245,7 @@ def chance(
 def _candidates(
     ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 ) -> list[Candidate]:
-    """Return the smallest sets that allow 0, 1, 2, ... wrong rows, and the region."""
+    """Return the smallest candidate for each allowed number of wrong rows, and the region."""
 
     def candidate(rows: int) -> Candidate:
         threshold = ranking.threshold(rows)
@@ -274,10 +267,10 @@ def _candidates(
 
 
 def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share of accepted rows for each first candidate."""
+    """Return the expected share of accepted rows if the tests begin at each candidate."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # Expected share that later candidates add, by number of wrong labelled rows.
+    # Expected share of rows that later candidates add, by number of wrong labels so far.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -285,7 +278,7 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
         beyond = np.pad(beyond, (0, max(limit + 1 - len(beyond), 0)))[: limit + 1]
         chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
         shares[place] = chances @ (candidate.rows / len(ranking) + beyond[: len(chances)])
-        # The next candidate also counts the labelled rows between the two sets.
+        # The next candidate adds the rows between the two sets.
         rows = candidate.rows - before.rows
         rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
         chances = _binomial(candidate.labels - before.labels, rate, limit)
@@ -308,14 +301,14 @@ def _allowed(n: int, error: float, level: float) -> int:
 def best_region(
     ranking: Ranking, labels: int, error: float, level: float, labelled: Float64s = NONE
 ) -> tuple[float, Plan] | None:
-    """Return the best region for this number of labels as its threshold and its plan, or None.
+    """Return the threshold of the best region for `labels` labels, and its plan; or None.
 
-    `labelled` are the scores of rows that have a label already; these labels count too. A binomial
-    tail approximates the exact bound here. The guarantee itself is exact.
+    `labelled` are the scores of rows that already have a label. The plan uses a binomial
+    approximation; the tests are exact.
     """
     best: tuple[float, Plan] | None = None
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
-    # The number of wrong labelled rows that still proves the limit, by number of labels.
+    # Allowed number of wrong rows, by number of labels.
     table = [_allowed(n, error, level) for n in sizes_of.tolist()]
     n, sizes = len(ranking), {round(share * len(ranking)) for share in _REGIONS}
     for size in sorted(sizes):

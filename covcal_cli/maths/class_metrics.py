@@ -1,11 +1,11 @@
 """One-vs-rest metrics of a class, from probabilities or labels of rows.
 
-A row stands for m_i rows, of which t_i are of the class. Without labels, t_i is the calibrated
-probability of the class. The sums below are then the expected confusion matrix (NannyML's CBPE,
-Białek et al. 2023).
+An entry i stands for m_i rows, of which t_i belong to the class. Without labels, t_i is the
+calibrated probability of the class. The sums below are then the expected confusion matrix
+(NannyML's CBPE, Białek et al. 2023).
 
-Each function returns a metric and its derivative by each t_i, for the delta method (Särndal,
-Swensson & Wretman 1992, section 5.5).
+Each function returns a metric and its derivatives by t_i, for the delta method (Särndal, Swensson &
+Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 
 @dataclass(frozen=True)
 class ClassRows:
-    """n rows, for one-vs-rest metrics of a class."""
+    """The rows from which one-vs-rest metrics of a class are computed."""
 
     is_predicted: Booleans  # q, (n,): whether the row is predicted as the class.
-    # (n,): rank by the probability of the class; ties share a rank.
+    # (n,): rank by the probability of the class. Equal values share a rank.
     ranks: Integers
     members: Float64s  # t, (n,), rows of the class.
     mass: Float64s  # m, (n,), rows.
@@ -54,7 +54,7 @@ class ClassRows:
 
 
 def positive(count: float) -> float:
-    """Return `count`, but at least the smallest positive number."""
+    """Return a count, with the smallest positive number instead of 0."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
@@ -66,14 +66,11 @@ class ClassMetric:
     """A metric of a class."""
 
     function: Callable[[ClassRows], Derivative]
-    needs: tuple[str, ...]  # properties of `ClassRows` whose counts limit the precision
+    needs: tuple[str, ...]  # counts of `ClassRows` that must be large enough
 
 
 def class_odds(logits: Floats) -> Float64s:
-    """Return the log odds of the classifier's own probabilities, shape (K, n).
-
-    Log odds still rank rows where probabilities round to 1.
-    """
+    """Return the log odds of each class at T = 1, shape (K, n)."""
     chances = np.maximum(probabilities(logits, 1.0), np.finfo(np.float64).tiny)
     odds = np.log(chances) - np.log1p(-np.minimum(chances, 0.5))
     odds[logits.argmax(axis=1), np.arange(len(logits))] = top_log_odds(logits, 1.0)

@@ -1,9 +1,8 @@
 """Compute the networks of an adapted file with NumPy, from features to logits.
 
-``/networks`` holds ``projection`` (mean, scale and perhaps components). ``psi``, ``head`` and
-``aligned_discriminator`` have the M members as first axis. ``discriminator`` reads the projected
-features, and has a first axis of length 1. Layers are ``weight_0``, ``bias_0``, ``weight_1`` and so
-on, of shapes (M, inputs, outputs) and (M, outputs), with a ReLU between them. If
+``/networks`` holds ``projection`` (mean, scale and perhaps components) and four networks: ``psi``,
+``head``, ``aligned_discriminator`` and ``discriminator``, with M = 1. Layers are ``weight_0``, (M,
+inputs, outputs), ``bias_0``, (M, outputs), ``weight_1`` and so on, with a ReLU between layers. If
 ``psi/output_relu`` is 1, a ReLU follows the last layer of psi.
 """
 
@@ -94,7 +93,7 @@ def projected(networks: Networks, features: Float32s) -> Float32s:
 def perceptron(
     networks: Networks, name: str, inputs: Float32s, *, output_relu: bool = False
 ) -> Float32s:
-    """Return the outputs, (M, n, o), of the network `name` for inputs (M or 1, n, k)."""
+    """Return the outputs of a network, (M, n, o), for inputs of shape (M or 1, n, k)."""
     layers = sum(key.startswith(f"{name}/weight_") for key in networks)
     values = inputs
     for layer in range(layers):

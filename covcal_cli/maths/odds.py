@@ -8,10 +8,9 @@ probability a. So far, S draws were right, and F draws were wrong. The likelihoo
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
 is a martingale with mean 1 if a is true, for every fixed prior Beta(p, q). By Ville's inequality,
-E(a) ever reaches 1/alpha with probability at most alpha. So the values with E(a) < 1/alpha are a
-confidence sequence. Sources: Robbins 1970; Howard et al. 2021, "Time-uniform, nonparametric,
-nonasymptotic confidence sequences". The values are an interval, because log E is convex in a. S and
-F may be fractions, because draws have weights.
+all a with E(a) < 1/alpha form a confidence sequence. Sources: Robbins 1970; Howard et al. 2021,
+"Time-uniform, nonparametric, nonasymptotic confidence sequences". S and F may be fractions, because
+draws have weights.
 """
 
 import math
@@ -23,7 +22,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q of the prior. With 20, the interval is shortest if the truth is 5 to 10 points away.
+# p + q of the prior; intervals are short if the prior mean is wrong by 5 to 10 points.
 _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
@@ -60,7 +59,7 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
-    """Return `confidences` from blocks of `class_major`."""
+    """Return `confidences` of logits in blocks, which `class_major` yields."""
     values, start = [np.empty(0)], 0
     for logits in blocks:
         block = exp(logits / temperature)
@@ -95,7 +94,7 @@ def _scaled(logits: Floats, temperature: float) -> Iterator[tuple[slice, Float64
 
 
 def quantile(level: float) -> float:
-    """Return half the width of a normal interval, in standard deviations."""
+    """Return the two-sided normal quantile, such as 1.96 for the level 0.95."""
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
@@ -114,11 +113,11 @@ def anytime_interval(
     expected: Float64s | float,
     error: Float64s | float,
 ) -> tuple[Float64s, Float64s]:
-    """Return intervals of the probability of being right. Arrays have equal shapes.
+    """Return intervals of the probability of being right, for arrays of one shape.
 
-    - `right`, `wrong`: S and F, at least 0.
+    - `right`, `wrong`: weights S and F of right and of wrong draws.
     - `expected`: mean of the prior, fixed before the draws.
-    - `error`: probability that the interval is ever wrong.
+    - `error`: probability that any of the intervals over time is wrong.
     """
     s, f, mean, level = np.broadcast_arrays(right, wrong, expected, error)
     mean = np.clip(mean, _NEAREST, 1 - _NEAREST)
@@ -126,7 +125,7 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Find the end of each interval towards `outside` by bisection."""
+        """Find an end of each interval by bisection between the estimate and `outside`."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

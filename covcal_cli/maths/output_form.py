@@ -1,10 +1,10 @@
 """Decide whether a classifier's outputs are logits or some form of probabilities.
 
-`OutputEvidence` counts facts about all rows. The result does not depend on the order of rows.
+`OutputEvidence` collects counts over all rows, in any order.
 
-Probabilities are in [0, 1], and each row sums to 1 up to rounding. Another constant sum means votes
-of n trees, percentages, or scores from 0 to 255. A negative constant sum means p - 1 or -p. The
-sums of logits differ from row to row.
+Probabilities are in [0, 1], and each row sums to 1 up to rounding. If rows sum to another constant,
+the outputs are votes of n trees, percentages, or scores from 0 to 255. A negative constant means p
+- 1 or -p. The sums of logits differ from row to row.
 """
 
 import math
@@ -15,9 +15,8 @@ import numpy as np
 from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Booleans, Float64s, Floats
 from covcal_cli.maths.softmax import DEPTH, by_columns, extremes
 
-# The user must decide in three cases. "bounded": values in [0, 1] that do not sum to 1, such as
-# sigmoids. "mixed": many rows are probabilities. "reversed": softmax would not return the
-# probabilities p, because the values are -p, 1 - p, -log p, log10 p, log(p / (1 - p)), or ranks.
+# The user must decide in three cases: "bounded" (values in [0, 1] that do not sum to 1), "mixed"
+# (many rows are probabilities) and "reversed" (transformed probabilities, or ranks).
 Form = Literal[
     "logits", "bounded", "mixed", "reversed", "probabilities", "clipped", "percentages", "shares"
 ]
@@ -31,7 +30,7 @@ _SUM_TOLERANCE = 1e-2
 _WIDEST_TOLERANCE = 0.5
 _LOG_TOLERANCE = 6e-3
 _LARGEST_LOG = 746.0
-# Names of scaled log p, and exp(factor * value) = p as text. Natural logarithms come first.
+# Kinds of logarithms of p by factor, with the formula of p. Natural logarithms come first.
 _LOGARITHMS = {
     1.0: ("log p", "exp(value)"),
     -1.0: ("-log p", "exp(-value)"),
@@ -44,11 +43,11 @@ _LOGARITHMS = {
 _EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5
-_MANY = 0.1  # Among logits, such a share of rows does not sum to 1 by chance.
+_MANY = 0.1  # Share of rows with the sum 1 that cannot be chance.
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # with fewer rows, patterns may be chance
-# Rows of columns that may be ranks: the first rows show the order, which most other rows share.
+_FEW_ROWS = 50  # minimum number of rows for a pattern
+# Columns are ranks if the first rows and most other rows have the same order of values.
 _FIRST_ROWS = 64
 _SAME_ORDER = {2: 1.0, 3: 0.99}  # by the number of columns
 _SAME_ORDER_OF_MORE = 0.95
@@ -58,11 +57,10 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Probabilities differ from 1/K by at least this share of 1/K. Logits with a large added constant
-# differ less.
+# Minimum relative difference of some probability from 1/K.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
-_FAR = 500.0  # Smaller outputs lose no digits that matter.
+_FAR = 500.0  # Smaller numbers have small rounding errors.
 _LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class
 _EXTRA = {
@@ -92,20 +90,19 @@ class OutputEvidence:
         self._below_half = 0
         self._finite = self._exact = self._shares_of_1 = 0
         self._sum = 0.0
-        # Factors of logarithms, and whether log odds are possible, after all rows so far.
+        # Kinds of logarithms that fit all rows so far.
         self._factors, self._are_log_odds = [*_LOGARITHMS], True
         self._ranks = 0
-        # The common order of the columns, the rows in this order, and the rows of unequal values.
+        # The order of the columns, the number of rows in this order, and of rows without ties.
         self._order: AnyArray | None = None
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0
         self._first_row: Float64s | None = None  # None if the rows differ.
-        # The largest distance between numbers that lost digits, and the size of these numbers.
+        # The largest rounding error, and the size of these numbers.
         self._step = self._step_at = 0.0
-        # Other meanings that the first and the last column may have. Each row can rule some out.
+        # Meanings of the first and the last column that fit all rows so far.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
-        # Rounded values need a larger tolerance of the sum. Count for each possible number of
-        # decimals, and for None (not rounded).
+        # Number of rows with the sum 1, by number of decimals (None: not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
@@ -151,12 +148,12 @@ class OutputEvidence:
             self.high, self._at_high = high, before + int((exact == high).sum())
 
     def _add_steps(self, exact: Float64s, lows: Float64s, highs: Float64s) -> None:
-        """Note how far numbers of this size are apart, if that is much of a row's range."""
+        """Store the rounding error of large numbers if rows lose much by it."""
         largest = float(np.abs(highs).max(initial=0))
         if not _FAR < largest < math.inf:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            # Whole numbers may be scores, so only a larger distance shows lost digits.
+            # Whole numbers may be scores.
             types = (np.float32,) if self.are_whole else (np.float16, np.float32)
             dtype = next((t for t in types if (exact == exact.astype(t)).all()), np.float64)
             step = float(np.spacing(dtype(largest)))
@@ -215,7 +212,7 @@ class OutputEvidence:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             for factor in [*self._factors]:
-                # a distance of 1000 is a large distance, not the logarithm of 0
+                # such a value is a distance, not the logarithm of 0
                 is_far = factor != 1 and np.abs(exact).max(initial=0) > _LARGEST_LOG
                 if is_far or not _are_logarithms(factor * exact):
                     self._factors.remove(factor)
@@ -269,16 +266,13 @@ class OutputEvidence:
 
     @property
     def _factor(self) -> float | None:
-        """The factor f if the sum of exp(f z) is 1 in every row, else None."""
+        """The factor that turns the outputs into log probabilities, or None."""
         is_known = self.rows >= _FEWEST_ROWS and self.low < self.high
         return self._factors[0] if self._factors and is_known else None
 
     @property
     def _complement_of(self) -> float | None:
-        """Return A if the outputs are A - p with p from 0 to A, else None.
-
-        A row then sums to A (K - 1). With two classes, A - p and p cannot be distinguished.
-        """
+        """Return A if the outputs are A - p with p from 0 to A, else None."""
         if self.width < 3:
             return None
         uniform = 1 / self.width
@@ -307,7 +301,7 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of a sum, because of rounding."""
+        """The rounding error that a sum may have."""
         return self._tolerance(self._decimals)
 
     @property
@@ -322,13 +316,9 @@ class OutputEvidence:
 
     @property
     def lowest(self) -> float:
-        """The score that means probability 0.
-
-        Examples are -a for scores a p - a, and -a/2 for scores from -a/2 to a/2. For p + a, it is
-        a.
-        """
+        """The score for probability 0, such as -100 for scores from -100 to 0."""
         if self.are_whole and self.low < 0:
-            for least in _LEAST_INTEGERS:  # signed 8-bit scores plus 128 have the sum 256
+            for least in _LEAST_INTEGERS:  # such as 8-bit scores from -128
                 tolerance = max(2.0, min(self.width, -least))
                 total = self._total_from(least)
                 if total is not None and abs(total + 2 * least) <= tolerance:
@@ -337,14 +327,14 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Some probability must be above 1/2, unlike logits with a large negative offset.
+                # Logits with a large negative offset have no "probability" above 1/2.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return self._added
 
     @property
     def _added(self) -> float:
-        """The number a if the outputs are p + a, else 0. A row then sums to 1 + a K."""
+        """The constant that was added to each probability, or 0."""
         added = (sum(self.sums) / 2 - 1) / max(1, self.width)
         if not ABOVE < abs(added) < math.inf:
             return 0.0
@@ -352,7 +342,7 @@ class OutputEvidence:
         is_short = abs(added - short) <= ABOVE * max(1.0, abs(added))
         for number in (short, added) if is_short else (added,):
             is_near = self.low - number <= _CERTAIN and self.high - number <= 1 + ABOVE
-            if number < 0:  # small centred logits look like p - 1/K, but without a high p
+            if number < 0:  # small centred logits are like p - 1/K, but without a high p
                 is_near &= self.low < 0 and self.high - number > 0.5 and self.width > 2
             if is_near and self._are_shares(number):
                 return number
@@ -364,17 +354,14 @@ class OutputEvidence:
 
     @property
     def total(self) -> float | None:
-        """The constant sum of rows after `lowest` is subtracted, or None."""
+        """The sum of every row after `lowest` is subtracted, or None if the sums differ."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the constant sum over a row of its values minus `lowest`, times `sign`.
-
-        Return None if sums differ or a term is negative.
-        """
+        """Return the sum of each row after `lowest` is subtracted, or None if the sums differ."""
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
         least, greatest = sorted(sign * (total - self.width * lowest) for total in self.sums)
@@ -394,10 +381,7 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Return a constant sum, rounded if it is nearly a whole number.
-
-        Return None for rounded values with another sum, which may be logits.
-        """
+        """Round a sum that is nearly a whole number. Return None for sums that logits may have."""
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
             return whole
@@ -567,7 +551,7 @@ class OutputEvidence:
                 "them by the scale that training used"
             )
         middle = sum(self.sums) / 2
-        # Centred logits sum to about 0. A large added constant makes sums only relatively alike.
+        # Rows of centred logits sum to about 0 as well.
         spread = _EXACT_SUM * self.width * (self.high - self.low)
         is_constant = self.sums[1] - self.sums[0] <= spread and middle > max(0.01, spread)
         is_constant &= not self._may_be_masked
@@ -636,13 +620,13 @@ class OutputEvidence:
 
 
 def _in_order(rows: Float64s, order: AnyArray) -> int:
-    """Return the number of rows whose values fall in this order of columns."""
+    """Return the number of rows whose values descend in a given order of columns."""
     with np.errstate(invalid="ignore"):
         return int((np.diff(rows[:, order], axis=1) <= 0).all(axis=1).sum())
 
 
 def _are_logarithms(values: Float64s) -> bool:
-    """Return whether all rows are log p of probabilities p, (m, K)."""
+    """Return whether all rows, (m, K), are logarithms of probabilities."""
     return bool((np.abs(np.exp(values).sum(axis=1) - 1) <= _LOG_TOLERANCE).all())
 
 
@@ -654,7 +638,7 @@ def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
     """Normalise rows, and return log probabilities, (m, K).
 
     `values` have shape (m, K), or (m, 1) for the second of two classes. `lowest` is the score for
-    probability 0. A probability of 0 becomes the smallest float32.
+    probability 0, which becomes the smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:

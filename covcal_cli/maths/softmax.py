@@ -1,15 +1,17 @@
 """Softmax of logits, padding values of impossible classes, and the scaling of logits.
 
-A class-major block is float64, and has shape (K, m). Sums over classes are then much faster.
+A block of m rows has shape (K, m) and dtype float64 (class-major), because sums over classes are
+then much faster.
 
-A masked class has probability 0 at every temperature. Its logit is a mask: -inf, or a padding value
-far below real logits, such as -1e9 or -65504. Masks are left out when the scale of logits is
-measured.
+A class is masked if its logit is -inf, or a padding value far below real logits, such as -1e9 or
+-65504. It has probability 0 at every temperature, and does not count for the scale of the logits.
 
-A calibration scales logits (`Scaling`) to softmax(z / T + b + a 1[k = f]). Here b is an offset for
-each class, and a is an offset for the predicted class f. A blend is the mean of two softmaxes:
-softmax(z / T_f) of the classifier, and softmax(z / T_a) of the aligned logits. The logarithm of
-this mean serves as logits, with T = 1.
+A calibration (`Scaling`) gives the probabilities
+
+    softmax(z / T + b + a 1[k = f])
+
+with offsets b for all classes, and an offset a for the predicted class f. A blend is the mean of
+two softmaxes, with T_f for the classifier's logits and T_a for aligned logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +22,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Booleans, Float32s, Float64s, Floats, Labels
 
-# yields logits (m, K); can be called several times
+# A function that yields logits (m, K), and can be called several times.
 LogitBlocks = Callable[[], Iterator[Floats]]
 _BLOCK_VALUES = 1 << 16
 _SHORT = 64
@@ -28,11 +30,11 @@ _MOST_RANKS = 255  # the largest uint8
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# Minimum depth of a mask below the highest logit, for common masks of -10 000 or less. The depth
-# grows with the usual distance of the two highest logits: naive Bayes gives very low logits.
+# Minimum distance of a mask from the highest logit. It grows with the usual distance of the two
+# highest logits, because naive Bayes gives very low logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # A logit further below is always a mask.
-# Quantile for the usual distance. A low quantile, because most rows may have masks.
+# Quantile for the usual distance, which is low because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 
@@ -59,10 +61,9 @@ def class_major(logits: Floats) -> Float64s:
 
 
 def to_float32(logits: AnyArray) -> Float32s:
-    """Return logits, (m, K), as float32. Large offsets are removed first.
+    """Return logits, (m, K), as float32, after subtracting large constants from rows.
 
-    A large constant in all logits of a row leaves few digits in float32. The constant does not
-    change the softmax.
+    A large constant leaves few digits in float32, and does not change the softmax.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
@@ -83,9 +84,9 @@ def to_float32(logits: AnyArray) -> Float32s:
 def with_offsets(
     logits: Floats, temperature: float, offsets: Float64s | None, of_label: float = 0.0
 ) -> Floats:
-    """Return the logits, shape (m, K), whose softmax at T is softmax(z / T + b + a 1[k = f]).
+    """Add the offsets of a calibration to logits, (m, K), before division by `temperature`.
 
-    `offsets` are b, shape (K,), and `of_label` is a. Class f has the highest logit.
+    `offsets`, (K,), are for all classes, and `of_label` is for the predicted class.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -97,18 +98,14 @@ def with_offsets(
 def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
     """Return log(target frequency / source frequency) of each class, (K,).
 
-    Half a row is added to each source count. Target frequencies are at least 1e-6. So logarithms
-    are finite.
+    Half a row is added to each source count, and target frequencies are at least 1e-6.
     """
     counts = np.bincount(source_labels, minlength=len(prior)) + 0.5
     return np.asarray(np.log(np.maximum(prior, _LEAST_SHARE) / (counts / counts.sum())))
 
 
 def exp(block: Float64s) -> Float64s:
-    """Return e^x for x <= 0 as float64, with a relative error of 1e-7.
-
-    The exponential is computed in float32, which is six times faster.
-    """
+    """Return e^x for x <= 0, computed in float32 (six times faster, relative error 1e-7)."""
     with np.errstate(over="ignore"):
         powers = block.astype(np.float32)
     return np.exp(powers, out=np.empty(block.shape))
@@ -131,11 +128,11 @@ class Softmax:
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return one log probability per row. Class k of row j has the index k m + j."""
+        """Return the log probability of a class in each row. Class k of row j has index k m + j."""
         return self.logs_of(self.logits.take(places))
 
     def logs_of(self, logits: Float64s) -> Float64s:
-        """Return one log probability per row, from the `logits` of the classes, (m,)."""
+        """Return the log probability of a class in each row, from its logit, (m,)."""
         logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
@@ -143,8 +140,7 @@ class Softmax:
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
         """Return log(1 - p), where p is the probability of a row's label.
 
-        The other classes are summed, which is exact even if p rounds to 1. The result is -inf if
-        all other classes are masked.
+        Probabilities of the other classes are summed, so the result is exact even if p rounds to 1.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
@@ -167,9 +163,9 @@ def softmax(block: Float64s, temperature: float) -> Softmax:
 
 
 def top_class(block: Floats, highest: Floats | float = 0.0) -> Labels:
-    """Return the predicted classes, (m,), of a block (K, m) whose highest logits are `highest`.
+    """Return the predicted classes, (m,), of a block (K, m), faster than argmax.
 
-    The maximum of small integers is much faster than argmax.
+    `highest` are the highest logits, (m,).
     """
     classes = len(block)
     if classes > _MOST_RANKS:
@@ -216,7 +212,7 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return how far below the highest logit of its row a masked logit is at least.
+    """Return the minimum distance of a masked logit from the highest logit of its row.
 
     `logits` have shape (n, K), `weights` (n,). Invalid rows and rows with weight 0 are ignored.
     """
@@ -238,7 +234,7 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, (n, K), are masks. By default, `depth` is computed."""
+    """Return which logits, (n, K), are masks. The default of `depth` is `mask_depth`."""
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
@@ -265,12 +261,12 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 
 
 def by_columns(rows: Floats) -> Floats:
-    """Return rows, (n, K), stored by columns if they are short: NumPy reduces them much faster."""
+    """Store short rows, (n, K), by columns, so that NumPy reduces them faster."""
     return rows if rows.shape[1] > _SHORT else np.asfortranarray(rows)
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of centred logits, (n, K), where `out` is false."""
+    """Return the root mean square of centred logits, (n, K), without the logits `out`."""
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -306,7 +302,7 @@ class Scaling:
 
     @property
     def can_move_the_top(self) -> bool:
-        """Whether the most probable class can change."""
+        """Whether the most probable class may differ from the predicted class."""
         return self.is_moved or self.reads_aligned
 
     @property
@@ -324,8 +320,7 @@ class Scaling:
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
         """Return logits z and T, so that softmax(z / T) are the calibrated probabilities.
 
-        `blocks` are the logits of each forecaster in `temperatures`. All blocks have shape (K, m),
-        from `class_major`.
+        `blocks`, (K, m), are the logits of each forecaster in `temperatures`, from `class_major`.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -338,7 +333,7 @@ class Scaling:
         return logits, temperature
 
     def forecast(self, blocks: Sequence[Float64s]) -> Softmax:
-        """Return calibrated probabilities; `blocks` as in `prepared`."""
+        """Return calibrated probabilities of the logits in `blocks` (see `prepared`)."""
         return softmax(*self.prepared(blocks))
 
     def confidence(self, blocks: Sequence[Float64s], labels: Labels) -> Float64s:
@@ -352,6 +347,6 @@ class Scaling:
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return T_f, and in a blend T_a, as text with significant `digits`."""
+    """Return the temperatures T_f and T_a (in a blend) as text with significant `digits`."""
     values = (temperature,) if aligned is None else (temperature, aligned)
     return ", ".join(f"{value:.{digits}g}" for value in values)

@@ -18,12 +18,12 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# With a more frequent class, always predicting this class may be best. So a classifier with at
-# least this AUROC is not doubted, by the share of the most frequent class.
+# Minimum AUROC of a classifier that is no better than always predicting the most frequent class, by
+# the share of this class.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
-# Minimum gain of another order of classes, in accuracy and in standard deviations, and minimum
+# Minimum gain of another order of classes (in accuracy and in standard deviations), and minimum
 # number of rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
@@ -41,7 +41,7 @@ class SourceAccuracy:
     chance: float
     majority: float | None = None
     majority_class: str = ""
-    auroc: float | None = None  # mean over classes; None if nothing looks wrong
+    auroc: float | None = None  # mean over classes; computed only if the accuracy looks wrong
     permuted: float | None = None
     exchanged: str = ""
 
@@ -59,9 +59,9 @@ class SourceAccuracy:
         classes: Sequence[str],
         scores: Scores | None = None,
     ) -> "SourceAccuracy | None":
-        """Compare labels and predictions, shape (n,). Returns None without labels.
+        """Compare labels and predictions, (n,). Returns None without labels.
 
-        `scores` returns logits, (m, K), for the AUROC.
+        `scores` is a function that returns logits, (m, K), for the AUROC.
         """
         labelled = np.flatnonzero(labels != UNKNOWN_LABEL)
         labels, predictions = labels[labelled], predictions[labelled]
@@ -113,7 +113,7 @@ class SourceAccuracy:
 
     @property
     def doubt(self) -> str | None:
-        """Why the accuracy looks wrong, and what to do, or None."""
+        """A sentence on an accuracy that looks wrong, with a remedy; or None."""
         if self.class_order is not None:
             return self.class_order
         if not self._is_near_chance or self._ranks_well:
@@ -174,9 +174,9 @@ class SourceAccuracy:
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:
-    """Return the mean one-vs-rest AUROC; None if fewer than two classes occur.
+    """Return the mean one-vs-rest AUROC of the most frequent classes.
 
-    Only the most frequent classes are used.
+    Return None if fewer than two classes occur.
     """
     present, counts = np.unique(labels, return_counts=True)
     if len(present) < 2:
@@ -202,9 +202,9 @@ def better_order(
 ) -> tuple[float, Labels] | None:
     """Return the accuracy with a far better order of classes, and the order, or None.
 
-    The order, (K,), gives the matching class of each label. The order is found on every second row,
-    and tested on the other rows. Only classes that move are tested. The mean accuracy of these
-    classes must rise by at least 0.2, and by at least four standard deviations.
+    The order, (K,), gives the matching class of each label. It is found on half of the rows, and
+    tested on the other half: the mean accuracy of classes that move must rise by at least 0.2, and
+    by four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]
     if len(held_labels) < FEW_ROWS:
@@ -219,7 +219,7 @@ def better_order(
         for answers in (held_labels, order[held_labels])
     )
     gain = float(((permuted - right) / rows[moved]).mean())
-    # Add half a row to both outcomes, because a share of 0 or 1 has noise too.
+    # Add half a row to right and wrong rows, because a share of 0 or 1 has noise too.
     shares = (np.stack([right, permuted]) + 0.5) / (rows[moved] + 1)
     noise = math.sqrt((shares * (1 - shares) / rows[moved]).sum()) / int(moved.sum())
     if gain < max(_BETTER, _BETTER_DEVIATIONS * noise):
@@ -228,10 +228,9 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return the class that matches each label, (K,). Frequent pairs are matched first.
+    """Return the class that matches each label, (K,), with frequent pairs matched first.
 
-    This finds the best matching if the order of classes is wrong. A label without rows gets its own
-    class if possible, else the lowest free class.
+    A label without rows gets its own class if possible, else the lowest free class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

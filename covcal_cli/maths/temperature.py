@@ -1,11 +1,8 @@
 """Fit the temperature T of softmax(z / T) to labelled rows.
 
-MATHEMATICS, section 4, explains the rules. The loss can have several minima in T. On a sample of
-rows, a grid in log T finds all local minima. Newton steps refine each minimum, first on the sample
-and then on all rows. The lowest minimum is the result. Ends of the interval and T = 1 are used only
-if their loss is lower. T_g (section 2) is found in the same way.
-
-With many classes, exponentials are float32. T is still exact to 1e-6 in log T.
+MATHEMATICS, section 4, explains the rules. The loss can have several minima in T. A grid in log T
+finds them on a sample of rows, and Newton steps refine each minimum on all rows. The result is the
+lowest minimum, or an end of the interval or T = 1 if its loss is lower.
 """
 
 import math
@@ -61,7 +58,7 @@ def fit_temperature(
 ) -> TemperatureFit:
     """Fit T to labelled rows, to 1e-6 in log T.
 
-    - `logits`: of any float type, finite or -inf. A function that yields blocks limits memory.
+    - `logits`: an array, finite or -inf, or a function that yields blocks to save memory.
     - `labels`, (n,): class numbers from 0 to K-1.
     - `weights`, (n,): weight of each row, not negative. Only ratios matter.
     - `allow_sharpening`: whether T may be below 1.
@@ -115,7 +112,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the best allowed point, and whether a better point was not allowed."""
+    """Return the best allowed point, and whether only T >= 1 excludes a better point."""
     candidates, is_held = minima, False
     if not allow_sharpening:
         allowed = [point for point in minima if point.log_t >= 0]
@@ -151,10 +148,9 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Draw at most `most` rows. Return row numbers, and how often each row was drawn.
+    """Draw at most `most` rows by weight (systematic sampling).
 
-    Rows are drawn in proportion to their weights (systematic sampling), so that rows with large
-    importance weights are not missed.
+    Return row numbers, and how often each row was drawn.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -180,7 +176,7 @@ class _Shift:
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return a `_Shift` with a `floor` logit of probability 0 for each T up to `highest_t`."""
+        """Return a `_Shift` whose logit `floor` has probability 0 for all T up to `highest_t`."""
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
 
@@ -199,7 +195,7 @@ def brier_rows(
 ) -> list[Float64s]:
     """Return ||p - y||^2 of each row, and its derivatives in s = log T.
 
-    Logits have shape (K, m), and the highest of each row is 0. Derivatives need finite logits.
+    Logits, (K, m), must be finite, with 0 as the highest of each row.
 
     | symbol | meaning |
     |---|---|
@@ -299,7 +295,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return loss and derivatives at `slopes_at`, and the loss at `values_at` (both log T)."""
+        """Return loss and derivatives at log T in `slopes_at`, and losses at `values_at`."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -319,8 +315,7 @@ class _Objective:
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
         """Return a grid of log T that ends at `highest`, and the loss at each point.
 
-        Squaring e^(z/T) halves T, so only three exponentials are computed. At the lowest T, the
-        rounding error is 1e-8.
+        Squaring e^(z/T) halves T, so only three exponentials are computed.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -376,7 +371,7 @@ class _Descent:
     _last: tuple[float, float] | None = None
 
     def move(self, derivatives: Derivatives) -> None:
-        """Take a step of at most a grid step, and check for convergence."""
+        """Take a step, not longer than a grid step, and check for convergence."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
@@ -407,7 +402,7 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the losses at minima and at the ends, and the loss at T = 1, on all rows."""
+        """Return the minima and the ends, and the point T = 1, with losses on all rows."""
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
         self._refine(few_rows, starts, [])
