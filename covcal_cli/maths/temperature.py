@@ -18,7 +18,7 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
 MIN_ERRORS = 5  # Minimum number of errors for T below 1.
-# For methods that match an accuracy, more errors are needed. T is never below the T of temp.
+# Minimum number of errors for T below 1, for methods that match an accuracy.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
@@ -39,9 +39,9 @@ class TemperatureFit:
     """A fitted temperature and its loss."""
 
     temperature: float  # Above 0; a value above 1 lowers confidence.
-    loss: float  # Weighted mean loss at `temperature`; never above `loss_at_one`.
+    loss: float  # Weighted mean loss at `temperature`.
     loss_at_one: float
-    at_limit: Limit | None  # The end of the search interval, if T is there.
+    at_limit: Limit | None  # The end of the search interval that T has reached.
     held_at_one: bool  # Whether T is 1 because a lower T was not allowed.
     local_minima: int
     ruled_out: int = 0
@@ -209,7 +209,7 @@ def brier_rows(
     loss = squares - 2 * p_y + 1
     if not derivatives:
         return [loss]
-    # Sums of p u and p u^2, and of p^2 u and p^2 u^2.
+    # Sums for the derivatives.
     weighted = e * u
     mean = _sums(weighted) / total
     variance = _products(weighted, u) / total - mean**2

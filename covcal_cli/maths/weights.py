@@ -1,8 +1,8 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
 The discriminator g(x) is the probability that x is from the source, with equal weights of both
-domains. So q/p = 1/g - 1. The logits of g are divided by T_g, and the weights are clipped
-(MATHEMATICS, sections 2, 3, 8 and 9).
+domains. So the density ratio is q/p = 1/g - 1. The logits of g are divided by T_g, and the weights
+are clipped (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method
 (MATHEMATICS, section 1). Source and target have the same total weight.
@@ -19,7 +19,7 @@ from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
 FIT_OFFSET = 0.5  # Theorem 1.
-# Yields standardised inputs (m, d), their kind (1 or 0) and their weight.
+# A function that yields standardised inputs (m, d), with their class (1 or 0) and their weight.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3
 _TOLERANCE = 1e-10
@@ -28,15 +28,15 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """How reliable importance weights are; shares are fractions of n rows."""
+    """Checks of importance weights, with shares as fractions of n rows."""
 
     n: int
-    # Effective sample sizes of the weights w (overlap of the domains) and a (noise of T_f).
+    # Effective sample sizes of the weights w (overlap of the domains) and of a (noise of T_f).
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float  # near 1 if the discriminator is right, because E_source[q/p] = 1
+    mean_weight: float  # near 1 if the discriminator is right
     clipped_share: float
     largest_share: float
     # AUROC of the discriminator; 0.5 if the domains are the same.
@@ -55,7 +55,7 @@ class ImportanceWeights:
 
     @property
     def fit_weights(self) -> Float64s:
-        """The weights a = 1/g - 1/2 for fitting T_f, shape (n,)."""
+        """The weights for fitting T_f, a = 1/g - 1/2, shape (n,)."""
         return self.weights + FIT_OFFSET
 
 
@@ -64,8 +64,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The arguments are the discriminators' logits of validation rows: (M, n) on the source, (M, n_t)
-    on the target. `max_weight` is U >= 1.
+    The logits are those of M discriminators on validation rows: (M, n) for the source, and (M, n_t)
+    for the target. `max_weight` is U, at least 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -107,7 +107,7 @@ def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) 
 
 
 def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
-    """Return w = 1/g - 1 = exp(-l/T_g) from l/T_g, limited to [0, U]."""
+    """Return the weights exp(-l/T_g), limited to [0, U], from the logits l/T_g."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
@@ -123,7 +123,7 @@ def effective_sample_size(weights: Float64s) -> float:
 
 
 def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
-    """Return the squared error of g: 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2."""
+    """Return the mean squared error of g, with equal weights of both domains."""
     return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
 
 
@@ -134,16 +134,16 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# The last term is unknown, so its upper bound (1+U)^3 E_r[(g - s)^2] is used. The whole bound is
-# then at least (1+U)/2 >= 1, and never proves that an error is small.
+# The last term is unknown, so it is replaced by an upper bound. The sum is then at least 1, and
+# proves nothing.
 
 
 @dataclass(frozen=True)
 class BoundTerms:
     """The terms of Theorem 1. The bound is always at least 1, so it proves nothing."""
 
-    weighted_error: float  # Mean of (1/g - 1/2) L over source validation rows L.
-    # 1/2 mean_source (1-g)^2 + 1/2 mean_target g^2.
+    weighted_error: float  # Mean of (1/g - 1/2) L over the losses L of source validation rows.
+    # Mean squared error of g.
     discriminator_error: float
     max_weight: float
     factor: float  # lambda = (1+U)^3
@@ -156,8 +156,8 @@ def bound_terms(
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    The arguments are for source validation rows. `fit_weights`, (n,), are 1/g - 1/2. `brier`, (n,),
-    are squared errors in [0, 2]. The true q/p is assumed to be at most U.
+    For source validation rows, `fit_weights`, (n,), are 1/g - 1/2, and `brier`, (n,), are squared
+    errors from 0 to 2. The true q/p is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3
@@ -166,9 +166,9 @@ def bound_terms(
 
 
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
-    """Fit a logistic regression. Return d coefficients and the intercept, (d + 1,).
+    """Fit a logistic regression. Return d coefficients and the intercept, (d + 1,), or None.
 
-    The logit of kind 1 is inputs @ coefficients + intercept. Returns None without convergence.
+    Returns None if Newton's method does not converge.
     """
     return newton(lambda weights: _derivatives(blocks, weights), np.zeros(width + 1))
 
@@ -176,7 +176,7 @@ def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
 def newton(
     derivatives: Callable[[Float64s], tuple[float, Float64s, Float64s]], start: Float64s
 ) -> Float64s | None:
-    """Return the minimum of a convex function; None without convergence.
+    """Return the minimum of a convex function, or None without convergence.
 
     `derivatives` returns value, gradient and Hessian at a point.
     """

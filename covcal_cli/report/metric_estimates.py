@@ -18,7 +18,7 @@ from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
 MOST_CLASSES = 20
-# A range that leaves out less than this at both ends says nothing about the metric.
+# Share that a range must leave out at one end to say something.
 _ALL = 0.005
 ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % excludes nothing: label rows with covcal pick."
@@ -60,10 +60,10 @@ def metric_gate(
     end: str | None,
     subject: str = "target",
 ) -> GateResult:
-    """Compare a metric with its limit. Without a value, the gate is skipped.
+    """Compare a metric with its limit.
 
-    `end` says which end of the range is compared. By default, this is the worse end. Raises
-    `CovcalError` if one of two classes must be named.
+    `end` is the end of the range to compare, by default the worse end. Raises `CovcalError` if the
+    limit must name one of two classes.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -111,7 +111,7 @@ def metric_table(
 ) -> Table:
     """Return a table of metrics, by group and class.
 
-    - `most`: maximum number of classes; the lowest values are shown.
+    - `most`: maximum number of classes, the worst first.
     - `group`: heading of the column of groups.
     - `has_answer`: whether accuracy and cost are already shown above.
     """
@@ -125,7 +125,7 @@ def metric_table(
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimates:
-        # The accuracy of all rows is already shown above the table, and sometimes the cost.
+        # Leave out values that are shown above the table.
         is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
         is_above &= not grouped
         if estimate.class_name not in left_out and not is_above:

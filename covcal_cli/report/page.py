@@ -1,7 +1,6 @@
 """Make the page: HTML, CSS and SVG in one file, without scripts.
 
-The page can be read on a phone and on paper. Diagrams can be read without colour. Bins without rows
-are not drawn.
+The page can be read on a phone and on paper, and its diagrams without colour.
 """
 
 from collections.abc import Iterable
@@ -41,7 +40,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the start of a legend entry. The caller adds a text and ``</span>``."""
+    """Return the start of a legend entry, before its text and ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
@@ -157,7 +156,7 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # Put a text on the side with more room.
+        # Put the text on the side with more room.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -187,7 +186,7 @@ def page(content: ReportContent) -> str:
 
 
 def whole_page(title: str, style: str, parts: Iterable[str]) -> str:
-    """Return a page with a heading and these parts; empty parts are left out."""
+    """Return a page with a heading and all parts that are not empty."""
     lines = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',

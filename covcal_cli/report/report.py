@@ -33,9 +33,9 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    With target labels, the page shows measurements, else estimates. Estimates use the settings of
-    the first calibration. With several labels, the page has a verdict and a table for all labels,
-    and details of each label. Equal input gives equal bytes.
+    With target labels, the page shows measurements, else estimates with the settings of the first
+    calibration. With several labels, the page has a verdict and a table for all labels, and a
+    section for each label. Equal input gives equal bytes.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def report(
     output : str or Path
         The page to write.
     settings, networks
-        As in `evaluate`.
+        See `evaluate`.
     names : sequence of str
         Names of the calibrations.
     decision : str or Path, optional
@@ -133,7 +133,7 @@ def _content(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of other files that calibrations were fitted on."""
+    """Return the attributes of files that calibrations were fitted on, except `path`."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

@@ -1,6 +1,6 @@
 """Make the tables of a report, and the diagram of a decision, as HTML.
 
-This module also defines `Table`. `Table` escapes texts from users and files.
+`Table` escapes texts from users and files.
 """
 
 import math
@@ -36,7 +36,7 @@ Points = Sequence[tuple[float, float]]  # accepted shares with their errors
 
 
 class Lines(str):
-    """A cell of several lines, without any text from a user or a file."""
+    """A cell of several lines, which contains no text of a user or a file."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class TeX(str):
 class Table:
     """A table that can be drawn as text, Markdown, LaTeX or HTML.
 
-    Cells are made printable, except `Lines` and `TeX`.
+    Unprintable characters are replaced, except in `Lines` and `TeX`.
     """
 
     columns: Sequence[str]
@@ -197,10 +197,7 @@ def differences_table(evaluation: Evaluation) -> str:
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
-    """Return a table with a row per predicted class, and the number of classes left out.
-
-    If there are too many classes, the most over-confident are shown.
-    """
+    """Return a table of the most over-confident predicted classes, and how many are left out."""
     filled = [group for group in groups if group.n]
     if len(filled) > MAX_CLASSES:
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
@@ -220,7 +217,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
 
 
 def weights_table(calibration: Calibration) -> str | None:
-    """Return a table about the quality of the weights; None without importance weights."""
+    """Return a table of the checks of importance weights, or None without weights."""
     health = calibration.weights
     if health is None:
         return None
@@ -236,7 +233,7 @@ def weights_table(calibration: Calibration) -> str | None:
 
 
 def candidates_table(calibration: Calibration) -> str | None:
-    """Return a table of the methods that ``auto`` compared; None if the user named a method."""
+    """Return a table of the methods that ``auto`` compared, or None for other methods."""
     if not calibration.candidates:
         return None
     rows = [
@@ -307,7 +304,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the section on a decision. `metrics` are the metrics of the decision's calibration."""
+    """Return the section on a decision. `metrics` are those of its calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     key = "The line shows the expected error, and the area its range."
     if curve:

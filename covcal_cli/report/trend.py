@@ -73,7 +73,7 @@ td:last-child:not(.number) { min-width: 10rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The latest periods of a history, which are drawn."""
+    """The latest periods of a history, for a drawing."""
 
     periods: Sequence[Period]
     earlier: int = 0
@@ -86,7 +86,7 @@ class Timeline:
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of all periods in time order. Some periods may have no rows."""
+        """The names of all periods in time order, including periods without rows."""
         names = list(dict.fromkeys(period.measured.period for period in self.periods))
         names = [names[place] for place in in_time(names)]
         drawn = names[:1]
@@ -116,7 +116,7 @@ class Timeline:
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield runs of periods with one calibration, in which `has` returns values."""
+        """Yield successive periods of a calibration for which `has` returns a value."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -133,7 +133,7 @@ class Timeline:
                 yield run
 
     def shares(self) -> tuple[float, float]:
-        """Return the ends of the axis of shares, which are multiples of 0.1."""
+        """Return the ends of the axis of shares (multiples of 0.1)."""
         shares: list[float] = []
         for period in self.with_rows:
             numbers = period.measured
@@ -210,7 +210,7 @@ def picture(trend: Timeline) -> str:
     for drawing in drawings:
         parts.append(drawing.nested(y))
         y += drawing.height + 8
-    # The first colour of each name is for a light background.
+    # The first of two colours with one name is for a light background.
     colours = dict(reversed(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", STYLE + _STYLE)))
     style = _STYLE[_STYLE.index("figure.trend") : _STYLE.rindex("@media")]
     style = re.sub(r"var\((--[a-z]+)\)", lambda match: colours[match[1]], style)
@@ -314,7 +314,7 @@ def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
 
 
 def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
-    """Return the sentences that explain the ranges of the metrics, without repetitions."""
+    """Return the different sentences that explain the ranges of metrics."""
     metrics = [metric for period in periods for metric in period.measured.metrics]
     return list(dict.fromkeys(metric.interval for metric in metrics))
 
@@ -351,7 +351,7 @@ def _with_interval(accuracy: PeriodAccuracy | None) -> str:
 
 
 def _by_labels(period: Period) -> str:
-    """Return the accuracy by labels, with the periods of the labels if they are others."""
+    """Return the accuracy from labels, with the periods of these labels."""
     accuracy = period.by_labels
     labels = "" if accuracy is None else accuracy.of.partition(" (")[0]
     return _with_interval(accuracy) + (f", {labels}" if " of " in labels else "")
@@ -387,7 +387,7 @@ _DRIFT_NOTE = (
 
 @dataclass(frozen=True)
 class _Drawing:
-    """One figure: the SVG of its axis, and the SVG of its area."""
+    """The SVG of a figure: its axis and its area."""
 
     words: str  # for screen readers
     height: int
@@ -405,7 +405,7 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure for a picture, `y` pixels below the top."""
+        """Return the figure for a picture, at `y` pixels from the top."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
@@ -439,7 +439,7 @@ class _Field:
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
-        """Return shapes whose points come from `path`, stretched to the width of the figure."""
+        """Stretch shapes with points of `path` to the width of the figure."""
         return (
             f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
             f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'

@@ -1,8 +1,8 @@
 """The verdict of a report: what to do, and why.
 
-With labels, every statement needs an interval or a paired difference that proves it. Every class is
-tested, because a mean can hide a wrong class. Without labels, the verdict uses the estimated
-accuracy, and says that nothing was measured.
+With labels, an interval or a paired difference must prove every statement. Every class is tested,
+because a mean can hide a wrong class. Without labels, the verdict uses the estimated accuracy, and
+says that nothing was measured.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,8 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None
     names: tuple[str, ...] = ()
-    # With several labels, the content of each label. The other fields then concern the first label.
+    # The content of each label, if there are several. The other fields then describe the first
+    # label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
@@ -77,7 +78,7 @@ class ReportContent:
 
     @property
     def reading(self) -> str | None:
-        """A sentence on the source accuracy, perhaps with a warning."""
+        """A sentence on the source accuracy."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -191,14 +192,13 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# The ECE is negligible if its interval begins below NEGLIGIBLE. The ECE is known well enough if its
-# interval ends below NARROW. A calibration is called better if the ECE falls by at least
-# NEGLIGIBLE.
+# Limits of the interval of the ECE: the lower end of a negligible ECE, and the upper end of an ECE
+# that is known well enough.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-WIDE = 0.2  # a wider range of the accuracy is too vague
+WIDE = 0.2  # largest useful width of the accuracy's range
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4
-# Tones from good to bad, and their advice for a list of labels.
+# Tones from good to bad, with the advice on a label.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
@@ -290,7 +290,7 @@ def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return tone and headline for measured rows."""
+    """Return the tone and the headline of a verdict on measured rows."""
     level = evaluation.level
     gap = MeanGap.of(evaluation.metrics[name].bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
@@ -336,7 +336,7 @@ def _is_off(evaluation: Evaluation, name: str) -> bool:
 
 
 def where_off(classes: ClassGaps) -> str:
-    """Return the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
+    """Name the classes with a wrong confidence: ``where 3 or 7 is predicted (too high)``."""
     named = classes.off[:_NAMED]
     parts: list[str] = []
     for word in ("too high", "too low"):
@@ -385,7 +385,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence if some labels are not the most probable class."""
+    """Return a sentence on predicted labels that are no longer the most probable class."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []
@@ -409,7 +409,7 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return a sentence that compares with no calibration."""
+    """Return a sentence that compares a calibration with the uncalibrated classifier."""
     if not changes:
         return []
     worse, better = (
@@ -480,9 +480,9 @@ def _expected(content: ReportContent) -> Verdict:
 def unmeasured_action(
     calibration: Calibration, ends: tuple[float, float] | None = None
 ) -> tuple[Tone, str]:
-    """Return tone and headline if nothing was measured.
+    """Return the tone and the headline of a verdict without measurement.
 
-    `ends` are the range of the estimated accuracy, by default from the calibration.
+    `ends` is the range of the estimated accuracy, by default that of the calibration.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:
@@ -512,7 +512,7 @@ def unmeasured_action(
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
-    """Return tone and headline if the class order seems wrong, else None."""
+    """Return the tone and the headline if the class order seems wrong, else None."""
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None
