@@ -52,19 +52,19 @@ from covcal_cli.watch.period import PeriodAccuracy
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import shares
 
-_LEAST_ROWS = 16  # with fewer rows, the range of the accuracy is useless
+_LEAST_ROWS = 16  # minimum number of rows for an estimate
 _LEAST_SOURCE = 2
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Labelled source rows: real rows, or artificial rows made from the reference data."""
+    """Labelled source rows, either real or made from the reference data."""
 
     logits: Floats  # (n_v, K).
     labels: Labels  # (n_v,).
-    sketch: Reference | None  # Source of artificial rows; None for real rows.
+    sketch: Reference | None  # The reference data of artificial rows; None for real rows.
     temperature: float  # T_s, from temperature scaling on the source.
-    prior: Float64s | None  # (K,), target class frequencies, if the user gave them.
+    prior: Float64s | None  # (K,), target class frequencies of the user.
     has_all_classes: bool  # Whether the logits of every class are known.
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -144,7 +144,7 @@ class SourceRows:
 
 
 def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
-    """Return a calibration's source rows, or artificial rows if its features file is gone."""
+    """Return the source rows of a calibration's features file, or else artificial rows."""
     entry = calibration.inputs[0]
     if is_unchanged(entry):
         with FeatureFile(entry.path) as file:
@@ -165,7 +165,7 @@ def source_rows(calibration: Calibration, reference: Reference) -> SourceRows:
 def source_rows_of(
     file: FeatureFile, calibration: Calibration, reference: Reference, rows: Rows | None = None
 ) -> SourceRows:
-    """Return labelled source rows of an open features file. Default: the validation rows."""
+    """Return labelled source rows of an open features file, by default the validation rows."""
     source = file.require_source()
     rows = source.require_rows("validation") if rows is None else rows
     rows = thinned(

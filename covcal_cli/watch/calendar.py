@@ -56,7 +56,7 @@ def rows_of(every: str) -> int | None:
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year. A block of rows counts as a week."""
+    """Return the number of periods in a year, as if a block of rows were a week."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 
@@ -64,8 +64,8 @@ def cuts(target: Domain, name: str, by: str | None, every: str) -> Iterator[Cut]
     """Yield the periods of the target rows of a file.
 
     Without `by`, the file is one period, or is divided into blocks of `every` rows. With a column
-    of dates `by`, periods are units of time, or blocks of rows sorted by date. A file without rows
-    is one period only if it is not divided.
+    of dates `by`, periods are units of time, or blocks of rows sorted by date. A divided file
+    without rows has no period.
 
     Raises `CovcalError` if the column `by` is missing, or one of its values is not a date.
     """
@@ -103,7 +103,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    # Equal dates mostly follow each other: sort only the first of each run.
+    # Equal dates mostly follow each other, so only the first of each run is sorted.
     is_first = np.append(True, texts[1:] != texts[:-1])
     values, places = np.unique(texts[is_first], return_inverse=True)
     days = []
@@ -147,7 +147,7 @@ def _named(day: date, every: str) -> str:
 def place_in_time(name: str) -> tuple[str, int] | None:
     """Return the unit of a period's name, such as "week", and its number.
 
-    The number orders periods by time. Return None if the name has no date or row number.
+    Numbers of later periods are larger. Return None if the name has no date or row number.
     """
     for kind, pattern in _NAMES.items():
         if (parts := pattern.fullmatch(name)) is not None:
@@ -180,7 +180,7 @@ def missing_between(before: str, after: str) -> list[str]:
 
 
 def _of_number(kind: str, number: int) -> str:
-    """Return the name of a period; the inverse of `place_in_time`."""
+    """Return the name of a period from its unit and number."""
     if kind == "day":
         return date.fromordinal(number).isoformat()
     if kind == "week":  # day number 1 was a Monday

@@ -60,11 +60,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def _identifies(name: str, values: AnyArray) -> bool:
-    """Return whether a column of numbers identifies rows.
-
-    Whole numbers identify rows if they rise from row to row, or if the column has a name such as
-    "id".
-    """
+    """Return whether whole numbers rise from row to row, or have a name such as "id"."""
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())
     is_named = _IDENTIFIER.fullmatch(name) is not None
@@ -75,7 +71,7 @@ def _identifies(name: str, values: AnyArray) -> bool:
 def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tuple[ColumnDrift, ...]:
     """Return the drift of every summarised column.
 
-    A missing column counts as a column without values. If all columns are missing, return nothing.
+    A missing column counts as a column without values.
     """
     names = set(domain.columns)
     if not any(column.name in names for column in sketches):
@@ -92,15 +88,15 @@ def drifts(sketches: Sequence[ColumnSketch], domain: Domain, rows: Rows) -> tupl
 
 
 def corrected(columns: Iterable[ColumnDrift], tests: int) -> tuple[ColumnDrift, ...]:
-    """Correct the p-values for this number of tests (Bonferroni)."""
+    """Correct the p-values for the number of tests (Bonferroni)."""
     return tuple(replace(column, p=min(1.0, column.p * tests)) for column in columns)
 
 
 def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
     """Yield the drift of one column; nothing if there are too few rows.
 
-    Texts in a column of numbers count as missing values. If nearly all values are missing, only the
-    share of missing values is compared.
+    Texts in a column of numbers count as missing values. With very few values, only the share of
+    missing values is compared.
     """
     if min(len(values), before.valued) < _LEAST_ROWS:
         return
@@ -152,7 +148,7 @@ def drift_of(before: ColumnSketch, values: AnyArray) -> Iterator[ColumnDrift]:
 
 def _present(values: AnyArray) -> AnyArray:
     """Return the values that are not missing: texts as bytes, numbers as float32."""
-    # The quantiles in the reference data are float32 too, so equal numbers stay equal.
+    # Quantiles in the reference data are float32.
     if values.dtype.kind == "S":
         stripped: AnyArray = np.char.strip(values)
         return np.asarray(stripped[stripped != b""])
@@ -170,7 +166,7 @@ def _texts(values: AnyArray) -> list[str]:
 def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
     """Return "median" with the medians of the period and of the reference, as texts.
 
-    If the medians look equal, return "middle half" with the quartiles.
+    If the printed medians are equal, return "middle half" with the quartiles.
     """
     medians = [f"{float(np.median(part)):.3g}" for part in (present, usual)]
     if medians[0] != medians[1]:
@@ -183,7 +179,7 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the category whose share changed most, with its new and old share."""
+    """Return the category with the largest change of its share, and its new and old share."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before
@@ -199,7 +195,7 @@ def psi(before: Floats, now: Floats) -> float:
 
 
 def _parts(values: Floats, edges: Floats) -> Float64s:
-    """Return the histogram of values as shares. Bins include their upper edge."""
+    """Return the share of values in each bin. Bins include their upper edge."""
     places = np.searchsorted(edges, values, side="left")
     return np.asarray(np.bincount(places, minlength=len(edges) + 1) / len(values))
 

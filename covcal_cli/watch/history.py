@@ -4,12 +4,12 @@ The history is a file of JSON lines. Lines are added to the file, and never chan
 file, and writes all its new lines at once. A line holds one period and its hash. A damaged line is
 ignored with a warning. A file without any period is refused.
 
-A period that arrives late changes the verdicts on later periods, which are judged again.
+If a period arrives late, later periods are judged again.
 
 At first, the alarm compares the rows with the calibration's rows. An alarm ends if somebody accepts
-the changed rows (``--acknowledge``), or after some periods without another change. Then a new
-"segment" of the history begins, and the alarm compares rows with the first periods of this segment.
-The verdict always compares a period with the calibration.
+the changed rows (``--acknowledge``), or after some periods without another change. A new "segment"
+of the history then begins, whose first periods are the reference for the alarm. The verdict always
+compares a period with the calibration.
 """
 
 import codecs
@@ -43,7 +43,7 @@ if sys.platform != "win32":
     import fcntl
 
 _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgement)
-# The schema at the start of a line distinguishes periods and acknowledgements.
+# A line begins with its schema.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
@@ -51,12 +51,12 @@ _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
 
 @dataclass(frozen=True)
 class History:
-    """The content of a history. If several lines hold the same period, the last line counts."""
+    """The content of a history. The last line of a period counts."""
 
     path: Path
     periods: tuple[Period, ...] = ()
     acknowledgements: tuple[Acknowledgement, ...] = ()
-    damaged: tuple[str, ...] = ()  # One sentence for each damaged line.
+    damaged: tuple[str, ...] = ()  # A sentence for each damaged line.
     size: int = 0  # Number of bytes of the complete lines.
     lines: int = 0  # Number of complete lines.
 
@@ -94,10 +94,9 @@ def read_history(path: Path) -> History:
 
 
 def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None:
-    """Lock and read a history, and append the lines that `lines` returns for it.
+    """Lock and read a history, and append new lines.
 
-    Only lines that are not in `earlier` are read. If `lines` raises an exception, nothing is
-    appended.
+    `earlier` is the history as read before, and `lines` is a function that returns the new lines.
 
     Raises `CovcalError` if the file cannot be read or written, or is not a history.
     """
@@ -141,7 +140,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _extended(earlier: History, content: bytes) -> History:
-    """Return the earlier history with the lines that were added since then."""
+    """Add the lines to a history that other processes have appended."""
     path = earlier.path
     periods, damaged = {period.key: period for period in earlier.periods}, [*earlier.damaged]
     acknowledgements = list(earlier.acknowledgements)
@@ -151,7 +150,7 @@ def _extended(earlier: History, content: bytes) -> History:
     *whole, rest = content.split(b"\n")
     for number, line in enumerate((*whole, rest), start=earlier.lines + 1):
         if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)  # an editor may add it
+            line = line.removeprefix(codecs.BOM_UTF8)  # added by an editor
         text = line.strip(_PADDING)
         if not text and b"\0" not in line:
             continue
@@ -198,7 +197,7 @@ def _unwritable(path: Path, error: OSError) -> CovcalError:
 
 @dataclass(frozen=True)
 class Rule:
-    """The settings by which periods are judged."""
+    """The settings of verdicts and alarms."""
 
     tolerance: float
     threshold: float  # Evidence that raises the alarm.
@@ -206,7 +205,7 @@ class Rule:
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the order of names: by time if all names have the same form, else unchanged."""
+    """Return the order of names by time, or the given order if they have different forms."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))
@@ -226,7 +225,7 @@ def judged(
     standard: Standard,
     rule: Rule,
 ) -> list[Period]:
-    """Return lines for all new periods, and for all periods with a changed verdict.
+    """Return lines for the periods in `fresh`, and for periods with a changed verdict.
 
     `fresh` has new, longer, joined and replaced periods by name.
     """
@@ -271,7 +270,7 @@ def _judged(
     standard: Standard,
     rule: Rule,
 ) -> Period:
-    """Judge the last period. Earlier periods are evidence."""
+    """Judge the last period, with earlier periods as evidence."""
     entry = so_far[-1]
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:
@@ -290,7 +289,7 @@ def _judged(
         again = alarm_since(following)
         if not again.raised:
             segment, alarm = following, again
-    # Labels of rows before the change tell nothing about rows after it.
+    # Labels of rows before the change are not used.
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
@@ -314,10 +313,7 @@ def _judged(
 def acknowledgement(
     history: History, used: WatchedCalibration, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
-    """Return an acknowledgement of the last period, together with this period.
-
-    Return None if this period has no alarm.
-    """
+    """Return an acknowledgement of the last period, and this period; None without an alarm."""
     periods = periods_in_time(history, used.sha256)
     if not periods or not periods[-1].alarm.raised:
         return None

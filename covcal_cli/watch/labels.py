@@ -1,17 +1,15 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
-The labels of a period give an accuracy A and an effective size n*. The effective size n* is the
-number of random labels with the same precision. So the labels count as n* labels, of which A n* are
-right. These counts are added over several periods, which are called a pool. The result is the gap:
-the mean confidence minus the accuracy. The interval of the gap stays valid if you look at it after
-every period (`maths.odds.anytime_interval`).
+The labels of a period give an accuracy A, and an effective size n*: the number of random labels
+with the same precision. So the labels count as n* labels, of which A n* are right. These numbers
+are added over the periods of a pool. The gap of a pool is the mean confidence minus the accuracy.
+The interval of the gap is valid however often you look at it (`maths.odds.anytime_interval`).
 
 A pool contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k has
 the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
 right with a probability of at least 1 - e. A pool is valid if its interval overlaps the intervals
-of all shorter pools. The longest valid pool is used. If the gap has changed, this pool begins after
-the change. If this pool leaves the verdict open, but a shorter pool proves that the gap exceeds the
-tolerance, the shorter pool is used.
+of all shorter pools, so that it begins after a change of the gap. The longest valid pool is used,
+or a shorter one if only the shorter pool proves a gap above the tolerance.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
 the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column
@@ -47,14 +45,14 @@ from covcal_cli.maths.odds import anytime_interval
 from covcal_cli.multilabel import current_label
 from covcal_cli.watch.period import Gap, Measured, PeriodAccuracy, PeriodLabels
 
-ERROR = 0.05  # Probability of a wrong interval in a whole history.
+ERROR = 0.05  # Probability that any interval of a history is wrong.
 _MOST_ROWS = 20_000  # Maximum number of rows whose labels are read from a file.
 _MOST_STARTS = 100  # Maximum number of labelled periods in a pool.
 
 
 @dataclass(frozen=True)
 class FileLabels:
-    """The labelled rows of a file, with the scores of its rows.
+    """The labelled rows of a file, and the scores of its rows.
 
     A score is an estimate of the probability that the classifier is right on a row.
     """
@@ -62,8 +60,8 @@ class FileLabels:
     draw: Draw  # The n labelled rows.
     right: Float64s  # (n,), 1 if the prediction is right, else 0.
     scores: Float64s  # (n,), scores of the labelled rows.
-    frame_scores: Float64s  # (m,), scores of a sample of the drawable rows.
-    drawable: Booleans  # (N,), whether each target row could be drawn.
+    frame_scores: Float64s  # (m,), scores of a sample of the rows that could be drawn.
+    drawable: Booleans  # (N,), which target rows could be drawn.
 
     @property
     def is_random(self) -> bool:
@@ -71,7 +69,7 @@ class FileLabels:
         return self.draw.design == "random"
 
     def of(self, rows: Rows) -> PeriodLabels | None:
-        """Estimate the accuracy on some `rows` from their labels; None without labels."""
+        """Estimate the accuracy on some `rows` from their labels, or return None."""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
         labelled, population = int(inside.sum()), int(self.drawable[rows].sum())
         if not labelled or not frame.any():
@@ -88,7 +86,7 @@ class FileLabels:
         return PeriodLabels(labelled, accuracy, min(size, float(population)))
 
     def selection(self, rows: Rows) -> str:
-        """Return how labelled `rows` differ from all rows; "" if they may be a random sample."""
+        """Return how labelled `rows` differ from all rows, or "" for a random sample."""
         if not self.is_random:
             return ""
         inside, frame = np.isin(self.draw.rows, rows), np.isin(self.draw.frame, rows)
@@ -97,8 +95,7 @@ class FileLabels:
     def weighted(self, rows: Rows) -> PeriodLabels | None:
         """Return the weighted share of right rows among labelled `rows`; None without labels.
 
-        The largest weight counts as one row: intervals over several periods need weights of at most
-        1.
+        Weights are divided by the largest weight, because intervals over time need weights up to 1.
         """
         inside = np.isin(self.draw.rows, rows)
         if not inside.any():
@@ -149,7 +146,7 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the labels of rows that `covcal pick` drew; None without labels."""
+    """Return the labels of rows that `covcal pick` drew, or None."""
     return _of_draw(file, labelled_draw(file), seed)
 
 
@@ -165,8 +162,8 @@ def own_labels(file: FeatureFile, seed: int) -> FileLabels | None:
 def joined_labels(file: FeatureFile, rows: Rows, labels: Labels, seed: int) -> FileLabels:
     """Return labels that arrived late for some `rows`, ascending.
 
-    If ``covcal pick`` drew all these rows, all labels of the draw are used, with their weights.
-    Otherwise the rows count as random rows of their period.
+    If ``covcal pick`` drew all rows with labels, the weights of the draw are used. Otherwise, the
+    rows count as random rows of their period.
     """
     draw = draw_with_labels(file)
     if len(draw) and np.isin(rows, draw.rows).all():
@@ -222,10 +219,9 @@ def added(first: PeriodLabels | None, second: PeriodLabels | None) -> PeriodLabe
 
 
 def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels | None:
-    """Combine the labels of several parts of a period.
+    """Combine the labels of several parts of a period, weighted by number of rows.
 
-    `parts` has the number of rows and the labels of each part. Parts are weighted by their number
-    of rows.
+    `parts` has the number of rows and the labels of each part.
     """
     labelled = [(rows, labels) for rows, labels in parts if labels is not None]
     if not labelled:
@@ -244,7 +240,7 @@ def together(parts: Sequence[tuple[int, PeriodLabels | None]]) -> PeriodLabels |
 
 @dataclass(frozen=True)
 class Pool:
-    """The gap from the labels of several periods together."""
+    """The gap from the labels of several periods."""
 
     gap: Gap
     labels: int  # Number of labels.
@@ -284,7 +280,7 @@ def pooled(
         return None
     gaps, chosen = all_pools.gaps, all_pools.chosen
     if gaps[chosen].verdict(tolerance) == "not known":
-        # A shorter pool has fewer labels, but may have a larger gap.
+        # A shorter pool may have a larger gap.
         proved = [max(gap.low, -gap.high) for gap in gaps]
         worst = max(range(chosen, len(gaps)), key=proved.__getitem__)
         chosen = worst if proved[worst] > tolerance else chosen
@@ -303,7 +299,7 @@ class Pools:
 
     starts: Sequence[int]  # index of the first labelled period of each pool
     gaps: Sequence[Gap]
-    chosen: int  # number of the pool that is used
+    chosen: int  # number of the chosen pool
 
 
 def spent(k: Integers, error: float = ERROR) -> Float64s:
@@ -320,7 +316,7 @@ def pools(
     expected: float | None = None,
     error: float = ERROR,
 ) -> Pools | None:
-    """Return the pools that begin at `starts`, with their gaps; None without starts.
+    """Return the pools that begin at `starts`, or None without starts.
 
     - `sizes`, `accuracies`, `confidences`, (n,): effective size n*, accuracy A and mean confidence
       of each labelled period, in the order of time.

@@ -47,15 +47,14 @@ from covcal_cli.watch.reference import (
 )
 from covcal_cli.watch.segments import Segments, segments_by, segments_of
 
-# Maximum number of rows to read from a period. More rows hardly help, because most noise comes from
-# the calibration's own rows.
+# Maximum number of rows to read from a period.
 _MOST_ROWS = 20_000
 _LEAST_ROWS = 2  # minimum number of rows for a covariance
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration, and all data with which periods are compared."""
+    """A calibration, and the data with which periods are compared."""
 
     calibration: Calibration
     document: Path
@@ -82,8 +81,7 @@ def standard_of(
 ) -> Standard:
     """Return a calibration with its reference data, which are made if they are missing.
 
-    For safety, features files outside the calibration's folder are opened only if the user `named`
-    them.
+    For safety, a features file outside the calibration's folder must be one of the `named` files.
 
     Raises `CovcalError` if the reference data are missing and cannot be made.
     """
@@ -107,7 +105,7 @@ def standard_of(
 
 
 def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) -> Standard:
-    """Save new reference data, and call `wrote` with the path. A failure only adds a note."""
+    """Save new reference data, and call `wrote` with the path. A failure adds a note."""
     if not standard.is_new:
         return standard
     path, notes = reference_path(standard.document), standard.notes
@@ -171,12 +169,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A measured period, compared with the period of the same name in the history."""
+    """A measured period, and its difference from the period of this name in the history."""
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
     is_of_decision: bool = False  # whether the decision was made on the file of this period
-    selection: str = ""  # how the labelled rows differ from all rows; "" for a random sample
+    selection: str = ""  # how the labelled rows differ from a random sample
 
 
 def measurements(
@@ -184,7 +182,7 @@ def measurements(
 ) -> Iterator[Measurement]:
     """Measure and yield every period of a file.
 
-    If the history has the same rows already, only labels are read. A period is "grown" if new rows
+    Only labels are read if the history already has the rows. A period has "grown" if new rows
     follow the rows of the history.
 
     Raises `CovcalError` if the file has no target, is of another classifier, or has a value that is
@@ -260,7 +258,7 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Add the accepted rows of the watched decision to a period."""
+    """Add to a period the rows that the watched decision accepts."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -271,7 +269,7 @@ def _with_accepted(
     if is_recorded and of_rows is None:
         return entry
     accepted = cut.rows[decision.decision.accepts(scaled.confidence(target, cut.rows))]
-    # Count all labels again: an earlier run may have read some of them without this decision.
+    # Count all labels again, because an earlier run may not have used this decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))
     sample = _sample(target, cut, standard.calibration.seed)
@@ -286,8 +284,7 @@ def _with_metrics(
 ) -> Measured:
     """Add metrics to a period, from `labels` or else estimated.
 
-    Metrics in the history are kept. Only the cost is estimated again, because the user may have
-    changed costs.json.
+    Metrics in the history are kept, except the cost, because costs.json may have changed.
     """
     classes, costs = standard.calibration.classes, standard.costs
     wanted = tuple(dict.fromkeys([*standard.metrics, *wanted_again(entry.metrics, classes)]))
@@ -436,7 +433,7 @@ def joined(first: Measured, second: Measured) -> Measured:
             if name in second.variances
         },
         signal_rows=first.signal_rows + second.signal_rows,
-        # Drift, metrics and segments cannot be computed from the two parts.
+        # Drift, metrics and segments cannot be joined.
         columns=(),
         metrics=(),
         segments=(),
@@ -445,7 +442,7 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Join the accepted rows of two parts; None if the decisions differ."""
+    """Join the accepted rows of two parts, or return None for different decisions."""
     parts = first.accepted, second.accepted
     if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None
@@ -463,7 +460,7 @@ def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
 
 
 def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | None:
-    """Return the coordinates of rows, (m, p); None if the file lacks the features."""
+    """Return the coordinates of rows, (m, p), or None without features."""
     coordinates = reference.coordinates
     if coordinates.of == "features" and target.n_features != len(coordinates.axes.mean.values):
         return None
@@ -475,9 +472,9 @@ def distances(
 ) -> tuple[float | None, float | None, float | None]:
     """Return the AUCs of a period against source and target, and the effective source rows.
 
-    An AUC says how well the best classifier separates the period from a domain. For normal domains
-    with equal covariance and squared Mahalanobis distance d2, the AUC is Phi(sqrt(d2 / 2)). After
-    importance weighting, the effective share of source rows is exp(-d2).
+    An AUC says how well the best classifier separates the period from a domain. The domains are
+    assumed to be normal with equal covariance and squared Mahalanobis distance d2. Then the AUC is
+    Phi(sqrt(d2 / 2)). After importance weighting, the effective share of source rows is exp(-d2).
     """
     if moments is None or moments.rows < _LEAST_ROWS:
         return None, None, None
@@ -495,15 +492,11 @@ def _auc(squared: float) -> float:
 def signals_of(
     reference: Reference, logits: Floats, confidence: Float64s, compared: Float64s | None
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield name, difference and variance of each signal.
-
-    The difference is the mean rank of the rows minus that of the reference rows. The variance is
-    the variance of the ranks.
+    """Yield the name, the difference of mean ranks, and the variance of ranks of each signal.
 
     - `logits`, (n, K): the classifier's logits.
     - `confidence`, (n,): the calibrated confidence in the predicted classes.
-    - `compared`, (n, p): the coordinates of the rows. If None, signals about coordinates are left
-      out.
+    - `compared`, (n, p): the coordinates of the rows, or None.
     """
     density = reference.coordinates.density
     values = {CONFIDENCE: confidence}

@@ -1,6 +1,6 @@
 """Watch periods whose logits are in memory, with ``covcal.Watch``.
 
-Each period becomes a features file in memory, which is judged as by ``covcal watch``.
+Each period becomes a features file in memory, for the functions of ``covcal watch``.
 """
 
 from __future__ import annotations
@@ -62,38 +62,36 @@ class Watch:
     source_logits, source_labels, target_logits : arrays, optional
         The arrays on which the calibrator was fitted. Leave these arrays out for a cal.json.
     target_columns, source_columns : data frames or dicts of arrays, optional
-        Other columns of the source and target rows. The columns of later rows are compared with
-        the target's columns. `segment` needs the source's columns too, to estimate the accuracy of
-        each segment.
+        Other columns of the source and target rows, for the drift of columns in later rows.
+        `segment` needs the source's columns too.
     history : path, optional
         A file of JSON lines, which ``covcal watch --history`` reads and writes too. By default, the
         history is kept in memory.
     tolerance : float
-        Tolerance for the difference between mean confidence and accuracy.
+        Allowed difference between mean confidence and accuracy.
     every : str
-        The length of a period: day, week, month, quarter or year. With more periods per year, an
-        alarm needs more evidence.
+        The length of a period: day, week, month, quarter or year.
     false_alarms : float
-        The largest allowed number of false alarms per year. A false alarm says that rows changed,
-        although they did not.
+        Maximum number of false alarms per year. A false alarm says that rows changed, although they
+        did not.
     stable : int
         An alarm ends after this many periods without another change; 0 for never.
     segment : str, optional
-        A column, or "predicted". Each value of this column gets its own verdict.
+        A column, or "predicted", whose values get their own verdicts.
     metrics : str, optional
         Metrics to estimate for every period, such as "f1,recall:fraud".
     decide : path, optional
-        A decide.json that was made with this cal.json. The attribute `promise` of each period is a
-        verdict on this decision.
+        A decide.json that was made with this cal.json. Periods then have a verdict `promise` on
+        this decision.
 
     Attributes
     ----------
     periods_ : tuple of Period
         The latest verdict on every period.
     segments_ : tuple of SegmentVerdict
-        The verdicts on the segments of the last period that was observed.
+        The verdicts on the segments of the last period.
     notes_ : tuple of str
-        Notes on the data, as the command prints them.
+        Notes on the data.
 
     Raises
     ------
@@ -192,15 +190,15 @@ class Watch:
         features : array, shape (n, d), optional
             Features, if the calibration was fitted on a file with features.
         labels : array, shape (n,), optional
-            Class names or class numbers; None or NaN for rows without a label. The labelled rows
-            are assumed to be a random sample of the period.
+            Class names or class numbers, with None or NaN for rows without a label. The labelled
+            rows should be a random sample of the period.
         columns : data frame or dict of arrays, optional
-            Other columns, numbers or categories, to measure their drift. Default: the columns of
+            Other columns whose drift is measured (numbers or categories). Default: the columns of
             `logits` that are not classes.
         join : bool
-            Whether to add the rows to a recorded period.
+            Add the rows to a period of the history.
         force : bool
-            Whether to replace a recorded period.
+            Replace a period of the history.
 
         Returns
         -------
@@ -337,7 +335,7 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _require_segment(segment: str, arrays: Mapping[str, AnyArray], name: str) -> None:
-    """Refuse arrays without the column of the segments."""
+    """Raise an error if the arrays lack the column of the segments."""
     if segment != PREDICTED and f"columns/{segment}" not in arrays:
         raise ArgumentError(
             f"{name} has no column {segment!r}, which segment names: give it in {name}, or pass "

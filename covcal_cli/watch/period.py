@@ -25,7 +25,7 @@ from covcal_cli.records import (
     require_ascending,
 )
 
-# "holds" means that the mean confidence is within the tolerance of the accuracy.
+# "holds": mean confidence and accuracy differ by at most the tolerance.
 Verdict = Literal["holds", "off", "not known"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 PromiseVerdict = Literal["holds so far", "broken", "not known"]
@@ -92,12 +92,12 @@ class ColumnDrift:
     name: str
     rows: Number
     psi: NonNegative  # Population stability index of categories, or of ten bins of numbers.
-    # Numbers: the Kolmogorov-Smirnov statistic. Categories: largest difference of shares.
+    # Kolmogorov-Smirnov statistic of numbers, or largest difference of categories' shares.
     statistic: Share
     p: Share  # p-value of the drift, corrected for the number of columns in the period
     missing: Share
     missing_before: Share
-    new: Share  # Share of values in categories that are new.
+    new: Share  # Share of the values that belong to new categories.
     new_categories: tuple[str, ...]  # The most frequent new categories.
     measure: str  # Name of the statistic in `now` and `before`, such as "median".
     now: str
@@ -105,11 +105,11 @@ class ColumnDrift:
 
     @property
     def size(self) -> float:
-        """The size of the change, for sorting columns."""
+        """The size of a change, by which columns are sorted."""
         return max(self.psi, self.statistic, abs(self.missing - self.missing_before))
 
     def is_drift(self, level: float) -> bool:
-        """Return whether the change is both significant at `level` and large."""
+        """Return whether the change is significant at `level`, and large."""
         return self.p <= level and (
             max(self.psi, self.statistic) >= _LARGE_DRIFT or self._is_missing or self._has_new
         )
@@ -148,7 +148,7 @@ class RaisedAlarm:
     raised: bool
     since: str  # The period in which the change most likely began.
     signal: str  # The signal with the strongest evidence for a change.
-    change: str = ""  # The change in words; empty without an alarm.
+    change: str = ""  # The change in words, or "".
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
@@ -157,7 +157,7 @@ class RaisedAlarm:
 
 @dataclass(frozen=True)
 class Segment:
-    """Periods that replaced the calibration's rows as the reference of the alarm."""
+    """Periods that are the reference of the alarm, instead of the calibration's rows."""
 
     since: str  # Its first period.
     reason: str  # Why the segment began.
@@ -176,13 +176,12 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Promise:
-    """The verdict on a decision's promise about the error of accepted rows."""
+    """The verdict on the promise of a decision."""
 
     verdict: PromiseVerdict
     labels: Count  # Number of labelled accepted rows in the pooled periods.
     error: Gap | None  # Error of the accepted rows, from labels.
-    # Number of further labels that a verdict probably needs. None if there is a verdict, or if the
-    # number is above 10 000.
+    # Number of further labels for a verdict, or None.
     needed: Count | None
 
 
@@ -194,7 +193,7 @@ class SegmentVerdict:
     segment: str
     rows: Number
     confidence: Share  # Mean calibrated confidence.
-    accuracy: PeriodAccuracy | None  # From labels if there are any, else estimated.
+    accuracy: PeriodAccuracy | None  # From labels, or else estimated.
     gap: Gap | None
     verdict: Verdict
     why: str
@@ -210,7 +209,7 @@ class Measured:
     by: str | None  # The column of dates that divides the file into periods.
     every: str  # The length of a period, such as "week".
     rows_sha256: tuple[str, ...]  # Hash of the period's rows in each file.
-    rows: Count  # Number of rows. Without rows, the fields below mean nothing.
+    rows: Count  # Number of rows, perhaps 0.
     read: Count  # Number of rows that were read: all rows, or a random sample.
     confidence_before: Share  # Mean confidence before calibration.
     confidence: Share  # Mean confidence after calibration.
@@ -221,11 +220,11 @@ class Measured:
     auc_source: Share | None  # AUC between the period and the calibration's source.
     # Effective number of source rows after importance weighting.
     effective_rows: NonNegative | None
-    # For each signal: mean rank of the period's rows, minus mean rank of the reference rows.
+    # Mean rank of the period's rows minus mean rank of the reference rows, by signal.
     signals: Mapping[str, Difference]
     variances: Mapping[str, Share]  # The variance of the ranks of each signal.
     signal_rows: Count  # Number of rows used for signals and AUCs.
-    # Columns, metrics and segments are empty if the period comes from several files.
+    # Columns, metrics and segments of a period from several files are empty.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
     accepted: Accepted | None = None  # The rows that the watched decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
@@ -248,19 +247,19 @@ class Period(Document):
     gap: Gap | None
     tolerance: Share
     alarm: RaisedAlarm
-    segment: Segment | None  # None if the alarm still compares with the calibration's rows
+    segment: Segment | None  # None if the calibration's rows are the reference
     verdict: Verdict
     why: str
     supersedes: bool = False  # Whether this line replaces an earlier line for the same period.
-    promise: Promise | None = None  # None if no decision is watched.
+    promise: Promise | None = None  # None without a decision.
 
     def __repr__(self) -> str:
-        """Return the name of the period, its answer, and the change of its rows."""
+        """Return the name of the period, the answer and the change, in words."""
         return f"Period({self.measured.period!r}: {self.answer}; rows: {self.change})"
 
     @property
     def accuracy(self) -> PeriodAccuracy | None:
-        """The accuracy from labels if there are any, else the estimated accuracy."""
+        """The accuracy from labels, or else the estimated accuracy."""
         return self.by_labels or self.measured.estimate
 
     @property
@@ -272,7 +271,7 @@ class Period(Document):
 
     @property
     def change(self) -> str:
-        """A sentence that says since when the rows changed, and how."""
+        """A sentence on the change of the rows."""
         if self.alarm.raised:
             return f"changed since {self.alarm.since}: {self.alarm.change}"
         if self.segment is None:
@@ -324,7 +323,7 @@ class Period(Document):
 
     @property
     def drifts(self) -> list[ColumnDrift]:
-        """The kept columns that drifted, sorted by the size of the change, largest first."""
+        """The kept columns that drifted, with the largest change first."""
         # The significance level is the inverse of the alarm's threshold.
         level = math.exp(-self.alarm.log_threshold)
         drifted = [column for column in self.measured.columns if column.is_drift(level)]
@@ -332,26 +331,26 @@ class Period(Document):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The name of the period and the calibration: the key of a line in the history."""
+        """The key of a line in the history: the name of the period, and the calibration."""
         return self.measured.period, self.calibration.sha256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Acknowledgement(Document):
-    """An acknowledgement: somebody accepted changed rows, which ended an alarm."""
+    """The record that somebody accepted changed rows, which ended an alarm."""
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
     version: str  # The version of covcal.
     calibration: str  # Hash (sha256) of the calibration.
     since: str  # First period of the new segment, in which the change began.
-    after: str  # Last period before the acceptance. Later periods use the new segment.
+    after: str  # Last period of the old segment.
     reason: str
 
 
 @dataclass(frozen=True)
 class Watched(Document):
-    """The result of one run of watch: the periods with their verdicts."""
+    """The periods of one run of watch, with their verdicts."""
 
     schema: ClassVar[str] = "covcal.watch/1"
 

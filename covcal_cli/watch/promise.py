@@ -1,14 +1,13 @@
 """Test the promise of a decision: at most a share A of the accepted rows is wrong.
 
 The labels of accepted rows are pooled over periods, as `watch.labels` explains. The promise is
-called broken if the interval of any pool is above A. The probability of a false "broken" is at most
-5 %, however long you watch. The promise "holds so far" if the interval of the chosen pool is at
-most A.
+"broken" if the interval of any pool is above A. The probability of a false "broken" is at most 5 %,
+however long you watch. The promise "holds so far" if the upper end of the chosen pool's interval is
+at most A.
 
-If rows have different weights w, a row counts as u = w / max w rows. The test is still valid.
-Proof: let L be the likelihood ratio of one row, which is linear in the row's error (1 or 0). By
-Bernoulli's inequality, L^u <= 1 + u (L - 1). The right side has mean 1 if the weighted share of
-wrong rows is A.
+A row with weight w counts as u = w / max w rows. The test is still valid: by Bernoulli's
+inequality, the likelihood ratio L of a row satisfies L^u <= 1 + u (L - 1), whose mean is 1 if the
+weighted share of wrong rows is A.
 """
 
 from collections.abc import Sequence
@@ -73,7 +72,7 @@ def accepted_in_period(
     """Measure the accepted rows of a period.
 
     - `sample`: a random sample of all rows of the period.
-    - `estimate`: the estimated accuracy of all rows; if it is None, no error is estimated.
+    - `estimate`: the estimated accuracy of all rows, or None.
     - `labels`: the labelled rows of the file.
     """
     expected = None
@@ -92,9 +91,9 @@ def accepted_in_period(
 
 
 def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
-    """Judge a decision's promise after the last period; None if no decision is watched.
+    """Judge the promise of a decision after the last period, or return None without a decision.
 
-    Only labels since the period `start` with the same decision are used.
+    Labels count from the period `start` on, if they were measured with this decision.
     """
     accepted = entries[-1].accepted
     if accepted is None:
@@ -136,7 +135,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def labels_to_prove(confidence: float, tolerance: float) -> int | None:
-    """Return how many labels in all prove that a mean confidence holds, if it is right."""
+    """Return how many labels prove that a right mean confidence holds."""
     labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
     low, high = anytime_interval(
         labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))
@@ -146,7 +145,7 @@ def labels_to_prove(confidence: float, tolerance: float) -> int | None:
 
 
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
-    """Return how many more labels would lead to a verdict, at the error rate `rate`."""
+    """Return how many more labels lead to a verdict at the error rate `rate`."""
     more = np.array(_OFFERS)
     low, high = anytime_interval(
         right + more * (1 - rate), wrong + more * rate, 1 - limit, spent(np.array(k))

@@ -1,8 +1,8 @@
 """The reference data of a calibration: a summary of its rows.
 
-The data contain quantiles, means and covariances, but no rows. The data of cal.json are stored
-beside it, in cal.reference.json. This file is smaller than 200 kB. The first ``covcal watch`` makes
-this file from the features file of the calibration.
+The data contain quantiles, means and covariances, but no rows. The reference data of cal.json are
+stored beside it, in cal.reference.json (less than 200 kB). The first ``covcal watch`` makes this
+file from the features file of the calibration.
 """
 
 import base64
@@ -29,7 +29,7 @@ Space = Literal["features", "logits"]
 CONFIDENCE, DENSITY_RATIO = "confidence", "density ratio"  # The names of two signals.
 _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
 _LARGEST_VARIANCE = 1e12  # Limit of a plausible variance, which is about d for d features.
-_LARGEST_RANK_VARIANCE = 0.25  # Largest possible variance of numbers from 0 to 1.
+_LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
 _QUANTILES = 257
 _LEAST_TEMPERATURE = 1e-100  # limits of the temperature: this number and its inverse
 
@@ -42,15 +42,14 @@ def reference_path(document: Path) -> Path:
     label = current_label()
     if label is None:
         return document.with_name(f"{document.stem}.reference.json")
-    # Hash unusual labels: on some disks, names that differ only in case or accents are the same
-    # file.
+    # On some disks, names that differ only in case or accents are the same file.
     is_plain = re.fullmatch(r"[a-z0-9_ -]{1,80}", label) is not None
     name = label if is_plain else hashlib.sha256(label.encode()).hexdigest()[:12]
     return document.with_name(f"{document.stem}.{name}.reference.json")
 
 
 def identity_of(document: Path) -> str:
-    """Return the hash of a calibration's file and of the current label."""
+    """Return the hash of a calibration's file, and of the current label if there are several."""
     label, sha256 = current_label(), sha256_of(document)
     if label is None:
         return sha256
@@ -98,7 +97,7 @@ class Packed:
         return bool((shares >= 0).all()) and abs(float(shares.sum()) - 1) < _ROUNDING
 
     def require_quantiles(self, rows: int, name: str) -> None:
-        """Raise ValueError unless the values can be quantiles of `rows` rows."""
+        """Raise ValueError if the values cannot be quantiles of `rows` rows."""
         _require(
             self.values.ndim == 1
             and min(rows, 1) <= len(self.values) <= rows
@@ -157,7 +156,7 @@ class ColumnSketch:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance of a domain in the coordinates."""
+    """Mean and covariance of a domain's coordinates."""
 
     rows: int
     mean: Packed  # (p,).
@@ -185,7 +184,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Axes:
-    """Principal axes of the features or logits."""
+    """Principal axes of features or logits."""
 
     mean: Packed  # (d,).
     scale: Packed  # (d,).
@@ -212,7 +211,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """Coordinates for comparing domains, with the moments of both domains."""
+    """The coordinates in which domains are compared, and the moments of both domains."""
 
     of: Space
     axes: Axes
@@ -235,8 +234,8 @@ class Clusters:
     centres: Packed  # (L, K), the centre of each class that has rows.
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
     shares: Packed  # (K,), the share of each class.
-    strays: float  # Share of rows whose cluster differs from the predicted class.
-    held_strays: float  # The same share for clustering with fixed class shares.
+    strays: float  # Share of rows outside the cluster of their predicted class.
+    held_strays: float  # Share of these rows for clustering with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
@@ -313,8 +312,8 @@ class Reference(Document):
     joint: Packed | None  # (p, p), whitening matrix of the ranks on p axes
     coordinates: Coordinates
     source: SourceSketch
-    is_carried_over: bool = False  # Whether the data come from an earlier calibration.
-    columns: tuple[ColumnSketch, ...] = ()  # The kept columns whose values can be compared.
+    is_carried_over: bool = False  # Whether the data belong to an earlier calibration.
+    columns: tuple[ColumnSketch, ...] = ()  # The kept columns that can be compared.
 
     def __post_init__(self) -> None:
         least = _LEAST_TEMPERATURE
@@ -346,7 +345,7 @@ class Reference(Document):
     def carried_over(self, calibration_sha256: str) -> "Reference":
         """Return the reference data for another calibration of the same classifier.
 
-        The signal "confidence" is removed, because the new calibration changes the confidence.
+        The signal "confidence" is left out, because the new calibration changes the confidence.
         """
         signals = tuple(signal for signal in self.signals if signal.name != CONFIDENCE)
         return replace(
@@ -368,7 +367,7 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
 
 
 def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
-    """Read the reference data of a calibration; None if they belong to another calibration.
+    """Read the reference data of a calibration, or return None for those of another calibration.
 
     `sha256` is the hash of the calibration in `document`. Raises `CovcalError` if the file is
     missing, damaged, or of another kind.
@@ -386,9 +385,8 @@ def read_reference(document: Path, calibration: Calibration, sha256: str) -> Ref
 def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     """Return the rank of each value in a distribution, from 0 to 1.
 
-    `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Ranks
-    between quantiles are interpolated. Below the first quantile the rank is 1 / (4 m), and above
-    the last quantile 1 - 1 / (4 m). A value equal to several quantiles gets their mean rank.
+    `quantiles`, (m,), are the quantiles at the probabilities (i + 1/2) / m, ascending. Between
+    quantiles, ranks are interpolated. A value equal to several quantiles gets their mean rank.
     """
     limit = np.finfo(np.float32).max
     values = np.clip(values, -limit, limit).astype(np.float32)
@@ -396,7 +394,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
     left = np.searchsorted(quantiles, values, side="left")
     inside = np.minimum(np.maximum(left, 1), m - 1)
     above, below = quantiles.take(inside).astype(np.float64), quantiles.take(inside - 1)
-    # Equal quantiles cause a division by 0. Ties are corrected below.
+    # Equal quantiles cause a division by 0, which is corrected below.
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = (left - 0.5 + (values - below) / (above - below)) / m
     shares[left == 0], shares[left == m] = 0.25 / m, 1 - 0.25 / m
@@ -411,7 +409,7 @@ def quantiles(values: Floats) -> Packed:
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))
-    # Hazen's quantiles: with at most 257 values, every value is a quantile.
+    # Hazen's quantiles contain every value if there are at most 257.
     places = (np.arange(m) + 0.5) / m * len(ordered) - 0.5
     lower = np.floor(np.maximum(places, 0)).astype(np.int64)
     upper = np.minimum(lower + 1, len(ordered) - 1)

@@ -1,11 +1,10 @@
 """Judge the segments of a period: the rows that have the same value in a kept column.
 
-A segment is compared with the calibration's rows of the same segment. The accuracy is estimated
-with the source rows of the segment, because other segments may have other class frequencies.
-Intervals from labels and p-values are corrected for the number of segments.
+A segment is compared with the calibration's rows that have this value. The accuracy is estimated
+with the source rows of the segment. Intervals and p-values are corrected for the number of
+segments.
 
-If segments are predicted classes, only labels can judge them, because all rows of a segment have
-the same predicted class.
+Only labels can judge segments by predicted class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
 from covcal_cli.watch.sketches import baseline_of
 from covcal_cli.watch.verdict import verdict_on
 
-PREDICTED = "predicted"  # Stands for the predicted class, unless a column has this name.
+PREDICTED = "predicted"  # The value of --segment for predicted classes.
 _MOST_SEGMENTS = 30  # Maximum number of segments.
 _MOST_ROWS = 20_000  # Maximum number of rows to read from a segment.
 _LEAST_SOURCE = 50  # Minimum number of source rows for an estimate.
@@ -42,7 +41,7 @@ class Segments:
     column: str
     tolerance: float
     level: float  # Significance level of drifts.
-    # Summaries of confidence, predicted class and kept columns, by segment.
+    # Summaries of columns, by segment.
     sketches: Mapping[str, Sequence[ColumnSketch]]
     sources: Mapping[str, SourceRows]  # labelled source rows by segment
 
@@ -171,7 +170,7 @@ def _predicted(domain: Domain, rows: Rows) -> Integers:
 def _values(
     column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
 ) -> dict[str, AnyArray]:
-    """Return the confidence, predicted class and kept columns of rows, by name."""
+    """Return confidence, predicted class and kept columns of rows, by name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
         CONFIDENCE: scaled.confidence(domain, rows),

@@ -1,13 +1,11 @@
 """Make the reference data of a calibration, and compute the signals of `covcal watch`.
 
-A signal is one number per row, such as the confidence. `covcal watch` compares the ranks of new
-rows and reference rows, as the Mann-Whitney test does. With a few dozen rows, a mean rank is nearly
-normally distributed.
+A signal is one number per row, such as the confidence. Ranks of new rows and of reference rows are
+compared, as in the Mann-Whitney test.
 
-The reference rows of most signals are the target's training and validation rows. The density ratio
-and the aligned logits were fitted to the target's training rows. So the reference rows of these two
-signals are only the target's validation rows. The source's training rows are never used, because
-the classifier was trained on them.
+Reference rows are the target's training and validation rows. Density ratio and aligned logits were
+fitted to training rows, so their reference rows are only validation rows. The source's training
+rows are never used, because the classifier was trained on them.
 """
 
 from collections.abc import Sequence
@@ -56,7 +54,7 @@ _RIDGE = 1e-3  # Ridge of the covariance, as a share of the mean variance.
 
 
 def sketched_rows(file: FeatureFile, seed: int) -> tuple[SourceDomain, Rows] | None:
-    """Return the source and its labelled validation rows; None if there are too few rows."""
+    """Return the source and its labelled validation rows, or None for too few rows."""
     source = file.source
     if source is None or source.n_classes < _LEAST_CLASSES:
         return None
@@ -133,7 +131,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the mean logits of predicted classes; None if there are two classes, or too many."""
+    """Return the mean logits of predicted classes, or None for two classes or too many."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)
@@ -142,7 +140,7 @@ def _places(logits: Floats) -> ClassPlaces | None:
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
-    """Return the rows of the splits, or a random sample if there are too many rows."""
+    """Return the rows of the splits, or a random sample of many rows."""
     return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
 
 
@@ -182,7 +180,7 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
     domains = [source] if target is None else [source, target]
     of: Space = "logits" if any(domain.n_features is None for domain in domains) else "features"
     clouds = [points(domain, _baseline_rows(domain, of, seed), of) for domain in domains]
-    # Use equally many rows of each domain: a larger domain would determine the axes.
+    # Use equally many rows of each domain, so that both determine the axes.
     least = min(map(len, clouds))
     equal = [cloud[thinned_places(len(cloud), least, seed)] for cloud in clouds]
     axes = fit_axes(np.concatenate(equal), seed)
@@ -198,9 +196,9 @@ def _coordinates(source: Domain, target: Domain | None, seed: int) -> Coordinate
 
 
 def watched_classes(predicted: Float64s) -> list[int]:
-    """Return the most frequently predicted classes, ascending: these classes get a signal.
+    """Return the most frequently predicted classes, ascending, for which there are signals.
 
-    With two classes, one signal is enough, because the margins differ only in sign.
+    Two classes need one signal, because their margins differ only in sign.
     """
     most = 1 if len(predicted) == 2 else _MOST_CLASSES
     return sorted(np.argsort(-predicted, kind="stable")[:most].tolist())
@@ -209,8 +207,7 @@ def watched_classes(predicted: Float64s) -> list[int]:
 def margins(logits: Floats, classes: Sequence[int]) -> Float64s:
     """Return the margins of classes, shape (len(classes), n).
 
-    The margin of a class is its logit minus the highest other logit. If the logit of a class is
-    -inf, the margin is the lowest finite number.
+    The margin of a class is its logit minus the highest other logit.
     """
     predictions = logits.argmax(axis=1)
     rows = np.arange(len(logits))
@@ -239,7 +236,7 @@ def signal(
 def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
     """Return a signal for each axis of coordinates (n, p), and their whitening matrix.
 
-    With few rows, fewer axes are used. Constant coordinates are left out.
+    Constant coordinates are left out.
     """
     most = min(places.shape[1], len(places) // _ROWS_PER_AXIS)
     sketches = (signal(f"axis {axis}", places[:, axis], axis=axis) for axis in range(most))
@@ -255,7 +252,7 @@ def axis_signals(places: Float64s) -> tuple[list[Signal], Packed | None]:
 
 
 def most_points(domain: Domain, of: Space) -> int:
-    """Return the maximum number of rows for comparing domains: fewer rows if rows are wide."""
+    """Return the maximum number of rows for comparing domains, by number of columns."""
     width = domain.n_features if of == "features" else domain.n_classes
     return max(_LEAST_POINTS, _MOST_VALUES // (width or 1))
 

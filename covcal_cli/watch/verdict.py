@@ -1,30 +1,27 @@
 """Judge a period: whether its confidence is right, and whether its rows changed.
 
-Rows change often, and most changes leave the confidence right. So there are two answers. The
-verdict says whether the confidence is right: it compares the gap (mean confidence minus accuracy)
-with a tolerance. The alarm says whether the rows changed.
+Most changes of the rows leave the confidence right, so there are two answers. The verdict compares
+the gap (mean confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
 
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
-have begun in any period j. So the rows from period j on ("after") are compared with all earlier
-rows and the reference rows ("before"), for every signal. Let u be the rank of a row among the
-reference rows. Let D be the mean of u over "after" minus the mean over "before". The variance of D
-is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is approximately normal with mean 0.
-Suppose that a change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood
-ratio of change to no change is
+have begun in any period j. For every signal, the rows from period j on ("after") are compared with
+earlier rows and reference rows ("before"). Let u be the rank of a row among the reference rows, and
+D the mean of u over "after" minus the mean over "before". The variance of D is v = var(u) (1 /
+n_after + 1 / n_before). Without a change, D is approximately normal with mean 0. Suppose that a
+change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood ratio of change
+to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
-This test is group-invariant: it does not need the true mean of the reference (Perez-Ortiz et al.,
+The test is group-invariant, so the true mean of the reference is not needed (Perez-Ortiz et al.,
 "E-statistics, group invariance and anytime-valid testing", 2024). Without a change, E_j has mean 1.
-For p uncorrelated signals together, the square root is raised to the power p, and D^2 becomes a sum
-of squares. An average of E_j over values of tau and signals has mean 1 too, even if the signals are
-correlated.
+For p uncorrelated signals, the square root has the power p, and D^2 is a sum of squares. An average
+of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). Without a change, R minus the number of periods is a martingale. So R reaches
 c within n periods with probability n / c at most: Ville's inequality (MATHEMATICS, section 12). The
-alarm is raised if R reaches c = periods per year / allowed false alarms per year. This limits the
-rate of false alarms, however often you look at R.
+alarm is raised if R reaches c = periods per year / allowed false alarms per year.
 """
 
 import math
@@ -53,8 +50,7 @@ from covcal_cli.watch.reference import CONFIDENCE, Reference, Signal
 
 # E_j is averaged over these values of tau, in standard deviations of a row's rank.
 _SIZES = (0.05, 0.15, 0.5, 1.5)
-# Maximum number of periods in which a change may have begun. The limit only lowers R, so the alarm
-# stays valid.
+# Maximum number of periods in which a change may have begun.
 _MOST_STARTS = 1000
 
 
@@ -92,7 +88,7 @@ def alarm(
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the rows after each start with the rows before. The reference has mean 0.
+    # Compare the rows after each start with earlier rows, where the reference has mean 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -102,7 +98,7 @@ def alarm(
     if joint is not None:
         squares = ((standard[:, single:] @ joint.T) ** 2).sum(axis=1, keepdims=True)
         bets = np.hstack([bets, _bets(squares, noise[:, single : single + 1], len(joint))])
-    # Without rows after a start, E is 1: no evidence.
+    # Without rows after a start, E is 1 (no evidence).
     bets = np.where(after[:, : bets.shape[1]] > 0, bets, 0.0)
     by_start = log_mean(list(bets.T))
     best = int(by_start.argmax())
@@ -130,11 +126,9 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict, the gap of the period, and the reason.
 
-    The gap from labels (`pool`) decides. If the interval of this gap is too wide and contains the
-    estimated gap, the estimate decides.
-
-    Only the middle half of an estimated range is used, because the whole range is too wide. On the
-    benchmark's development streams, labels contradict 10 of 116 such verdicts "holds".
+    The gap from labels (`pool`) decides, or the estimated gap if the interval from labels is too
+    wide and contains it. The middle half of an estimated range counts as its interval. In the
+    benchmark, labels contradict 10 of 116 of these verdicts "holds".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
@@ -172,7 +166,7 @@ def verdict_on(
 
 
 def gap_of(confidence: float, accuracy: PeriodAccuracy) -> Gap:
-    """Return the mean confidence minus an accuracy, with the interval of this difference."""
+    """Return the gap of a mean confidence and an accuracy, with its interval."""
     low, high = confidence - accuracy.high, confidence - accuracy.low
     return Gap(min(max(confidence - accuracy.accuracy, low), high), low, high)
 
@@ -187,8 +181,7 @@ def alarm_after(
 ) -> RaisedAlarm:
     """Return the alarm after the last period, with a description of the change.
 
-    Periods are compared with the reference data. If `is_own_baseline`, they are compared with the
-    first period.
+    Periods are compared with the reference data, or with the first period if `is_own_baseline`.
     """
     if is_own_baseline:
         state, signal = _alarm_within(entries, reference, threshold)
@@ -208,7 +201,7 @@ def alarm_of(
 ) -> tuple[Alarm, str]:
     """Return the alarm after the last period, and the signal with the strongest evidence.
 
-    `signals` has the number of rows and the differences of all signals, by period.
+    `signals` has the number of rows and the differences of mean ranks, by period.
     """
     # A constant signal has no ranks to compare.
     moving = [signal for signal in reference.signals if signal.variance > 0]
@@ -294,7 +287,7 @@ def change_in_words(
     predicted = rows @ np.array([entry.predicted for entry in entries])
 
     def share_before(signal: Signal) -> float:
-        """Return how often the class of a signal was predicted before the change."""
+        """Return the share of predictions of a signal's class before the change."""
         if baseline is not None:
             return float(baseline.predicted[signal.class_number or 0])
         # A class is predicted if its margin is above 0.

@@ -105,11 +105,10 @@ def watch(
       appended.
     - `networks`: the adapted file with the networks, if it has moved.
     - `labels`: a CSV with labels that arrived late, in the columns id and label.
-    - `decide`: a decide.json that was made with this calibration, to test its promise.
-    - `costs`: a costs.json in the format of `covcal decide`. Every period then has a mean cost per
-      row, as if all rows were accepted.
-    - `join`, `force`: whether to add further rows to a recorded period, or to replace its rows.
-    - `wrote`: called with the path of new reference data.
+    - `decide`: a decide.json of this calibration, whose promise is tested.
+    - `costs`: a costs.json of `covcal decide`, for the mean cost of a row if all rows are accepted.
+    - `join`, `force`: add rows to a period of the history, or replace its rows.
+    - `wrote`: a function that is called with the path of new reference data.
 
     Raises `OutputExistsError` if the history has a period of the same name with other rows. Raises
     `UnusedOptionError` if `networks` are given and the calibration does not need them. Raises
@@ -151,7 +150,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # a changed file no longer holds the rows of the history
+    if not files:  # the file may have changed
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(
@@ -164,7 +163,7 @@ def watch(
         join=join,
         force=force,
     )
-    # Write the reference data last: from here on, no error refuses the input.
+    # Write the reference data when the input can no longer be refused.
     standard = with_written_reference(standard, wrote)
     empty = [source.path for source, entries in zip(sources, by_source, strict=True) if not entries]
     notes += [f"{path} has no rows, so it has no period" for path in empty]
@@ -246,7 +245,7 @@ def extended(
 def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source], list[str]]:
     """Return the files of recorded periods, and a warning for each file that is not opened.
 
-    For safety, files outside the history's folder are opened only if the command names them.
+    For safety, a file outside the history's folder must be named in the command.
     """
     files: dict[Source, None] = {}
     for entry in periods:
@@ -316,7 +315,7 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the new periods and True. If there are none, return the last period and False."""
+    """Return the new periods and True, or else the last period and False."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -384,7 +383,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
 
 def selected(measurements: Sequence[Measurement]) -> list[str]:
-    """Return one warning about all periods whose labelled rows are no random sample."""
+    """Return a warning about periods whose labelled rows are not a random sample."""
     of = [measurement for measurement in measurements if measurement.selection]
     if not of:
         return []
@@ -398,7 +397,7 @@ def selected(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
-    """Return one warning about all periods that cannot be judged."""
+    """Return a warning about periods that cannot be judged."""
     unknown = [
         period for period in periods if period.verdict == "not known" and period.measured.rows
     ]
