@@ -2,10 +2,9 @@
 
 Three cases need care:
 
-- Ctrl-C can crash a compiled module while it is loaded. So the handler waits for the module.
-- Compiled code may turn Ctrl-C into another error. So the command line calls `was_interrupted`
-  before it reports an error.
-- Python ignores exceptions in destructors. So Ctrl-C in a destructor is sent again a moment later.
+- Ctrl-C can crash a compiled module while it is loaded, so the handler waits for the module.
+- Compiled code may turn Ctrl-C into another error, so the command line asks `was_interrupted`.
+- Python ignores exceptions in destructors, so Ctrl-C in a destructor is sent again a moment later.
 """
 
 import _thread

@@ -17,14 +17,13 @@
     watch = covcal.Watch("cal.json", history="watch.jsonl")
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
-The names in `__all__` are public. Public names keep their meaning within a major version, but
-results may get more fields. All other names in the package are private and may change. A module is
-loaded when one of its names is first used. A wrong argument raises a `CovcalError`.
+The names in `__all__` are public, and keep their meaning within a major version. Results may get
+more fields. All other names are private and may change. A module is loaded when one of its names is
+first used. A wrong argument raises a `CovcalError`.
 
 Set the environment variable OPENBLAS_NUM_THREADS to 1 before NumPy is imported, as the command
-``covcal`` does. Otherwise, threads of OpenBLAS wait actively between short matrix products.
-With two threads, `calibrate` of 2 x 30,000 rows with 64 features took 4.1 processor seconds instead
-of 0.9.
+``covcal`` does. Otherwise, waiting threads of OpenBLAS take processor time: `calibrate` of 2 x
+30,000 rows with 64 features took 4.1 processor seconds instead of 0.9.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
 explains these options. Some options have another name:

@@ -10,7 +10,7 @@ from covcal_cli.errors import ArgumentError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Fewest rows for recognising probabilities, with several columns (True) or with one.
+# Minimum number of rows for recognising probabilities, for several columns (True) or one.
 _FEW_BOUNDED = {True: 8, False: 50}
 _SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends before a word
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
@@ -160,10 +160,10 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 
 
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
-    """Return the column names as classes, if the labels or class names `labels` show how.
+    """Return the column names as classes, if they agree with `labels`.
 
-    Names that are no labels lose what all names share, such as ``logit_``. Names are whole numbers
-    if the labels are whole numbers.
+    The common beginning of the names, such as ``logit_``, is removed if necessary. Names are whole
+    numbers if the labels are.
     """
     if columns is None:
         return None
@@ -176,7 +176,7 @@ def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | Non
 
 
 def _shared(names: list[str]) -> int:
-    """Return the length of the beginning that all names share, up to a sign such as ``_``."""
+    """Return the length of the common beginning of names, which ends with a sign such as ``_``."""
     length = next((i for i, signs in enumerate(zip(*names, strict=False)) if len({*signs}) > 1), 0)
     match = _SHARED.match(names[0][:length])
     return match.end() if match else 0
@@ -231,10 +231,7 @@ def labels_of(values: Any, name: str, n: int) -> AnyArray:
 def class_numbers(
     labels: AnyArray, classes: AnyArray, name: str, *, has_classes: bool = True
 ) -> Labels:
-    """Return the index of each label among K different classes, shape (n,).
-
-    If `has_classes` is false, an error advises to give the classes.
-    """
+    """Return the index of each label among K different classes, shape (n,)."""
     instead = "" if has_classes else ", or give classes in the order of the columns"
     order, k = np.argsort(classes), len(classes)
     listed = ", ".join(map(str, classes[:5])) + (", ..." if k > 5 else "")

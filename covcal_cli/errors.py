@@ -54,7 +54,7 @@ def printable(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """Return a text for a message: printable, with the middle of a long text left out."""
+    """Return a printable text for a message, without the middle of a long text."""
     text = printable(text)
     if len(text) <= _LONGEST:
         return text
@@ -130,7 +130,7 @@ def short_percent(share: float) -> str:
 
 
 def in_percent(share: float) -> str:
-    """Return a share in percent as text, with a decimal near 0 and 100 %."""
+    """Return a share in percent as text, with decimals only near 0 and 100 %."""
     digits = 1 if share > 0.945 or share < 0.055 else 0
     return f"{100 * share:.{digits}f}"
 
@@ -138,7 +138,7 @@ def in_percent(share: float) -> str:
 def interval(low: float, high: float, value: float | None = None) -> str:
     """Return the interval of a share in percent as text.
 
-    The ends have decimals if the interval is narrow, or if rounding would exclude the value.
+    The ends of a narrow interval have decimals.
     """
     is_inside = value is None or round(100 * low) <= float(in_percent(value)) <= round(100 * high)
     digits = 0 if is_inside and high - low >= 0.02 else 1
@@ -242,7 +242,7 @@ def _wrapped(
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
-            if not is_of_settings:  # the command line makes settings, too
+            if not is_of_settings:  # the command line may make settings as well
                 error.args = (in_python(str(error)), *error.args[1:])
             if reads_no_file and type(error) is CovcalError:
                 raise ArgumentError(*error.args) from error

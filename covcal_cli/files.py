@@ -2,8 +2,7 @@
 
 An output is written to a "hidden sibling" ``.NAME.partial`` in its folder, and renamed when it is
 complete. So a crash, a full disk or ``kill -9`` leaves the old file untouched. The next run removes
-a sibling that a killed run left. The sibling is locked, so no second process can write the same
-file.
+a sibling that a killed run left. The sibling is locked against other processes.
 """
 
 import errno
@@ -30,7 +29,7 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Extensions of other formats than HDF5.
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
-# Largest plausible ratio of compression. Data reach a ratio of about 20, and zeros reach 1030.
+# Largest plausible ratio of compression, which zeros reach.
 _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # Largest array that may have any ratio, in bytes.
 _WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0)
@@ -104,7 +103,7 @@ class _Writing:
             os.close(self.lock)
 
 
-# Outputs to rename together; None outside of `moved_together`.
+# Outputs to rename together, or None outside of `moved_together`.
 _TOGETHER: ContextVar[list[_Writing] | None] = ContextVar("together", default=None)
 
 
@@ -182,7 +181,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
 
 
 def _set_aside(path: Path, old: Path, *, stays: bool) -> None:
-    """Give a file another name, or, with `stays`, a second name."""
+    """Give a file another name, or a second name if `stays` is true."""
     if stays:
         try:
             old.hardlink_to(path)
@@ -231,7 +230,7 @@ def _begun(path: Path) -> _Writing:
 
 
 def _created(path: Path, partial: Path) -> _Writing | None:
-    """Create and lock the hidden sibling, or return None to try again."""
+    """Create and lock the hidden sibling, or return None if another try may succeed."""
     how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
@@ -305,8 +304,8 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file, which is cached until the file changes.
 
-    Times of files are rounded, so the sha256 of a file is not cached in the first seconds after a
-    change.
+    The sha256 of a file is not cached in the first seconds after a change, because times of files
+    are rounded.
     """
     with path.open("rb") as handle:
         status = os.fstat(handle.fileno())
@@ -330,7 +329,7 @@ def open_plain(path: str | Path) -> FileIO:
 
 
 def grows_beyond_belief(needed: int, stored: int) -> bool:
-    """Return whether `stored` bytes of a file cannot contain `needed` bytes of data."""
+    """Return whether `needed` bytes of data are too many for `stored` bytes of a file."""
     return needed > _SMALL and needed > _LARGEST_GROWTH * stored
 
 
@@ -366,10 +365,7 @@ def as_word(path: str | Path) -> str:
 
 
 def relative_to_folder_of(path: Path, document: Path) -> str:
-    """Return `path` relative to the folder of `document`, with forward slashes.
-
-    A link in this folder is not resolved.
-    """
+    """Return `path` relative to the folder of `document`, with forward slashes."""
     file, folder = path.resolve(), document.resolve().parent
     by_name = Path(os.path.relpath(path, document.parent))
     if os.pardir not in by_name.parts and (folder / by_name).resolve() == file:

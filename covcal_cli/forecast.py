@@ -119,8 +119,8 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that a calibration needs for a file, or None.
 
-    Networks are needed only if the calibration scales aligned logits and the file has none. The
-    networks come from the adapted file `networks`, or from the file that cal.json (`document`)
+    Only a calibration that scales aligned logits needs networks, if the file lacks these logits.
+    The networks come from the adapted file `networks`, or from the file that cal.json (`document`)
     names.
 
     Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
@@ -252,8 +252,8 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations, and return them by name.
 
-    `names` are the user's names, in the order of `documents`. An empty name becomes the method's
-    name, or the file's name if several calibrations have the method.
+    `names` are the user's names, in the order of `documents`. The default is the name of the
+    method, or the name of the file if several calibrations have the method.
 
     Raises `CovcalError` if a calibration cannot be read, or two calibrations have the same name.
     Raises `UnusedOptionError` if `networks` are given and no calibration scales aligned logits.
@@ -365,7 +365,7 @@ def require_fitting(
     refused too, unless `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # first, because class names say more than hashes
+    # class names say more than hashes, so they are compared first
     _require_same_classes(calibration, document, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -428,10 +428,7 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
-    """Refuse a file that was extracted from other tensors of the model.
-
-    Without features, only the kind of output must be the same.
-    """
+    """Refuse a file that was extracted from other tensors of the model."""
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
     names = ["tail"]

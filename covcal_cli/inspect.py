@@ -52,7 +52,7 @@ from covcal_cli.watch.reference import Reference
 Lines = list[tuple[str, str]]  # Subject and text of each line.
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-# Attributes that are too long, or that other lines show.
+# Attributes that are not shown.
 _HIDDEN = (
     "schema",
     "complete",
@@ -386,7 +386,7 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the user's method, with its labels."""
+    """Return the method that the user named, with the labels that it used."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method

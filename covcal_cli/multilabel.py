@@ -78,7 +78,7 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
     """Return each text once, with the names of its labels.
 
-    Texts that differ only in numbers count as one. The numbers are those of the first label.
+    Texts that differ only in numbers are shown with the numbers of the first label.
     """
     labels_of: dict[str, dict[str, list[str]]] = {}
     for label, of_label in texts.items():

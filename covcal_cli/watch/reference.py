@@ -79,7 +79,7 @@ class Packed:
 
     @classmethod
     def of(cls, values: Floats) -> "Packed":
-        """Pack an array. An infinite value becomes the largest finite number."""
+        """Pack an array, with the largest finite number for infinity."""
         limit = np.finfo(np.float32).max
         packed = np.clip(values, -limit, limit).astype("<f4")
         return cls(tuple(packed.shape), base64.b64encode(packed.tobytes()).decode("ascii"))
@@ -405,7 +405,7 @@ def ranks(quantiles: Float32s, values: Floats) -> Float64s:
 
 
 def quantiles(values: Floats) -> Packed:
-    """Return the quantiles of values (n,) at the probabilities (i + 1/2) / m, for `ranks`."""
+    """Return quantiles of values (n,), from which `ranks` computes ranks."""
     m = min(len(values), _QUANTILES)
     limit = np.finfo(np.float32).max
     ordered = np.sort(np.clip(values, -limit, limit).astype(np.float32))

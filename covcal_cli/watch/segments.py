@@ -49,7 +49,7 @@ class Segments:
 def segments_by(
     column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
 ) -> Segments:
-    """Return the segments of a column. Return no segments if the calibration's file has changed."""
+    """Return the segments of a column, or none if the calibration's file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
         return Segments(column, tolerance, level, {}, {})

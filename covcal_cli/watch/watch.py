@@ -72,7 +72,7 @@ class WatchSettings:
 
     @property
     def threshold(self) -> float:
-        """The evidence c at which the alarm is raised, as `covcal_cli.watch.verdict` explains."""
+        """The evidence c at which the alarm is raised (`covcal_cli.watch.verdict`)."""
         return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
 
 
@@ -216,7 +216,7 @@ def extended(
 ) -> tuple[list[Period], list[str], History]:
     """Judge measured periods. Return the periods to report, notes, and the new history.
 
-    With `on_disk`, the periods are also appended to the file of the `earlier` history.
+    If `on_disk` is true, the periods are appended to the file of the `earlier` history.
     """
     rule = Rule(settings.tolerance, settings.threshold, settings.stable)
     lines: list[Period] = []
