@@ -295,8 +295,9 @@ class File(Group):
 
     Raises
     ------
-    CovcalError If the file is not readable HDF5, refers to other files, or has arrays that were
-    never written or are implausibly large.
+    CovcalError
+        If the file is not readable HDF5, refers to other files, or has arrays that were never
+        written or are implausibly large.
     """
 
     def __init__(

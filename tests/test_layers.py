@@ -2,6 +2,7 @@
 
 import ast
 import gc
+import itertools
 import re
 import sys
 import tomllib
@@ -498,3 +499,30 @@ def test_the_tests_import_only_what_their_own_extra_installs() -> None:
             assert packages <= names, path
             checked += len(packages)
     assert checked > 1000
+
+
+def undescribed_entries(docstring: str) -> list[str]:
+    """Return the entries of numpydoc sections that have neither a type nor a description."""
+    lines = [*docstring.splitlines(), ""]
+    section, entries = "", []
+    for line, after in itertools.pairwise(lines):
+        if after and set(after) == {"-"}:
+            section = line
+        is_entry = line and line[0] not in " -" and line != section
+        if section in ("Parameters", "Attributes", "Returns", "Yields", "Raises") and is_entry:
+            entries += [] if " : " in line or after.startswith(" ") else [line]
+    return entries
+
+
+def test_every_entry_of_a_docstring_is_described() -> None:
+    """An editor that joins lines would make one sentence of a name and its description."""
+    joined = "Do.\n\nReturns\n-------\nReport The result.\n\nRaises\n------\nError\n    If."
+    assert undescribed_entries(joined) == ["Report The result."]
+    found = {
+        f"{path}:{node.name}": entries
+        for path, tree in trees(Path(covcal_cli.__file__).parent)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        and (entries := undescribed_entries(ast.get_docstring(node) or ""))
+    }
+    assert found == {}

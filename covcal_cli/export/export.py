@@ -78,9 +78,11 @@ def export(
 
     Returns
     -------
-    ExportReport The new files and outputs, and the results of the checks. Calibration The
-    calibration of the new model. If rows can have several labels, the calibration of the first
-    label.
+    ExportReport
+        The new files and outputs, and the results of the checks.
+    Calibration
+        The calibration of the new model. If rows can have several labels, the calibration of the
+        first label.
 
     Raises
     ------

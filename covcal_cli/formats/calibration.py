@@ -181,7 +181,8 @@ def read_calibration(path: str | Path) -> Calibration:
 
     Raises
     ------
-    CovcalError If the file is missing or is not a calibration of this version.
+    CovcalError
+        If the file is missing or is not a calibration of this version.
     """
     path = Path(path)
     calibration = read_document(

@@ -301,8 +301,8 @@ class FeatureFile:
 
     Raises
     ------
-    CovcalError If the file is missing, cut short, incomplete, contradictory, or of an unknown
-    schema.
+    CovcalError
+        If the file is missing, cut short, incomplete, contradictory, or of an unknown schema.
     """
 
     def __init__(self, path: Path, handle: Any = None) -> None:
