@@ -99,7 +99,7 @@ def require_ascending(**values: float | None) -> None:
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
-            raise ValueError(f"{name} is {value:.7g}, which is more than {following}, {larger:.7g}")
+            raise ValueError(f"{name} ({value:.7g}) is more than {following} ({larger:.7g})")
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:

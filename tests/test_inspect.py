@@ -304,7 +304,7 @@ def test_a_model_that_is_cut_off(cut: float, digits: Path, tmp_path: Path) -> No
     [
         ("accuracy", 100.0, "estimates[0].accuracy is 100, outside 0 to 1"),
         ("accuracy", 9.2e18, "estimates[0].accuracy is 9.2e+18, outside 0 to 1"),
-        ("high", 0.0, "accuracy is"),
+        ("high", 0.0, "is more than high (0)"),
     ],
 )
 def test_an_estimate_that_nothing_can_have(
@@ -329,7 +329,7 @@ def test_an_estimate_that_nothing_can_have(
         ("metrics.none", "brier", -0.1, "metrics.none.brier is -0.1, outside 0 to 2"),
         ("metrics.none", "n", 9.2e18, "metrics.none.n is 9.2e+18, but n is"),
         ("", "n", -3, "n is -3, below 0"),
-        ("intervals.none", "ece", [0.3, 0.1], "low is 0.3, which is more than high, 0.1"),
+        ("intervals.none", "ece", [0.3, 0.1], "low (0.3) is more than high (0.1)"),
         ("worst_class.none", "accuracy", 9, "worst_class.none.accuracy is 9, outside 0 to 1"),
         ("worst_class.none", "n", -3, "worst_class.none.n is -3, below 0"),
         ("intervals.none", "ece", [0.3], "intervals.none.ece has 1 entries, not 2"),

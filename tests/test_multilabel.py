@@ -479,7 +479,7 @@ def test_a_run_makes_the_results_of_all_commands(
 def test_networks_for_several_labels_are_refused(several: Path, tmp_path: Path) -> None:
     """The message says why, and what to do instead; `run` refuses before it extracts."""
     line = covcal("adapt", several / "features.h5", cwd=tmp_path).error_line()
-    assert "each label would need networks of its own: use covcal calibrate" in line
+    assert "adapt works for one label per row: use covcal calibrate" in line
     with pytest.raises(CovcalError, match="use another --method, without --adapt"):
         RunSettings(ExtractSettings(multilabel=True), adapt=True)
 

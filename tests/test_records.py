@@ -260,8 +260,8 @@ RANGES: dict[str, dict[str, Any]] = {
     "rows is 0, below 1": {"rows": 0},
     "counts[1] is -1, below 0": {"counts": [0, -1]},
     "by_name.b is 3.5e+38, outside 0 to 1": {"by_name": {"b": 3.5e38}},
-    "low is 0.6, which is more than value, 0.5": {"low": 0.6},
-    "value is 0.5, which is more than high, 0.4": {"high": 0.4},
+    "low (0.6) is more than value (0.5)": {"low": 0.6},
+    "value (0.5) is more than high (0.4)": {"high": 0.4},
 }
 
 

@@ -67,10 +67,9 @@ def adapt(
     tell, output = progress or silent, Path(output)
     if labels := labels_in(Path(features_path)):
         raise CovcalError(
-            f"{features_path} holds {len(labels)} labels, but adapt learns features for one "
-            "classifier, and each label would need networks of its own: use covcal calibrate, "
-            "which needs no adapted file. To adapt a label, extract a table of this label alone, "
-            "with its features and the columns prob_NAME and label"
+            f"{features_path} holds {len(labels)} labels, but adapt works for one label per row: "
+            "use covcal calibrate, which needs no adapted file. To adapt one of the labels, "
+            "extract a table with its features and the columns prob_NAME and label"
         )
     with FeatureFile(Path(features_path)) as file:
         n_features = _require_adaptable(file)
@@ -175,19 +174,20 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     if apart:
         warnings.append(
             f"adaptation did not align the domains in {apart} of {len(members)} members (under "
-            f"{100 * _SEPARATED_ESS:.0f} % effective rows): do not use fl+iw+temp"
+            f"{100 * _SEPARATED_ESS:.0f} % effective rows): do not use the method fl+iw+temp"
         )
     elif ended:
         warnings.append(
             f"training ended before the domains overlapped enough in {ended} of "
-            f"{len(members)} members: check the effective rows before you use fl+iw+temp"
+            f"{len(members)} members: check the effective rows before you use the method "
+            "fl+iw+temp"
         )
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
     if few:
         sizes = ", ".join(f"{name} {counts[name]}" for name in few)
         warnings.append(
-            f"there are few rows ({sizes}), so results depend on chance: run adapt again with "
-            "another --seed to see how much"
+            f"there are few rows ({sizes}), so results depend on chance: compare several values of "
+            "--seed"
         )
     return tuple(warnings)
 

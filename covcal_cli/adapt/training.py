@@ -203,7 +203,7 @@ def train_discriminators(
         best.take_members(network, better.nonzero().flatten().tolist())
         least = torch.where(better, error, least)
         stale = torch.where(better, 0, stale + 1)
-        numbers = {"error": f"{float(error.mean()):.3f} (0.25 if it cannot separate the domains)"}
+        numbers = {"error": f"{float(error.mean()):.3f} (chance: 0.25)"}
         progress(Progress("discriminators", start + steps, total, numbers))
         if bool((stale >= settings.patience).all()):
             break

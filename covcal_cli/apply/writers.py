@@ -117,7 +117,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of about 32 MiB, with Names and hashes of the input files. as JSON."""
+    """Write row groups of about 32 MiB, with names and hashes of the input files as JSON."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()

@@ -112,8 +112,8 @@ class Outputs:
             )
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{evidence.fact}, but covcal reads them as logits. If they are other "
-                "probabilities, such as sigmoids, export the model with its logits"
+                f"{evidence.fact}, but covcal reads them as logits. If the model gives "
+                "sigmoids or other probabilities, export the model with its logits"
             )
             self.warnings = (
                 *((bounded,) if evidence.form == "bounded" else ()),
@@ -173,8 +173,8 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
     """Return a warning if rows of probabilities do not sum to 1."""
     if seen.width == 1:
         return (
-            f"the model gives one number per row. It is between 0 and 1 in all {seen.rows} rows, "
-            "so it is used as the probability of the second of two classes",
+            f"the model gives one number per row. All {seen.rows} numbers are between 0 and 1, so "
+            "they are used as probabilities of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
         return (f"{seen.fact}, so each row is divided by its sum and used as probabilities",)

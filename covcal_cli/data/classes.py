@@ -73,7 +73,7 @@ class ClassMap:
         index = self.index(folder)
         if index is None:
             remedy = (
-                "rename it, or start its name with a dot to leave it out"
+                "rename the folder, or put a dot before its name to leave it out"
                 if what == "folder"
                 else f"correct it{self.or_name_them('or name the classes')}"
             )
@@ -174,8 +174,8 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             deeper = {name.name for name in inner}
             if len(deeper) == count:
                 raise CovcalError(
-                    f"{path} has {len(ordered)} folders ({listed(ordered)}), and inside "
-                    f"{count} others ({listed(sorted(deeper))}), as many as the model has classes: "
+                    f"{path} has {len(ordered)} folders ({listed(ordered)}) with {count} inner "
+                    f"folders ({listed(sorted(deeper))}), and the model has {count} classes: "
                     + (f"give {path / ordered[0]}" if len(ordered) == 1 else f"move them to {path}")
                 )
             if len(ordered) > count:

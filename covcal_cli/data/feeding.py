@@ -173,7 +173,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
         return
     entries = store.entries
     texts = [name for name in entries if entries[name].is_text and not is_of_rows(store, name)]
-    beside = f"; columns of texts, which do not count: {listed(texts)}" if texts else ""
+    beside = f"; ignored columns of texts: {listed(texts)}" if texts else ""
     raise CovcalError(
         f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "
         f"model expects {wanted.describe()}: give one column per feature in the model's order. "

@@ -178,8 +178,8 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
             f"({store.path.name!r}, sep=None, decimal=',').to_csv('new.csv', index=False)"
         )
     raise store.error(
-        f"{name} holds the text {text[:40]!r}: {remedy}. If it holds no {kind}, rename it to "
-        f"{GROUP_PREFIX}{name}"
+        f"{name} holds the text {text[:40]!r}: {remedy}. If the column holds no {kind}, rename "
+        f"it to {GROUP_PREFIX}{name}"
     )
 
 

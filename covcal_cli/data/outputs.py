@@ -227,7 +227,7 @@ class OutputTable:
         lacking = (
             f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "
             "covcal gives such a class half of the smallest probability in the row, or less if "
-            "less is left"
+            "little probability is left"
         )
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 

@@ -67,7 +67,7 @@ def prove(
     remedy = "export the classifier again with another exporter or opset"
     if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(
-            f"{answers.where}: the merged model gives a different label on one of {agreement.rows} "
+            f"{answers.where}: the new model gives a different label on one of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
         )
     if agreement.output_error > answers.output_tolerance:
@@ -79,12 +79,12 @@ def prove(
         added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the merged model accepts other rows than the decision, so nothing "
+            f"{answers.where}: the new model accepts other rows than the decision, so nothing "
             f"was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(
-            f"{answers.where}: the merged probabilities differ from covcal's own by "
+            f"{answers.where}: the new probabilities differ from covcal's own by "
             f"{agreement.probability_error:.1g} (at most {TOLERANCE:.0e} allowed), so nothing "
             "was written: calibrate again with another method, or use covcal apply"
         )
@@ -120,7 +120,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
 def no_number(where: str) -> CovcalError:
     """Return the error for a model without finite outputs."""
     return CovcalError(
-        f"{where} gives NaN or infinity on every random input, so the merged model cannot be "
+        f"{where} gives NaN or infinity on every random input, so the new model cannot be "
         "checked: use covcal apply"
     )
 

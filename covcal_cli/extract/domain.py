@@ -287,8 +287,8 @@ class DomainExtraction:
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
             return (
-                "the outputs may be rounded, or labels instead of probabilities. Give the "
-                "classifier's probabilities with all their digits"
+                "the outputs may be labels or rounded probabilities. Give the classifier's "
+                "probabilities with all their digits"
             )
         if self.pipeline is not None:
             return "the pixels may be unscaled. Check --scale, --mean and --std"

@@ -512,7 +512,7 @@ def base_preprocessing(
     if settings.preprocessing.is_default:
         return Preprocessing(), (
             "you gave no preprocessing, so images are only resized to the model's input: check "
-            "that training did no more (covcal inspect shows it as images)"
+            "that training did the same"
         )
     return Preprocessing(), None
 

@@ -95,7 +95,7 @@ class Results(Document):
         for name, second in self.kept.items():
             number = _number(second)
             if number < 1 or second != _numbered(name, str(number)):
-                raise ValueError(f"{shown(second)} is not a second name of {name}")
+                raise ValueError(f"{shown(second)} is not a name for an old {name}")
 
 
 def own_path(folder: Path, name: str) -> Path:

@@ -257,7 +257,7 @@ def test_progress_names_stages_and_report_has_every_member(tmp_path: Path) -> No
     assert all(0 < one.step <= one.total for one in seen)
     numbers = {name: value for step in seen for name, value in step.losses.items()}
     assert re.fullmatch(r"\d+ %", str(numbers["source error"]))
-    assert "0.25 if it cannot separate the domains" in str(numbers["error"])
+    assert "chance: 0.25" in str(numbers["error"])
     assert len(report.members) == 2
     assert 0 <= report.members[0].target_agreement <= 1
     assert any("few rows" in warning for warning in report.warnings)

@@ -190,5 +190,5 @@ def test_class_folders_that_lie_one_level_deeper_are_named(
     for number, name in enumerate(PETS):
         (tmp_path / outer[number % len(outer)] / name).mkdir(parents=True)
     remedy = f"give {tmp_path / 'images'}$" if len(outer) == 1 else f"move them to {tmp_path}$"
-    with pytest.raises(CovcalError, match=rf"inside 3 others \(cat, dog, eel\), .*: {remedy}"):
+    with pytest.raises(CovcalError, match=rf"3 inner folders \(cat, dog, eel\), .*: {remedy}"):
         classes_from_folders(tmp_path, outer, 3)

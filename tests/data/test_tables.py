@@ -162,7 +162,7 @@ BAD: dict[str, tuple[str, str]] = {
     "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),
     "other digits first": (
         "a,b\n1,\u0663\n3,4\n",
-        r"has 1 columns .* texts, which do not count: b",
+        r"has 1 columns .* ignored columns of texts: b",
     ),
     "decimal comma": (
         "a;b\n1;0,5\n3;0,6\n",
@@ -175,7 +175,7 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "too many": (
         "a,b,c,colour\n1,2,3,red\n",
-        r"has 3 columns of numbers \(a, b, c; columns of texts, which do not count: colour\) but "
+        r"has 3 columns of numbers \(a, b, c; ignored columns of texts: colour\) but "
         r"the model expects float32 \[N, 2\]: give one column per feature in the model's "
         r"order\. Rename every other column to group_NAME",
     ),

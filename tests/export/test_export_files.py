@@ -203,7 +203,7 @@ class TestTheProof:
             return real(build, logits, temperature * 1.001, *others)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_probabilities", wrong)
-        assert "the merged probabilities differ from" in line
+        assert "the new probabilities differ from" in line
 
     def test_wrong_networks_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,7 +218,7 @@ class TestTheProof:
 
         case = plain_case(tmp_path, fl=True)
         line = self.broken(case, monkeypatch, "add_aligned_logits", wrong)
-        assert "the merged probabilities differ from" in line
+        assert "the new probabilities differ from" in line
 
     def test_wrong_labels_are_caught(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The label of the smallest logit is noticed."""

@@ -270,7 +270,7 @@ class TestSaturation:
         save("csv", tmp_path, "t", outputs(prefix="prob", values=hard))
         done = covcal("extract", "--probabilities", "--target", "t.csv", cwd=tmp_path)
         err = done.require_success().err
-        assert "is above 0.999: the outputs may be rounded, or labels instead of" in err
+        assert "is above 0.999: the outputs may be labels or rounded" in err
         assert "pixels" not in err
 
 

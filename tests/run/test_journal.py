@@ -171,7 +171,9 @@ def test_a_journal_names_only_the_results_of_a_run(name: str, field: str, tmp_pa
 @pytest.mark.parametrize("name", SECOND[:-1])
 def test_a_result_is_kept_only_under_its_own_numbered_name(name: str, tmp_path: Path) -> None:
     write_journal(tmp_path, kept={"cal.json": name})
-    with pytest.raises(CovcalError, match=r"run\.json is damaged \(.* is not a second name of cal"):
+    with pytest.raises(
+        CovcalError, match=r"run\.json is damaged \(.* is not a name for an old cal"
+    ):
         Journal(tmp_path)
 
 

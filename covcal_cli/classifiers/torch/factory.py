@@ -40,7 +40,7 @@ def open_function(reference: str, weights: Path | None) -> Program:
                 "on the CPU"
             ) from error
         notes: tuple[str, ...] = (
-            f"{reference} sets the weights: if it does not load them, pass --weights",
+            f"{reference} sets the weights: if the function does not load weights, pass --weights",
         )
         if weights is not None:
             notes = load_weights(module, weights, reference)
@@ -75,7 +75,7 @@ def _imported(reference: str) -> Any:
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
         lambda: importlib.import_module(module_name),
-        remedy="correct it, or run covcal in the folder that holds it",
+        remedy="correct the module, or run covcal in its folder",
     )
     for part in attribute.split("."):
         if not hasattr(value, part):

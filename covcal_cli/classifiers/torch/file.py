@@ -219,7 +219,7 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
             if kind == "torch.export":
                 return torch.export.load(path)
             return _JIT.load(path, map_location=device)
-    except Exception as error:  # torch raises many kinds of errors.., mostly RuntimeError.
+    except Exception as error:  # torch raises many kinds of errors, mostly RuntimeError.
         raise CovcalError(
             f"{path} is a {kind} file that torch {torch.__version__} cannot load ({cause(error)}): "
             f"{_EXPORT_AGAIN}"

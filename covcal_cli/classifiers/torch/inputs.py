@@ -68,10 +68,10 @@ def find_inputs(
             return inputs, guess.rows, f"the input is read as {described}, {guess.source}"
         given = ", ".join(f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items())
         failures.append(
-            f"{text}, where it gives {given or 'no tensor'} instead of one result per row"
+            f"{text}, because it gives {given or 'no tensor'} instead of one result per row"
         )
     if failures:
-        more = f" (and not on {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
+        more = f" (or of {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on inputs of {failures[0]}{more}: {remedy}")
     what = "the shape of the input cannot be seen from the first layer"
     if needed > 1:

@@ -176,7 +176,7 @@ def may_hold_classes(
     if stored:
         raise CovcalError(
             f"{where} gives {described} for {n} rows, but {stored[0]} holds quantised scores "
-            "without their scale: return floats, as dequantize() gives them"
+            "without their scale: return floats, for example with dequantize()"
         )
     raise CovcalError(
         f"{where} gives {described or 'no tensor'} for {n} rows, but covcal needs floats of "

@@ -218,7 +218,7 @@ _OWN_KEYS = {
     "PoolFormer": "crop_pct",
     "EfficientNet": "include_top rescale_offset",
 }
-_MINE = "pass --preprocess none and the flags, or --preprocess module:function"
+_MINE = "pass --preprocess none and options such as --size, or --preprocess module:function"
 _WARPED_FROM = 384  # ConvNeXT does not crop images of this size or larger.
 
 

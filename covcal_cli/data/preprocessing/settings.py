@@ -90,7 +90,7 @@ class Preprocessing:
         if self.function is not None and changes:
             raise CovcalError(
                 f"{self.function.name} does all of the preprocessing, so "
-                f"--{min(changes).replace('_', '-')} has no effect: leave out one of the two"
+                f"--{min(changes).replace('_', '-')} has no effect: leave it out"
             )
         if flags.size is not None and flags.crop is None and flags.resize is None:
             changes = {"resize": None, "crop": None, "crop_rule": None, **changes}

@@ -48,7 +48,7 @@ from covcal_cli.data.stores.store import (
 from covcal_cli.errors import CovcalError
 
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
-# Memory limits for the Numbers of the first rows..
+# Memory limits for the numbers of the first rows.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
 # Number of characters to store of a text that is not a label, id or path.

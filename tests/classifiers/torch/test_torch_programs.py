@@ -194,7 +194,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assert assumed.notes == (
         "the input is read as x float32 [N, 3, ?, ?], as its first layer (Conv2d) shows; the "
         "module runs on 224x224",
-        f"{ZOO}:images sets the weights: if it does not load them, pass --weights",
+        f"{ZOO}:images sets the weights: if the function does not load weights, pass --weights",
     )
 
 

@@ -64,7 +64,7 @@ def test_a_size_that_is_not_guessed_can_be_declared() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:odd_sides")
     assert str(error.value).endswith(
-        " (and not on 8 other shapes): set module.example_input_array to a tensor that the module "
+        " (or of 8 other shapes): set module.example_input_array to a tensor that the module "
         "accepts (or a tuple of tensors for several inputs)"
     )
     assert open_torch(f"{ZOO}:declared_sides").inputs[0].shape == (None, 3, 20, 20)
