@@ -214,10 +214,13 @@ def measurements_of(
     labels = _labels(file, parts, source, late, standard.calibration.seed)
     for cut in parts:
         before = recorded.get(cut.name)
-        digest = file.sha256() if source.is_one_period else _digest(target, cut.rows)
+        digest = _digest(target, cut.rows)
         state: Literal["new", "same", "grown", "other"] = "new"
         if before is not None:
-            is_known = digest in before.rows_sha256
+            is_known = digest in before.rows_sha256 or (
+                # Earlier versions recorded the hash of the file.
+                source.is_one_period and file.sha256() in before.rows_sha256
+            )
             state = "same" if is_known else "other"
             can_grow = not source.is_one_period and before.rows < len(cut.rows)
             if not is_known and can_grow:
@@ -338,6 +341,7 @@ def _labels(
 
 
 def _digest(target: Domain, rows: Rows) -> str:
+    """Return a hash of ids and logits. Files that differ in other respects have the same rows."""
     digest = hashlib.sha256()
     for block in target.blocks(rows, "logits"):
         digest.update(b"\0".join([*target.id_bytes(block).tolist(), b""]))

@@ -18,6 +18,7 @@ from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
+from covcal_cli.records import DIGEST, digest_of
 from covcal_cli.watch.labels import Pool
 from covcal_cli.watch.period import Gap, PeriodAccuracy, PeriodLabels
 from covcal_cli.watch.reference import read_reference
@@ -269,6 +270,26 @@ class TestHistory:
         (found,) = watched(folder, "w0.h5", "--history", "h.jsonl", "--force")["periods"]
         assert found["supersedes"]
         assert (folder / "h.jsonl").read_bytes().startswith(before)
+
+    def test_the_same_rows_in_another_file_are_the_same_period(self, folder: Path) -> None:
+        """As a table that is extracted again, with a source, labels or other splits."""
+        watched(folder, "w0.h5", "w1.h5", "--history", "h.jsonl")
+        before = (folder / "h.jsonl").read_bytes()
+        source = clusters_domain("source", sizes=SIZES)
+        target = clusters_domain("later", sizes=WEEK, seed=0)
+        target |= {"split": target["split"][::-1], "columns/store": np.arange(len(target["split"]))}
+        write_features(folder / "again.h5", source=source, target=target)
+        found = watched(folder, "w0=again.h5", "--history", "h.jsonl")
+        assert "no new period" in found["notes"][-1]
+        assert (folder / "h.jsonl").read_bytes() == before
+        notes = watched(folder, "w2=again.h5", "--history", "h.jsonl")["notes"]
+        assert "w2 has the same rows as w0" in notes[0]
+        # Earlier versions recorded the hash of the file.
+        lines = [json.loads(line) for line in before.splitlines()]
+        lines[0]["measured"]["rows_sha256"] = [sha256_of(folder / "w0.h5")]
+        texts = [json.dumps(line | {DIGEST: digest_of(line)}) for line in lines]
+        (folder / "h.jsonl").write_text("\n".join(texts) + "\n")
+        assert "no new period" in watched(folder, "w0.h5", "--history", "h.jsonl")["notes"][-1]
 
     def test_another_calibration_begins_anew(self, folder: Path) -> None:
         watched(folder, "w0.h5", "moved.h5", "--history", "h.jsonl")
