@@ -110,7 +110,8 @@ def run(
     there is no model to export. With --multilabel, every result covers all labels.
 
     With --from, a new calibration is fitted to the new data and compared with the calibration in
-    the folder. The new calibration is used only if labels prove it better, or with --replace.
+    the folder. The new calibration is used only if labels prove it better and do not prove its
+    confidence wrong, or with --replace.
 
     \b
     Examples:
@@ -326,8 +327,8 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         if labels is not None and comparison.answer.startswith("off"):
             features = as_word(renewal.report.page.with_name("features.h5"))
             lines.append(
-                "The labels show that the confidence is wrong. To fit a calibration to some of "
-                f"these labels: covcal calibrate {features} --labels "
+                "The labels show that the confidence is wrong. If the labels are right, fit a "
+                f"calibration to some of these labels: covcal calibrate {features} --labels "
                 f"{min(_FITTED, labels.labels // 2)} -o labelled.json"
             )
     return "\n".join(lines)
@@ -347,6 +348,11 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
         return f"{first}: without labels of the new rows, only an estimate supports the new one"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
+    if labels.is_better and labels.is_off:
+        return (
+            f"{first}{asked}: the new calibration is better ({details}), but by these labels its "
+            f"confidence is {labels.gap.sentence}"
+        )
     if labels.is_better:
         return f"{first}: the new calibration is better ({details})"
     if labels.is_worse:

@@ -1,9 +1,8 @@
 """``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
-Then both calibrations are compared on the new rows. With labels of the new rows, the new
-calibration is used only if the labels prove that it is better. Without labels, the new calibration
-is used only if the user asks for it.
+    brier_is_worse: bool  # Whether the new Brier score is significantly higher.
+    gap: MeanGap  # Mean confidence minus accuracy, with the new calibration.
 
 If the new rows raised an alarm of ``covcal watch``, they may not be normal. The new calibration
 then gets the reference data of the earlier calibration.
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from covcal_cli.calibrate.estimate import expect
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
+from covcal_cli.evaluate.claims import MARGIN, MeanGap
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
 from covcal_cli.files import as_word, sha256_of
 from covcal_cli.formats.calibration import read_calibration
@@ -61,11 +61,17 @@ class LabelledComparison:
     low: float  # Interval of (new ECE - old ECE).
     high: float
     brier_is_worse: bool  # Whether the new Brier score is significantly higher.
+    gap: MeanGap  # Mean confidence minus accuracy, with the new calibration.
 
     @property
     def is_better(self) -> bool:
         """Whether the labels prove that the new calibration is better."""
         return self.labels >= LEAST_LABELS and self.high < 0 and not self.brier_is_worse
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the labels prove that the confidence of the new calibration is far off."""
+        return self.gap.low > MARGIN or self.gap.high < -MARGIN
 
     @property
     def is_worse(self) -> bool:
@@ -150,7 +156,7 @@ def renew(
     period = f"{target.stem}={features}"
     comparison = compare(features, earlier.calibration, new_folder / CALIBRATION, period, history)
     by_labels = comparison.by_labels
-    is_proved = by_labels is not None and by_labels.is_better
+    is_proved = by_labels is not None and by_labels.is_better and not by_labels.is_off
     if not (force or is_proved or (replace_unproved and by_labels is None)):
         return Renewal(report, comparison, is_in_use=False)
     is_asked_for = force or replace_unproved
@@ -287,4 +293,5 @@ def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
         after - before if ece is None else ece.low,
         after - before if ece is None else ece.high,
         brier is not None and brier.low > 0,
+        MeanGap.of(evaluation.metrics[_NEW].bins, evaluation.level),
     )

@@ -18,6 +18,7 @@ from covcal_cli.cli.extract_options import (
     OnErrorName,
     ResampleName,
 )
+from covcal_cli.evaluate.claims import MeanGap
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.run import renewal
@@ -115,13 +116,19 @@ def test_it_makes_what_a_run_on_both_domains_makes(
     assert contents(folder / "out") == found
 
 
-def judged_by(low: float, high: float, labels: int = 500, **more: Any) -> Any:
-    return renewal.LabelledComparison(labels, 0.1, 0.1 + (low + high) / 2, low, high, **more)
+def judged_by(
+    low: float, high: float, labels: int = 500, *, brier_is_worse: bool = False, gap: float = 0.0
+) -> renewal.LabelledComparison:
+    new, of_new = 0.1 + (low + high) / 2, MeanGap(gap, gap - 0.01, gap + 0.01)
+    return renewal.LabelledComparison(labels, 0.1, new, low, high, brier_is_worse, of_new)
 
 
-BETTER = judged_by(-0.08, -0.02, brier_is_worse=False)
+BETTER = judged_by(-0.08, -0.02)
 WORSE = judged_by(0.02, 0.08, brier_is_worse=True)
-UNDECIDED = judged_by(-0.08, 0.001, brier_is_worse=False)
+UNDECIDED = judged_by(-0.08, 0.001)
+# Far too high or far too low, on average; and perhaps off by less than 5 points.
+OFF = [judged_by(-0.08, -0.02, gap=gap) for gap in (0.53, -0.061)]
+NEARLY_OFF = judged_by(-0.08, -0.02, gap=0.059)
 BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as you asked: "
 
 
@@ -136,7 +143,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             f"Put the new calibration in use: {BY_LABELS} is better (ECE 5.0 instead of 10.0 % on",
         ),
         (
-            BETTER,
+            NEARLY_OFF,
             (),
             True,
             True,
@@ -159,13 +166,14 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
         ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
-            judged_by(-0.08, -0.02, 49, brier_is_worse=False),
+            OFF[0],
             (),
             False,
             False,
-            "on 49 labels",
+            "is better (ECE 5.0 instead of 10.0 % on 500 labels), but by these labels its "
+            "confidence is too high by 53 points (52 to 54)",
         ),
-        (judged_by(0.0, 0.0, brier_is_worse=False), (), True, False, "gives the same confidence ("),
+        (judged_by(0.0, 0.0), (), True, False, "gives the same confidence ("),
         (
             None,
             (),
@@ -225,6 +233,12 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
         assert found == before
 
 
+def test_few_labels_prove_nothing() -> None:
+    few = judged_by(-0.08, -0.02, 49)
+    assert not few.is_better
+    assert OFF[1].is_off
+
+
 def test_the_reference_of_a_raised_alarm_stays_until_somebody_acts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,13 +266,13 @@ def test_labels_are_measured_on_all_new_rows(folder: Path) -> None:
     with np.load(folder / "digits-target.npz") as found:
         arrays["y"] = found["y"][1::2]
     np.savez(folder / "noisy.npz", **arrays)
-    done = renewed(folder).require_success()
+    done = renewed(folder, "noisy.npz", "--force").require_success()
     files = ("-c", "old=out/cal.1.json", "-c", "new=out/cal.json", "--split", "all", "-o", "-")
     evaluated = covcal("evaluate", "out/features.h5", *files, cwd=folder).require_success()
     metrics = json.loads(evaluated.out)["metrics"]
     sides = f"ECE {100 * metrics['new']['ece']:.1f} instead of {100 * metrics['old']['ece']:.1f} %"
     text = " ".join(done.out.split())
-    assert f"the new calibration is better ({sides} on {len(arrays['y'])} labels)" in text
+    assert f"the new calibration is better ({sides} on {len(arrays['y'])} labels), but" in text
     verdict = next(line for line in done.out.splitlines() if line.startswith("Old one"))
     assert "off by about" in verdict
     assert "estimated range" not in text
