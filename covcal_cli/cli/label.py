@@ -95,6 +95,7 @@ def label(
         force=force,
     )
     console.screen(_summary(labelling))
+    console.warn(labelling.doubts)
     if labelling.empty:
         missing = f"{labelling.empty} rows have no label"
         if labelling.of_label:

@@ -10,6 +10,7 @@ pick` wrote. If two people disagree about a row, the user says which label count
 If rows can have several labels, a sheet has a column for each label, which is added by itself.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Labels, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.data.confidences import ANSWERS
 from covcal_cli.errors import CovcalError, require_one_of, shown
@@ -30,12 +31,16 @@ from covcal_cli.labels.draws import Draw, read_draw, write_copy
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import predicted_names, region_of
 from covcal_cli.labels.sheet import LABEL_PREFIX, Sheet, kept_cells, predicted_texts
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # maximum number of rows in a message
+# Labels are doubted if they agree with predictions no more than `_RANDOM` standard errors above
+# chance, while the mean confidence is `_RIGHT` standard errors and `_LEAST_GAIN` above chance.
+_LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 2, 4, 0.2
 
 Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet
 
@@ -73,6 +78,7 @@ class Labelling:
     has_source: bool  # Whether the file has source rows, which calibrate needs.
     agreement: Agreement | None = None  # None if no row has labels by two people.
     differing: tuple[str, ...] = ()  # Sentences on rows with different labels.
+    doubts: tuple[str, ...] = ()  # Reasons to check the labels.
     of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # Results of several labels.
 
 
@@ -258,8 +264,37 @@ def _joined(
         has_source=file.source is not None,
         agreement=agreement,
         differing=differing,
+        doubts=_doubts(file, draw.rows, values),
     )
     return replace(draw, labels=values), labelling
+
+
+def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
+    """Return a sentence if the labels look as if they were in random order.
+
+    Let c_k and r_k be the numbers of labels and predictions of class k among n rows. In random
+    order, sum_k c_k r_k / n labels agree with the prediction on average.
+    """
+    rows, labels = rows[labels != UNKNOWN_LABEL], labels[labels != UNKNOWN_LABEL]
+    n = len(rows)
+    if n < _LEAST_DOUBTED or file.is_forecast_of_right:
+        return ()
+    logits = file.require_target().logits(rows)
+    predicted = logits.argmax(axis=1)
+    c, r = (np.bincount(classes, minlength=len(file.classes)) for classes in (labels, predicted))
+    pairs = (c * r).astype(np.float64)
+    spread = float(pairs @ ((n - c) * (n - r)) + pairs.sum() ** 2 - pairs @ pairs)
+    error = math.sqrt(spread / (n * n * (n - 1)))
+    by_chance = float(pairs.sum()) / n
+    agreed, expected = int((labels == predicted).sum()), float(confidences(logits, 1.0).sum())
+    is_clear = expected - by_chance > max(_RIGHT * error, _LEAST_GAIN * n)
+    if not is_clear or error == 0 or agreed - by_chance > _RANDOM * error:
+        return ()
+    return (
+        f"{agreed} of {n} labels agree with the predicted class, about as many as in random order. "
+        f"But the mean confidence of these rows is {expected / n:.0%}. Check for a few rows that "
+        "the label belongs to the row",
+    )
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
@@ -272,7 +307,12 @@ def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labell
     differing = tuple(
         f"{name}: {sentence}" for name, result in of_label.items() for sentence in result.differing
     )
-    return replace(first, **sums, agreement=None, differing=differing, of_label=of_label)
+    doubts = tuple(
+        f"{name}: {sentence}" for name, result in of_label.items() for sentence in result.doubts
+    )
+    return replace(
+        first, **sums, agreement=None, differing=differing, doubts=doubts, of_label=of_label
+    )
 
 
 def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:

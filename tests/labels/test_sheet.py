@@ -135,6 +135,21 @@ def test_labels_that_moved_by_some_lines_are_noticed(
         put_in(picked, tmp_path / "x.csv")
 
 
+def test_labels_in_random_order_are_doubted(picked: Path, tmp_path: Path, lines: Lines) -> None:
+    """Nothing proves that they are wrong, so they are taken."""
+    rng = random.Random(0)
+    doubted = []
+    for share in [1.0] * 10 + [0.0] * 10:
+        labels = [line["predicted"] for line in lines]
+        if share:
+            rng.shuffle(labels)
+        with_labels = zip(lines, labels, strict=True)
+        write_lines(tmp_path / "x.csv", [line | {"label": label} for line, label in with_labels])
+        done = label(picked / "features.h5", [tmp_path / "x.csv"], tmp_path / "x.h5", force=True)
+        doubted.append(any("in random order" in sentence for sentence in done.doubts))
+    assert doubted == [True] * 10 + [False] * 10
+
+
 def changed(name: str, change: Callable[[str], str]) -> Callable[[Lines], Lines]:
     return lambda lines: [line | {name: change(line[name])} for line in lines]
 
