@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar
 from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labels_for
 from covcal_cli.calibrate.methods import TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of
-from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.guards import guards_on_weights, prior_drift
 from covcal_cli.estimators.inputs import ESTIMATED, Estimate, most_rows
-from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted, expected_metrics, read_costs
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import (
     SOURCE_ERRORS,

@@ -12,6 +12,7 @@ from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
     from covcal_cli.estimators.inputs import Estimate
+    from covcal_cli.estimators.metrics import MetricEstimate
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
@@ -121,9 +122,11 @@ def decide(
         )
         if not to_stdout:
             check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
-        estimate = _estimate(path, fitted, console)
+        estimate, cost = _estimates(path, fitted, costs, console)
         with console.progress() as show:
-            decision = choose(path, document, settings, estimate, networks=networks, progress=show)
+            decision = choose(
+                path, document, settings, estimate, cost=cost, networks=networks, progress=show
+            )
         return path, [*notes, *decision.notes], decision
 
     labels_of_file = labels_of(file, [document])
@@ -155,6 +158,7 @@ def decide(
         console.screen("\n\n".join(filter(None, parts)))
     for text in gathered({name: texts for name, (_, texts, _) in of_label.items()}):
         console.note(text)
+    console.warn(gathered({name: list(entry.warnings) for name, entry in decisions.items()}))
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
@@ -164,21 +168,26 @@ def decide(
         console.wrote(output, following if is_of_use else None)
 
 
-def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Estimate | None":
-    """Return the estimated accuracy, or None if no estimate is possible."""
+def _estimates(
+    path: Path, calibration: "Calibration", costs: Path | None, console: Console
+) -> "tuple[Estimate | None, MetricEstimate | None]":
+    """Return the estimated accuracy, and the mean cost if all rows are accepted.
+
+    Both are None if no estimate is possible.
+    """
     fitted = calibration.labelled_rows
-    if fitted is not None and fitted.design == "random":
+    if costs is None and fitted is not None and fitted.design == "random":
         console.note(
             "the expected error has no range, because the calibration was fitted to labels of "
             "random rows"
         )
-        return None
+        return None, None
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
 
     prior = calibration.target_prior
     try:
-        return estimate(
+        estimation = estimate(
             path,
             EstimateSettings(
                 labels="none" if fitted is None else "auto",
@@ -187,10 +196,12 @@ def _estimate(path: Path, calibration: "Calibration", console: Console) -> "Esti
                 target_prior=prior.name,
                 prior_shares=prior.shares,
             ),
-        ).estimates[0]
+            costs=costs,
+        )
     except TooFewRowsError as error:
         console.note(f"the expected error has no range: {error}")
-        return None
+        return None, None
+    return estimation.estimates[0], next(iter(estimation.metrics), None)
 
 
 def answer(decision: "Decision", output: str) -> str:

@@ -351,7 +351,6 @@ NUMERICAL = (
     "multilabel.py",
     "records.py",
     "maths",
-    "decide",
     "forecast.py",
     "labels",
     "formats",

@@ -3,12 +3,6 @@
 The expected error is computed for every share of the most confident rows. With costs, the cheapest
 share is accepted.
 
-Keys of costs.json:
-
-- ``review``: the cost of a reviewed row; `estimate` does not need this key
-- ``wrong``: the cost of an accepted wrong row
-- ``pairs``, optional: objects with ``true``, ``predicted`` and ``cost``, for pairs of classes
-
 A set should contain the right class with probability C (the coverage). A set contains the most
 probable class, and all classes with at least a minimum probability (the cut). This method is LAC
 (Sadinle, Lei & Wasserman 2019), but without empty sets.
@@ -20,23 +14,18 @@ probable class, and all classes with at least a minimum probability (the cut). T
 - With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
 """
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels, Rows
-from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.estimators.metrics import MetricEstimate
 from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
 from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
-from covcal_cli.records import Within, json_of, record_of
 
 # Margins for sets and for accepted rows, as shares of the distance from the estimate to the end of
 # its range. They were chosen on the benchmark.
@@ -45,7 +34,6 @@ _LEVEL = 0.95  # level of the sampling error
 _POINTS = 100
 _SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
-Cost = Annotated[float, Within(0, 1e100)]
 
 
 class Sample:
@@ -132,19 +120,31 @@ class Sample:
         place = int(np.searchsorted(np.cumsum(masses[order]), needed))
         return float(values[order[min(place, len(order) - 1)]])
 
-    def cheapest(self, wrong: Float64s, review: float, predicted: Labels) -> CostPoint:
+    def cheapest(
+        self,
+        wrong: Float64s,
+        review: float,
+        predicted: Labels,
+        of_all: MetricEstimate | None = None,
+    ) -> CostPoint:
         """Return the cheapest share of rows to accept, and the mean cost of a row.
 
-        `wrong`, (K, K), are costs by true and predicted class. `predicted` has shape (n,).
+        - `wrong`, (K, K): costs by true and predicted class.
+        - `predicted`, (n,): predicted classes.
+        - `of_all`: the mean cost if every row is accepted. By default, the costs follow from the
+          probabilities alone.
         """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
+        wholes = (None,) * 3 if of_all is None else (of_all.value, of_all.high, of_all.low)
         totals = []
-        for temperature in self._temperatures:
+        for temperature, whole in zip(self._temperatures, wholes, strict=True):
             chances = softmax(self._logits, temperature)
             of_rows = np.einsum("km,km->m", chances, wrong[:, predicted])
-            accepted = np.concatenate([[0.0], np.cumsum(of_rows[order])])[sizes]
-            totals.append((accepted + review * (m - sizes)) / m)
+            accepted = np.concatenate([[0.0], np.cumsum(of_rows[order])])
+            if whole is not None and accepted[-1] > 0:
+                accepted *= whole * m / accepted[-1]
+            totals.append((accepted[sizes] + review * (m - sizes)) / m)
         best = int(totals[0].argmin())
         ends = sorted(float(total[best]) for total in totals)
         share, cost = float(sizes[best]) / m, float(totals[0][best])
@@ -196,54 +196,3 @@ def true_scores(probabilities: Float64s, labels: Labels) -> Float64s:
     scores = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
     scores = np.where(probabilities.argmax(axis=1) == labels, 1.0, scores)
     return np.where(labels == UNKNOWN_LABEL, 0.0, scores)
-
-
-@dataclass(frozen=True)
-class _PairCost:
-    true: str
-    predicted: str
-    cost: Cost
-
-
-@dataclass(frozen=True)
-class _CostFile:
-    wrong: Cost
-    review: Cost | None = None
-    pairs: tuple[_PairCost, ...] = ()
-
-
-def read_costs(
-    path: Path, classes: Sequence[str], *, needs_review: bool = True
-) -> tuple[Float64s, float]:
-    """Read costs.json for the classes of a file.
-
-    Return costs by true and predicted class, (K, K), and the cost of a review. The cost of a review
-    may be missing unless `needs_review` is true.
-
-    Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
-    """
-    example = {"review": 1, "wrong": 10} if needs_review else {"wrong": 10}
-    try:
-        content = json_of(path)
-        costs = record_of(_CostFile, content)
-        if needs_review and costs.review is None:
-            raise ValueError("review is missing")
-        if unknown := sorted(content.keys() - {member.name for member in fields(_CostFile)}):
-            raise ValueError(f"it has the unknown key {unknown[0]!r}")
-        wrong = np.full((len(classes), len(classes)), costs.wrong)
-        for pair in costs.pairs:
-            if pair.true == pair.predicted:
-                raise ValueError(
-                    f"a pair gives a cost to {pair.true!r} predicted as {pair.true!r}, but a right "
-                    "prediction costs nothing: leave the pair out"
-                )
-            for name in (pair.true, pair.predicted):
-                if name not in classes:
-                    raise ValueError(f"{name!r} is not a class of the file")
-            wrong[classes.index(pair.true), classes.index(pair.predicted)] = pair.cost
-    except (OSError, ValueError) as error:
-        raise CovcalError(
-            f"{path} cannot be read: {error}. Write an object such as {json.dumps(example)}"
-        ) from error
-    np.fill_diagonal(wrong, 0)
-    return wrong, costs.review or 0.0

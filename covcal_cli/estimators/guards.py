@@ -5,7 +5,7 @@ Each function returns a `Guard`: a number, its threshold and a sentence.
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s
+from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.maths.weights import ImportanceWeights, effective_sample_size
 from covcal_cli.records import Guard
 
@@ -26,6 +26,8 @@ MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
+# Probability of a false warning about the errors of confident source rows.
+_FALSE_WARNING = 0.01
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:
@@ -269,6 +271,35 @@ def not_clamped(wanted: float, used: float, why: str) -> Guard:
     text = f"the mean confidence is set to {used:.2%}"
     text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
     return Guard("matched confidence", gap, 0.0, gap == 0, text)
+
+
+def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> str | None:
+    """Return a warning if confident source rows are wrong more often than expected.
+
+    If n rows are expected to have e errors, w > e errors have a probability of at most
+    exp(w - e + w log(e / w)) (Chernoff). This bound is compared with .01 / (w (w + 1)) for the most
+    confident rows up to each error. So a right confidence leads to a warning with a probability of
+    at most .01.
+
+    - `confidence`, (n,), and `wrong`, (n,): source rows.
+    - `above`: only rows with a higher confidence count.
+    """
+    order = np.argsort(-confidence, kind="stable")
+    falling = confidence[order]
+    rows = np.searchsorted(-falling, -falling, side="right")  # includes rows with equal confidence
+    errors = np.cumsum(wrong[order])[rows - 1]
+    expected = np.maximum(np.cumsum(1 - falling)[rows - 1], np.finfo(np.float64).tiny)
+    w = np.maximum(errors, 1)
+    logs = w - expected + w * np.log(expected / w)
+    is_rare = (errors > expected) & (logs < np.log(_FALSE_WARNING / (w * (w + 1))))
+    found = np.flatnonzero(is_rare & (falling > above))
+    if not len(found):
+        return None
+    worst = found[logs[found].argmin()]
+    return (
+        f"{errors[worst]} of the {rows[worst]} most confident source rows are wrong, but only "
+        f"{expected[worst]:.2g} were expected by their confidence"
+    )
 
 
 def _percent(share: float, threshold: float) -> str:

@@ -33,12 +33,17 @@ benchmark.
 
 **Cost.** The mean cost of a row is the estimated error rate, times the mean cost R of a wrong row.
 R uses the T that matches the estimated accuracy, and the range of R is widened like the range of a
-metric.
+metric. Keys of costs.json:
+
+- ``review``: the cost of a reviewed row; `estimate` does not need this key
+- ``wrong``: the cost of an accepted wrong row
+- ``pairs``, optional: objects with ``true``, ``predicted`` and ``cost``, for pairs of classes
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Annotated, Protocol, Self
 
 import numpy as np
 
@@ -50,7 +55,7 @@ from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds,
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
-from covcal_cli.records import NonNegative, at
+from covcal_cli.records import NonNegative, Within, at, json_of, record_of
 
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
@@ -70,6 +75,7 @@ COST_RANGE = (
     "The range of the cost is a rule of thumb. It contained the cost on 94 % of the shifts on "
     "which the rule was chosen."
 )
+Cost = Annotated[float, Within(0, 1e100)]
 Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
 
 
@@ -467,3 +473,53 @@ def _estimate(
         return MetricEstimate(metric, name, None, None, None, rows, kind)
     value, low, high = np.clip([interval.value, interval.low, interval.high], 0, 1).tolist()
     return MetricEstimate(metric, name, value, low, high, rows, kind)
+
+
+@dataclass(frozen=True)
+class _PairCost:
+    true: str
+    predicted: str
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class _CostFile:
+    wrong: Cost
+    review: Cost | None = None
+    pairs: tuple[_PairCost, ...] = ()
+
+
+def read_costs(
+    path: Path, classes: Sequence[str], *, needs_review: bool = True
+) -> tuple[Float64s, float]:
+    """Read costs.json for the classes of a file.
+
+    Return costs by true and predicted class, (K, K), and the cost of a review. The cost of a review
+    may be missing unless `needs_review` is true.
+
+    Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
+    """
+    try:
+        content = json_of(path)
+        costs = record_of(_CostFile, content)
+        if needs_review and costs.review is None:
+            raise ValueError("review is missing")
+        if unknown := sorted(content.keys() - {member.name for member in fields(_CostFile)}):
+            raise ValueError(f"it has the unknown key {unknown[0]!r}")
+        wrong = np.full((len(classes), len(classes)), costs.wrong)
+        for pair in costs.pairs:
+            if pair.true == pair.predicted:
+                raise ValueError(
+                    f"a pair gives a cost to {pair.true!r} predicted as {pair.true!r}, but a right "
+                    "prediction costs nothing: leave the pair out"
+                )
+            for name in (pair.true, pair.predicted):
+                if name not in classes:
+                    raise ValueError(f"{name!r} is not a class of the file")
+            wrong[classes.index(pair.true), classes.index(pair.predicted)] = pair.cost
+    except (OSError, ValueError) as error:
+        raise CovcalError(
+            f'{path} cannot be read: {error}. Write an object such as {{"review": 1, "wrong": 10}}'
+        ) from error
+    np.fill_diagonal(wrong, 0)
+    return wrong, costs.review or 0.0

@@ -126,6 +126,7 @@ class Decision(Document):
     groups: tuple[GroupPoint, ...] = ()
     # The probability that `labels_needed` labels are enough for a promise.
     promised_chance: Share = 0.0
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.error is not None and not 0 < self.error < 1:
@@ -200,22 +201,20 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
 
 def calibration_of(path: str | Path) -> Path:
     """Return the path of a decide.json's calibration."""
-    decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
-    return _found(decision.calibration, path, "with the calibration", "pass it with -c")
+    return _input(path, ("calibration",), "with the calibration", "pass it with -c")
 
 
 def rows_file_of(path: str | Path) -> Path:
     """Return the path of a decide.json's features or adapted file."""
-    decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
-    rows_file = next(entry for entry in decision.inputs if entry.role in _OF_ROWS)
-    return _found(rows_file, path, "on the rows of", "name the file to read")
+    return _input(path, _OF_ROWS, "on the rows of", "name the file to read")
 
 
-def _found(entry: Input, decision: str | Path, role: str, remedy: str) -> Path:
+def _input(path: str | Path, roles: Sequence[str], what: str, remedy: str) -> Path:
     """Return the path of an input. For safety, refuse a path outside the decision's folder."""
-    if leaves_folder_of(entry.path, Path(decision)) or not entry.path.is_file():
+    decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
+    entry = next(entry for entry in decision.inputs if entry.role in roles)
+    if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():
         raise CovcalError(
-            f"{decision} was made {role} {entry.path}, which is missing or outside the folder: "
-            f"{remedy}"
+            f"{path} was made {what} {entry.path}, which is missing or outside the folder: {remedy}"
         )
     return entry.path

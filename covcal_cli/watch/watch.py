@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
-from covcal_cli.estimators.metrics import Wanted
+from covcal_cli.estimators.metrics import Wanted, read_costs
 from covcal_cli.files import as_word, leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration

@@ -87,6 +87,7 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
     assert done.out.startswith("Accept")
     assert "This is an estimate, not a promise." in done.out
+    assert "on 10 to 16 % of 144 test shifts, an estimate accepted more wrong rows" in done.err
     assert "covcal pick -n" in done.out
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert not decision.is_promise
@@ -304,6 +305,20 @@ def test_equal_scores_are_accepted_together_or_not_at_all(tmp_path: Path) -> Non
         printed_json("decide", "--error", error, cwd=tmp_path)["share"] for error in (0.01, 0.9)
     ]
     assert shares == [0.0, 1.0]
+
+
+def test_an_estimate_warns_if_confident_source_rows_are_wrong(tmp_path: Path) -> None:
+    """Trees give some rows logits of 80 and more, which no temperature corrects."""
+    source, target = (made_domain(name, sizes=SIZES, shift=0.3) for name in ("source", "target"))
+    for domain in (source, target):
+        domain["logits"][::40] *= 1000
+        domain["labels"][::80] = (domain["labels"][::80] + 1) % 3
+    write_features(tmp_path / "features.h5", source=source, target=target)
+    covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
+    done = covcal("decide", "--error", 0.2, "-q", cwd=tmp_path).require_success()
+    assert "most confident source rows are wrong, but only" in done.err
+    decision = read_decision(tmp_path / "decide.json", tmp_path / "cal.json")
+    assert len(decision.warnings) == 1
 
 
 def test_one_predicted_class_is_decided_like_others(tmp_path: Path) -> None:
@@ -532,6 +547,12 @@ def test_costs_say_that_labels_are_not_used(labelled: Path) -> None:
     assert "--cost does not use labelled rows" in done.err
 
 
+def cost_of_all(folder: Path) -> tuple[float, float, float]:
+    """Return the cost by `estimate --cost`, and both ends of its range."""
+    (cost,) = printed_json("estimate", "--cost", "costs.json", cwd=folder)["metrics"]
+    return cost["value"], cost["low"], cost["high"]
+
+
 def test_costs_find_the_cheapest_share(folder: Path) -> None:
     """Costly errors accept few rows, cheap errors all rows, a costly pair rows of other classes."""
     shares = []
@@ -541,6 +562,8 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
         cost = printed["cost"]
         assert cost["low"] <= cost["cost"] <= min(cost["high"], cost["review"])
         shares.append(printed["share"])
+        if printed["share"] == 1:  # then both commands are about the same rows
+            assert (cost["cost"], cost["low"], cost["high"]) == pytest.approx(cost_of_all(folder))
     assert shares[0] == 1
     assert shares[0] > shares[1] > shares[2]
     pair = '{"true": "class 0", "predicted": "class 1", "cost": 1000}'
@@ -581,7 +604,9 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
 def test_bad_costs_are_refused(
     folder: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covcal_cli.cli.decide._estimate", lambda *_: None)  # of no matter here
+    monkeypatch.setattr(
+        "covcal_cli.cli.decide._estimates", lambda *_: (None, None)
+    )  # of no matter here
     (folder / "costs.json").write_text(text)
     done = covcal("decide", "--cost", "costs.json", "-q", cwd=folder)
     assert message in done.error_line()

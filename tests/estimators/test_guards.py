@@ -358,3 +358,23 @@ def test_few_target_rows_of_a_calibrated_classifier_change_nothing(rows: int) ->
         assert reason_to_keep(inputs, estimate) is not None
         assert estimate.guard("rows").passed == (estimate.guard("rows").value <= 0.12)
         assert rows == 60 or "rows" in estimate.failed
+
+
+def test_confident_rows_that_are_wrong_are_told_from_right_confidence() -> None:
+    """Right confidence warns in at most 1 % of samples; a few errors of extreme rows warn."""
+    rng = np.random.default_rng(0)
+    confidence = 1 - rng.random((400, 1000)) ** 6 / 2
+    warned = [
+        guards.errors_of_confident(row, rng.random(1000) > row, 0.0) is not None
+        for row in confidence
+    ]
+    assert sum(warned) <= 8
+    extreme = np.r_[np.full(9, 1.0), np.full(991, 0.98)]
+    wrong = np.isin(np.arange(1000), [0, 3, 5, *range(100, 120)])
+    warning = guards.errors_of_confident(extreme, wrong, 0.99)
+    assert warning is not None
+    assert warning.startswith("3 of the 9 most confident source rows are wrong")
+    for rows in ([], [9, 100]):  # no row; rows whose errors were expected
+        assert guards.errors_of_confident(extreme[rows], wrong[rows], 0.0) is None
+    # Errors below the threshold are of no matter.
+    assert guards.errors_of_confident(extreme, ~wrong & (extreme < 1), 0.99) is None

@@ -12,9 +12,8 @@ from sklearn import metrics as sklearn
 import covcal_cli.api as covcal
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
-from covcal_cli.decide.thresholds import read_costs
 from covcal_cli.errors import CovcalError, in_percent
-from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics
+from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics, read_costs
 from covcal_cli.report.metric_estimates import metric_cell
 from covcal_cli.watch.period import Watched
 from covcal_cli.watch.watch import WatchSettings, watch
