@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Labels
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
 from covcal_cli.estimators.guards import clusters_know_classes, shift_within_classes
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
@@ -37,6 +37,8 @@ _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity
+_SMALL = 1e-4  # smaller dimensions are rounding errors of the logits
+_MANY_CLASSES = 100  # With more classes, clustering takes long.
 ASSUMPTION = (
     "if the logits of each domain are standardised, the rows of a class are nearest to the source "
     "rows of this class"
@@ -118,14 +120,14 @@ def strays(
     Returns two arrays, (n,): with free cluster sizes, and with cluster sizes near `shares`, (K,).
     `points` have shape (n, K), and `centres` are the initial centres.
     """
-    cosines: Float32s = points @ centres.directions.T
+    points, starts = _in_basis(points, centres.directions)
     shared = np.arange(len(shares))
     shared[centres.classes] = centres.classes[centres.first_equal]
     free, fixed = (
-        np.asarray(shared[nearest] != shared[predictions], dtype=np.float64)
+        np.asarray(shared[centres.classes[nearest]] != shared[predictions], dtype=np.float64)
         for nearest in (
-            _clustered(points, centres, cosines.copy(), None),
-            _clustered(points, centres, cosines, shares),
+            _nearest(points, starts, None),
+            _nearest(points, starts, shares[centres.classes]),
         )
     )
     return free, fixed
@@ -197,18 +199,33 @@ def _centred(logits: Floats) -> Float64s:
     return values
 
 
-def _clustered(
-    points: Float32s, centres: Centres, cosines: Float32s, shares: Float64s | None
-) -> Labels:
-    """Return the class of each point's nearest centre after clustering, shape (n,).
+def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32s]:
+    """Return points and directions in a basis of the points, if it has fewer numbers.
 
-    `cosines`, shape (n, m), are the cosines of points and first centres. They are overwritten.
+    The basis is orthonormal, so cosines with points stay the same. The logits of a classifier with
+    d features have at most d dimensions. The basis is found by random projections (Halko et al.
+    2011).
     """
-    directions = centres.directions.copy()
-    # Length of each cluster's sum of points, and its distance to the centre.
-    lengths, apart = np.zeros((2, len(directions)))
-    powers, averaged = np.empty_like(cosines), np.zeros_like(cosines)
-    changes = np.empty_like(cosines)
+    n, width = points.shape
+    if width > _MANY_CLASSES:
+        probes = np.random.default_rng(0).standard_normal((n, min(n, 2 * width // 3)), np.float32)
+        basis, triangle = np.linalg.qr(points.T @ probes)
+        sizes = np.abs(triangle.diagonal())
+        basis = basis[:, sizes > _SMALL * sizes.max()]
+        inside = points @ basis
+        # The error of a cosine is at most the square of what is lost.
+        if np.square(points - inside @ basis.T).sum(axis=1).max() < _ROUNDING:
+            return inside, directions @ basis
+    return points, directions
+
+
+def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) -> Labels:
+    """Return the index of each point's nearest centre after clustering, shape (n,).
+
+    The clustering starts from `directions`. `shares`, (m,), are the sizes of the clusters.
+    """
+    cosines = points @ directions.T
+    powers = np.empty_like(cosines)
     sharpness = np.float32(math.log(len(directions)) / _WIDTH)
     for _ in range(_STEPS):
         np.multiply(cosines, sharpness, out=powers)
@@ -216,27 +233,14 @@ def _clustered(
         np.exp(powers, out=powers)
         np.maximum(powers, np.finfo(np.float32).tiny, out=powers)
         if shares is not None:
-            powers *= _factors(powers, shares[centres.classes])
+            powers *= _factors(powers, shares)
         powers /= powers.sum(axis=1, keepdims=True)
-        np.abs(np.subtract(powers, averaged, out=changes), out=changes)
-        changed = changes.sum(axis=0) > (_ROUNDING - apart) * lengths
-        columns = _places(changed)
-        sums: Float32s = powers[:, columns].T @ points
-        averaged[:, columns], lengths[columns] = powers[:, columns], np.linalg.norm(sums, axis=1)
-        moved_to = _unit(sums)
-        apart[columns] = np.linalg.norm(moved_to - directions[columns], axis=1)
-        moved = changed & (apart > _ROUNDING)
-        if not moved.any():
+        before, directions = directions, _unit(powers.T @ points)
+        if np.linalg.norm(directions - before, axis=1).max() <= _ROUNDING:
             break
-        columns = _places(moved)
-        directions[columns], apart[columns] = moved_to[moved[changed]], 0.0
-        cosines[:, columns] = points @ directions[columns].T
-    labels: Labels = centres.classes[cosines.argmax(axis=1)]
-    return labels
-
-
-def _places(chosen: Booleans) -> Labels | slice:
-    return slice(None) if chosen.all() else np.flatnonzero(chosen)
+        np.matmul(points, directions.T, out=cosines)
+    nearest: Labels = cosines.argmax(axis=1)
+    return nearest
 
 
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:

@@ -8,6 +8,7 @@ import pytest
 from scipy.special import softmax
 
 from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.estimators import clusters
 from covcal_cli.estimators.clusters import clusterings
 from covcal_cli.estimators.inputs import EstimatorInputs
 from tests.estimators.made_inputs import made_inputs
@@ -59,6 +60,24 @@ def test_clusters_by_plain_loops(name: str) -> None:
     assert clusterings(inputs)[name].accuracy == pytest.approx(
         expected, abs=0.006
     )  # a row, in float32
+
+
+@pytest.mark.parametrize("d", [9, 200])
+def test_logits_of_few_features_are_clustered_in_few_dimensions(
+    monkeypatch: pytest.MonkeyPatch, d: int
+) -> None:
+    """Many classes of a classifier with few features take less time, and give the same."""
+    rng = np.random.default_rng(0)
+    weight, kinds = rng.normal(size=(120, d)), rng.integers(120, size=(2, 300))
+    features = weight[kinds] + np.array([0.4, 0.7])[:, None, None] * rng.normal(size=(2, 300, d))
+    source, target = (features @ weight.T).astype(np.float32)
+    inputs = EstimatorInputs(source, kinds[0], target, 1.0)
+    points = clusters.directions(target)
+    assert clusters._in_basis(points, points)[0].shape == (300, d if d < 80 else 120)
+    found = clusterings(inputs)
+    monkeypatch.setattr(clusters, "_MANY_CLASSES", 120)
+    assert clusterings(replace(inputs, of_source={})) == found
+    assert found[FREE].accuracy < inputs.source_correct.mean()
 
 
 @BOTH
