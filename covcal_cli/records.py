@@ -240,7 +240,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
     try:
         value = json.loads(
             text,
-            object_pairs_hook=_object,
+            object_pairs_hook=unique_keys,
             parse_int=_integer,
             parse_float=_float,
             parse_constant=_float,
@@ -262,7 +262,8 @@ def json_of(path: Path, *, names_paths: bool = False) -> Any:
     return parsed_json(content.decode(json.detect_encoding(content)), names_paths=names_paths)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError if a key occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]

@@ -161,7 +161,7 @@ class OutputEvidence:
                 self._step, self._step_at = max((step, largest), (self._step, self._step_at))
 
     def _add_sums(self, exact: Float64s, sums: Float64s, is_bounded: Booleans) -> None:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             self.are_whole = self.are_whole and bool((exact == np.rint(exact)).all())
             for number in [number for number in self._summing if number is not None]:
                 units = exact * 10.0**number

@@ -582,9 +582,13 @@ def test_rounded_probabilities_are_taken_with_a_note(
         opened(tmp_path / "t.npz", "probabilities")
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e306])
 @pytest.mark.parametrize("kind", ["npz", "csv"])
-def test_logits_given_as_probabilities_are_found_out(kind: str, tmp_path: Path) -> None:
-    path = write(kind, tmp_path, LOGITS, "probabilities")
+def test_logits_given_as_probabilities_are_found_out(
+    kind: str, unit: float, tmp_path: Path
+) -> None:
+    """A huge number overflows in no computation, which would print a warning."""
+    path = write(kind, tmp_path, LOGITS * np.float64(unit), "probabilities")
     with pytest.raises(CovcalError, match="which is not a probability: pass --logits if the"):
         opened(path, "probabilities")
 

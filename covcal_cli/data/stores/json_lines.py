@@ -46,7 +46,9 @@ from covcal_cli.data.stores.store import (
     windows,
 )
 from covcal_cli.errors import CovcalError
+from covcal_cli.records import unique_keys
 
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
 # Memory limits for the numbers of the first rows.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
@@ -294,6 +296,8 @@ class JSONLinesStore(Store):
                     f"there is no comma or bracket after entry {number - 1}: save the list again"
                 )
             text = text.removeprefix(",").lstrip() or file.read(_CHUNK).lstrip()
+        if (text[1:] + file.read(_CHUNK)).strip():
+            raise self.error("the file goes on after the end of the list: save one list of rows")
 
     def _line(self, lines: Iterator[tuple[int, str]], skipped: int) -> tuple[int, str]:
         for _ in range(skipped):
@@ -315,7 +319,7 @@ class JSONLinesStore(Store):
 
     def _parsed(self, line: str, number: int) -> Any:
         try:
-            return json.loads(line)
+            return _DECODER.decode(line)
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(

@@ -190,6 +190,8 @@ def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
     [
         ("{'x': 1}", "line 3 is not valid JSON"),
         ("[" * 100_000, "line 3 is not valid JSON"),
+        ('{"x": 3, "v": [1, 2], "x": 4}', "line 3 is not valid JSON (it names 'x' twice)"),
+        ('{"p": {"a": 1, "a": 0}}', "line 3 is not valid JSON (it names 'a' twice)"),
         ("17", "line 3 is not a JSON object: save one JSON object per line"),
         ('{"x": "a"}', "x holds a text in line 3, but a number in earlier rows: save values of"),
         ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number in earlier rows"),
@@ -254,6 +256,7 @@ def test_a_list_is_read_as_lines_are(
         ('[{"x": 1}, {"x": 2', "entry 2 is not valid JSON"),
         ('[{"x": 1} {"x": 2}]', "there is no comma or bracket after entry 1"),
         ('[{"x": 1}, {"x": 2},', "entry 3 is not valid JSON"),
+        ('[{"x": 1}]\n[{"x": 2}]', "the file goes on after the end of the list"),
         ('[{"x": 1}, 7]', "entry 2 is not a JSON object"),
     ],
 )
