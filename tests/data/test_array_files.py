@@ -1,6 +1,7 @@
 """Arrays in .npz files: checked, streamed, and fed as they are or through preprocessing."""
 
 import io
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,15 @@ def test_a_stream_that_ends_early_is_refused() -> None:
     short = io.BytesIO(buffer.getvalue()[:-8])
     with pytest.raises(ValueError, match="cut short"):
         list(NpyStream(short).blocks(3))
+
+
+def test_an_array_that_a_file_holds_twice_is_refused(tmp_path: Path) -> None:
+    """NumPy would read the last of the two."""
+    path = save(tmp_path, x=ROWS)
+    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings(action="ignore"):
+        archive.writestr("x.npy", archive.read("x.npy"))
+    with pytest.raises(CovcalError, match=r"data\.npz: it holds x twice: save it again"):
+        opened(path)
 
 
 def test_only_a_block_of_x_is_in_memory(tmp_path: Path) -> None:

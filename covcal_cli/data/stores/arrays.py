@@ -80,8 +80,10 @@ class NpzStore(Store):
                     if member.endswith(".npy"):
                         with archive.open(member) as file:
                             stream = NpyStream(file)
-                        entry = Entry(stream.shape, stream.dtype)
-                        self.entries[member.removesuffix(".npy")] = entry
+                        name = member.removesuffix(".npy")
+                        if name in self.entries:
+                            raise self.error(f"it holds {name} twice: save it again")
+                        self.entries[name] = Entry(stream.shape, stream.dtype)
                         self._require_plausible(archive.getinfo(member), stream)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
