@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
 from covcal_cli.estimators.consensus import reason_to_keep
+from covcal_cli.estimators.matched_temperature import possible_confidence
 from covcal_cli.formats.calibration import Candidate
 from covcal_cli.maths.softmax import Scaling
 
@@ -71,8 +72,11 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     estimated = f"The estimated accuracy is {accuracy:.1%}"
     reason = reason_to_keep(problem.inputs, problem.accuracy)
     if reason is None:
+        inputs = problem.inputs
         change = "raised" if confidence > accuracy else "lowered"
-        result = f"so T is {change} until both are equal."
+        reached = possible_confidence(accuracy, inputs.n_target, inputs.n_classes)
+        until = "both are equal" if reached == accuracy else f"the confidence is {reached:.1%}"
+        result = f"so T is {change} until {until}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but without labels, T is at least {floor:.3g}."
         after = f"The mean confidence after temperature scaling is {confidence:.1%}"
@@ -129,14 +133,14 @@ def _candidate(problem: Problem, name: str, fit: MethodFit, chosen: str) -> Cand
         accuracy,
         expected_ece=gap,
         chosen=name == chosen,
-        why=_why(problem, name, fit, name == chosen),
+        why=_why(problem, name, fit, name == chosen, matched),
         least_ece=None if matched else gap,
         matched=matched,
         aligned_temperature=fit.scaling.aligned_temperature,
     )
 
 
-def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
+def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: bool) -> str:
     if problem.prior is None:
         if chosen:
             return {
@@ -145,6 +149,8 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool) -> str:
             }.get(
                 name,
                 "chosen: its mean confidence equals the estimated accuracy"
+                if matched
+                else "chosen: its mean confidence is as near to the estimated accuracy as T allows"
                 if fit.matched is not None
                 else f"chosen: T is at least {fit.scaling.temperature:.3g} without labels",
             )

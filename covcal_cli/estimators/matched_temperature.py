@@ -38,6 +38,15 @@ class Match:
     guard: Guard
 
 
+def possible_confidence(accuracy: float, rows: int, n_classes: int) -> float:
+    """Return the mean confidence nearest to `accuracy` that a match allows.
+
+    It is at least 1/K + 0.01, and at most a value that `rows` can distinguish from 1.
+    """
+    floor, ceiling = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (rows + 1)
+    return min(max(accuracy, floor), ceiling)
+
+
 def match_accuracy(
     logits: Floats,
     accuracy: float,
@@ -46,13 +55,11 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    The accuracy is limited to at least 1/K + 0.01, and to at most a value that n rows can
-    distinguish from 1. `labels`, (n,), are by default the classes with the largest logits.
-    `offsets` are b, (K,), by default 0. Offsets need labels.
+    `possible_confidence` limits the accuracy. `labels`, (n,), are by default the classes with the
+    largest logits. `offsets` are b, (K,), by default 0. Offsets need labels.
     """
     n, K = len(logits), int(logits.shape[1])
-    floor, ceiling = min(1 / K + _MIN_EXCESS, 1.0), 1 - 0.5 / (n + 1)
-    wanted = min(max(accuracy, floor), ceiling)
+    wanted = possible_confidence(accuracy, n, K)
     why = (
         f"{n} rows cannot distinguish a higher accuracy from 100 %"
         if accuracy > wanted

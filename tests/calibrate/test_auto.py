@@ -326,12 +326,14 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.3])
-@pytest.mark.parametrize("kind", ["harm", "frequencies", "none"])
+@pytest.mark.parametrize("kind", ["harm", "below chance", "frequencies", "none"])
 def test_the_reason_beside_every_candidate_is_true(
     tmp_path: Path, kind: str, factor: float
 ) -> None:
-    """A chosen candidate is matched, or near to the estimate, or kept from raising confidence."""
-    moved, prior = (HARM if kind == "harm" else 0.0), (SKEWED if kind == "frequencies" else None)
+    """A chosen candidate is matched or almost, or near to the estimate, or kept from raising."""
+    moved, prior = {"harm": HARM, "below chance": 1.5}.get(kind, 0.0), None
+    if kind == "frequencies":
+        prior = SKEWED
     source = clusters_domain("source", sizes=(300, 600, 100))
     target = clusters_domain("target", sizes=(700, 500, 300), moved=moved, prior=prior)
     for domain in (source, target):
@@ -345,6 +347,12 @@ def test_the_reason_beside_every_candidate_is_true(
             assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched
+            assert calibration.reason.endswith("until both are equal.")
+        elif candidate.why.endswith("as near to the estimated accuracy as T allows"):
+            assert kind == "below chance"
+            assert not candidate.matched
+            after = f"{candidate.target_confidence:.1%}"
+            assert calibration.reason.endswith(f"T is raised until the confidence is {after}.")
         elif (
             candidate.why
             == "chosen: the source has too few errors to prove that confidence must rise"

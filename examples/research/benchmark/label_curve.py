@@ -188,9 +188,11 @@ def _measure_picked(
         labels=target.labels[rows],
         batches=(Batch(n, len(order), 0, ("train", "validation"), "confidence"),),
     )
-    scaling, accuracy = posterior(target.frame, target.logits[rows], draw, prior)
     forecast = target.forecast
     interval = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
+    ends = interval.low, interval.high, prior.accuracy
+    limits = min(ends), max(ends)
+    scaling, accuracy = posterior(target.frame, target.logits[rows], draw, prior, limits)
     measured["ece " + LABELLED].append(target.ece(scaling.temperature, scaling.of_label))
     measured["error " + LABELLED].append(abs(accuracy - truth))
     measured["covered"].append(float(interval.low - 1e-9 <= truth <= interval.high + 1e-9))
