@@ -161,8 +161,9 @@ def _calibration(
     if problem.errors("original") == 0:
         warnings.insert(
             0,
-            f"the classifier makes no error on its {len(validation)} source validation rows. If "
-            "it was trained on these rows, extract other source rows",
+            f"the classifier makes no error on its {len(validation)} source validation rows, so "
+            "these rows cannot prove a T below 1. If it was trained on these rows, extract other "
+            "source rows",
         )
     calibration = _document(
         problem.file,

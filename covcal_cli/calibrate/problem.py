@@ -551,18 +551,21 @@ def minimised(
             *(() if of_rows in guards else (of_rows,)),
             not_at_limit(fit.temperature, fit.at_limit),
         ),
-        warnings=(*_warnings_on_temperature(fit, errors, rows), *warnings),
+        warnings=(*_warnings_on_temperature(fit, errors, rows, forecaster), *warnings),
     )
 
 
-def _warnings_on_temperature(fit: TemperatureFit, errors: int, rows: int) -> list[str]:
+def _warnings_on_temperature(
+    fit: TemperatureFit, errors: int, rows: int, forecaster: ForecasterName
+) -> list[str]:
     warnings = []
     if fit.ruled_out:
         warnings.append(
             f"in {fit.ruled_out} of {rows} source validation rows, the class of the label is "
             "masked, so its probability is 0 at every T. Check the labels or the mask"
         )
-    if fit.held_at_one:
+    # `calibrate` warns about a classifier without errors.
+    if fit.held_at_one and (errors or forecaster == "aligned"):
         warnings.append(
             f"{errors} errors among {rows} source validation rows are too few to raise "
             f"confidence (at least {MIN_ERRORS} needed), so T is {fit.temperature:.4g}"

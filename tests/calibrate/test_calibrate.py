@@ -309,6 +309,7 @@ def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
         found = calibrate(path, CalibrateSettings(method=method))
         assert found.forecaster_temperature == 1.0
         assert any("makes no error on its 500" in text for text in found.warnings)
+        assert not any("too few to raise" in text for text in found.warnings)
 
 
 def test_a_note_names_a_confidence_as_on_training_rows(tmp_path: Path) -> None:
