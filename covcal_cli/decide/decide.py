@@ -141,10 +141,12 @@ def decide(
                     "them too, and run covcal label again"
                 )
         if settings.costs is not None and draw.labelled.any():
-            notes = [
-                "--cost does not use labelled rows, because the cost follows from the estimated "
-                "accuracy. To measure the accepted rows, run covcal evaluate --decide"
-            ]
+            notes = []
+            if calibration.labelled_rows is None:
+                notes.append(
+                    "--cost does not use labelled rows, but covcal estimate --cost does, so both "
+                    "costs differ. To measure the accepted rows, run covcal evaluate --decide"
+                )
         sets = None
         if settings.coverage is not None:
             usable = labelled if uses_labels and labelled.is_uniform else None

@@ -225,6 +225,15 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
     assert "were picked for the accuracy" in done.error_line()
+    # A calibration by these labels gives the cost by these labels, too.
+    covcal("calibrate", "-q", "-o", "by_labels.json", cwd=folder).require_success()
+    (folder / "costs.json").write_text('{"review": 99, "wrong": 5}')
+    command = ("decide", "-c", "by_labels.json", "--cost", "costs.json", "-o", "cost.json")
+    done = covcal(*command, cwd=folder).require_success()
+    assert "note:" not in done.err.replace("note: reading", "")
+    cost = read_decision(folder / "cost.json", folder / "by_labels.json").cost
+    assert cost is not None
+    assert (cost.cost, cost.low, cost.high) == pytest.approx(cost_of_all(folder))
     # Later labels for the decision are used, although the first ones left the pool changed.
     covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
     label(folder, 200)
@@ -544,7 +553,7 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
 def test_costs_say_that_labels_are_not_used(labelled: Path) -> None:
     (labelled / "costs.json").write_text('{"review": 1, "wrong": 5}')
     done = covcal("decide", "--cost", "costs.json", "-f", cwd=labelled).require_success()
-    assert "--cost does not use labelled rows" in done.err
+    assert "--cost does not use labelled rows, but covcal estimate --cost does" in done.err
 
 
 def cost_of_all(folder: Path) -> tuple[float, float, float]:
