@@ -1,8 +1,8 @@
 """Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files. If such a file is missing, HDF5 reads zeros without an error.
-A file can also have arrays that were never written, or implausibly large arrays. `File` refuses all
-these files.
+An HDF5 file can refer to other files. If a file is missing, HDF5 reads zeros without an error. A
+file can also have arrays that were never written, or implausibly large arrays. `File` refuses a
+file of these kinds.
 
 covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
 when a block is read for the first time. Exceptions of h5py become a `CovcalError`.
@@ -52,7 +52,7 @@ class Checksums:
     def __init__(
         self,
         name: str,  # The path of the dataset in the file.
-        shape: tuple[int, ...],  # With at least one axis.
+        shape: tuple[int, ...],  # The shape, with at least one axis.
         dtype: np.dtype[Any],
         axis: int,
         rows: int | None = None,  # Number of rows in a block.
@@ -75,7 +75,7 @@ class Checksums:
         start, end = self._added, self._added + values.shape[self.axis]
         rows = np.moveaxis(values, self.axis, 0)
         while self._added < end:
-            into = self._added % self.rows  # Number of rows that this block has already.
+            into = self._added % self.rows  # Number of rows in the current block.
             stop = min(end, self._added - into + self.rows)
             before = self.of_blocks.pop() if into else 0
             part = np.ascontiguousarray(rows[self._added - start : stop - start])
@@ -84,7 +84,7 @@ class Checksums:
         return slice(start, end)
 
     def attribute(self) -> AnyArray:
-        """Return the attribute `CRC32`. All rows must have been added."""
+        """Return the attribute `CRC32`. Add all rows first."""
         if self._added != self.n:
             raise ValueError(f"{self._added} of {self.n} rows were written")
         return np.array([*self.head, *self.of_blocks], dtype=np.uint32)
@@ -243,7 +243,7 @@ class Group(Mapping[str, Any]):
         self.datasets, self.members = datasets or {}, members or {}
 
     def __getitem__(self, name: Any) -> Any:
-        """Return the group or dataset called `name`. Raises `CovcalError` if there is none."""
+        """Return the group or dataset called `name`. Raises `CovcalError` for an unknown name."""
         if not isinstance(name, str):
             raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
         place = self._place(name)
@@ -313,7 +313,7 @@ class File(Group):
         super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
-                # covcal's root attributes are only texts and single numbers.
+                # covcal's root attributes are texts and single numbers.
                 self.attrs: dict[str, Any] = dict(_plain_attributes(raw.id))
                 digest = self.attrs.pop(ATTRIBUTES_SHA256, None)
                 if digest not in (None, _attributes_sha256(self.attrs)):
@@ -390,7 +390,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 
 class _readable:  # noqa: N801
-    """Turn an exception of h5py into a `CovcalError`. A class is faster than a generator here."""
+    """Turn an exception of h5py into a `CovcalError`."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
@@ -433,7 +433,7 @@ def _examined(
                     datasets[place] = dataset
         elif is_new:
             members[place] = member
-            # Reversed, because the last entry is taken first.
+            # The last entry is taken first.
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -471,7 +471,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
             "themselves into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if bytes_needed == 0 or dataset.ndim <= 0:  # No values, or one single value.
+    if bytes_needed == 0 or dataset.ndim <= 0:  # There are no values, or only one.
         return
     stored = identifier.get_storage_size()
     sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None

@@ -118,8 +118,8 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
 class Input:
     """An input file of a result."""
 
-    role: str  # "features", "adapted", "calibration" or "costs".
-    path: Path  # In a document, relative to the document's folder.
+    role: str  # The kind of file: "features", "adapted", "calibration" or "costs".
+    path: Path  # The path of the file; relative to the document's folder in JSON.
     sha256: str
     # A document is untrusted, so a path outside its folder is never opened.
     is_outside: bool = field(default=False, compare=False)
@@ -391,7 +391,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         for limit in inner[1:]:
             limit.require(place, number)
         return number
-    if origin in (UnionType, Union):  # The type is optional, or a union.
+    if origin in (UnionType, Union):  # An optional type, or a union.
         return None if value is None else _decoded(inner[0], value, place, path)
     if origin is Literal:
         if value not in inner:
@@ -408,7 +408,7 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked_path(value, place)
-    # The last case is a record: read each of its fields.
+    # All other types are records: read each field.
     values = {}
     for name, keys, hint, needed in _record(kind):
         entry, where = value, place

@@ -310,7 +310,7 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers. All rows are a range, which needs no memory."""
+    """Return row numbers."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
@@ -340,8 +340,7 @@ def _provenance(
     return provenance
 
 
-# Blocks are stored in float32, and therefore computed in float32. Long sums are computed in
-# float64.
+# Blocks are stored in float32, and therefore computed in float32.
 
 
 def calibrated_rows(

@@ -2,9 +2,8 @@
 
 `FORMATS` has the function for each format, which writes the rows in blocks.
 
-CSV is written with NumPy. Every line is first a record of fixed size, which is padded with bytes of
-255. UTF-8 has no such byte, so the padding can be removed at the end. Formatting each number in
-Python would take six times as long.
+CSV is written with NumPy. Every line is first a record of fixed size, padded with a byte that UTF-8
+does not use. This is six times as fast as formatting each number in Python.
 """
 
 import json
@@ -105,8 +104,7 @@ class Layout:
         return texts
 
 
-# Size of a Parquet row group before compression. Smaller groups would need an index that is larger
-# than the rows.
+# Size of a Parquet row group before compression.
 _GROUP_BYTES = 32 << 20
 _COPY_BYTES = 1 << 20  # Number of bytes to copy at a time.
 
@@ -188,9 +186,8 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # A zip archive has one array after the other, so the rows of a block cannot be written
-        # together. The widest array goes directly into the archive, and temporary files hold the
-        # other arrays.
+        # An archive needs one array after the other, so temporary files hold all but the widest
+        # array.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -343,14 +340,14 @@ def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# The parts of a number in decade d, from 10^-d to 10^(1-d).
+# Parts of a number between two powers of ten (a decade).
 _DECADES = range(39)
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The decade of each float32 exponent, and the limit to the next decade.
+# The decade of each float32 exponent, and the start of the next decade.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])
@@ -445,7 +442,6 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
 
 def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     """Write numbers, (m, C), into records of `_NUMBER`, (m, C)."""
-    # `take` is faster than indexing.
     exponents = (values.view(np.uint32) >> 23).astype(np.int64) & 255
     exact = values.astype(np.float64)
     decades = _LOWER.take(exponents) - (exact >= _NEXT.take(exponents))

@@ -41,8 +41,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # Any other file is opened as ONNX, because the error of the ONNX reader names the kind of the
-    # file.
+    # The ONNX reader's errors name other kinds of files.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

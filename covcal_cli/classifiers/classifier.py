@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K).
 # The largest possible value of votes, percentages and 16-bit scores.
 _MOST_SHARE = 1 << 16
-# The two readings of outputs that may be logits or probabilities.
+# Possible tails of outputs that may be logits or probabilities.
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # The output is one sigmoid per label.
 _LOGARITHMS = (
@@ -54,7 +54,7 @@ class Outputs:
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # Whether the outputs may be logits or probabilities.
+        self.is_open = tail == PLAIN  # Whether the form of the outputs is still unknown.
         self.are_independent = False  # Whether rows can have several labels.
         self.notes: tuple[str, ...] = ()  # Notes for the user; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
@@ -137,8 +137,8 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs in the same way as an earlier extraction.
 
-        `tail` is the attribute of the features file. If `tail` is None, the outputs for random
-        inputs decide.
+        `tail` is the attribute of the features file. Without a `tail`, the form follows from
+        `outputs`.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -226,7 +226,7 @@ class Classifier(ABC):
     def weight(self) -> Float32s | None:
         """The weights W, shape (K, d), of the logits.
 
-        None without features, or if the logits are not linear in the features.
+        W is None without features, or if the logits are not linear in the features.
         """
 
     @property
@@ -238,7 +238,7 @@ class Classifier(ABC):
     def tail(self) -> str | None:
         """The function from the logits to the model's output; None if nothing was checked.
 
-        One of "none", "softmax", "log_softmax", "sigmoid" and "argmax".
+        The function is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
         """
         return self.outputs.tail
 

@@ -71,8 +71,8 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
     For different shapes, the first result is infinite. A logit of -3.4e38 or -inf masks a class.
-    The error of a mask is relative to the mask, and other errors are relative to the largest
-    unmasked logit.
+    The error of a mask is relative to the mask. Other errors are relative to the largest unmasked
+    logit.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -170,8 +170,8 @@ class Proof:
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative difference between the model's output and the tail of the logits, (m, K).
 
-    `output` has shape (m, K), or (m, 1) for class numbers. If `two_logits` made the logits,
-    `output` may also have shape (m, 1).
+    `output` has shape (m, K), or (m, 1) for class numbers. For logits from `two_logits`, `output`
+    may also have shape (m, 1).
     """
     z = logits.astype(np.float64)
     are_two_logits = z.shape[1:] == (2,) and not z[:, 0].any()

@@ -73,7 +73,7 @@ class ArrayFile:
             return None
         if self.image_name is None:
             return plan_feeds(self.store, wanted)
-        try:  # If the model reads numbers, the images are only for people.
+        try:  # A model that reads numbers does not need the images.
             feeds = plan_feeds(self.store, wanted)
             for feed in feeds:
                 check_feed(self.store, self.n, feed)

@@ -59,7 +59,7 @@ class ClassMap:
         )
 
     def index(self, folder: str) -> int | None:
-        """Return the class number of a folder or label; None if it is not a class."""
+        """Return the class number of a folder or label; None for an unknown name."""
         if folder in self.names:
             return self.names.index(folder)
         number = _number(folder) if self.by_number else None
@@ -68,7 +68,7 @@ class ClassMap:
     def require(self, path: Path, folder: str, *, what: str = "folder") -> int:
         """Return the class number of a folder or label.
 
-        Raises `CovcalError` if it is not a class.
+        Raises `CovcalError` for an unknown name.
         """
         index = self.index(folder)
         if index is None:
@@ -102,7 +102,7 @@ def numbered_classes(count: int) -> ClassMap:
 def named_classes(names: Sequence[str]) -> ClassMap:
     """Return classes with these names, in the order of the logits.
 
-    A label such as 3 is a class number, except if the class names are other numbers.
+    A label such as 3 is a class number, unless the class names are numbers themselves.
     """
     numbers = [_number(name) for name in names]
     plain = all(number is None for number in numbers) or numbers == list(range(len(names)))
@@ -140,7 +140,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     """Return `count` classes with the names of folders or labels.
 
     An empty folder is a class too. `NumberedNames` keep their order. All other names are sorted. If
-    all names are numbers below `count`, they are class numbers, and numbers may be missing.
+    all names are numbers below `count`, they are class numbers.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

@@ -2,8 +2,8 @@
 
 Detectors, OCR and language models often return a prediction and its confidence, without the
 probabilities of other classes. `confidence_stores` assigns the confidence to the predicted class,
-and the rest in equal parts to the other classes. These equal parts are invented, so no result may
-depend on them (`FeatureFile.has_one_confidence`).
+and the rest in equal parts to the other classes. The probabilities of the other classes are
+invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
 The values in the columns of predictions and labels are the classes. If the source has no labels,
 `OTHER` is a further class. In three cases, the classes are `RIGHT` and 19 wrong answers:
@@ -42,7 +42,7 @@ _BELOW_CHANCE = 0.01
 _TELLING = 10
 _NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
-# Added to a confidence of 1/K, so that the predicted class is the most probable.
+# The margin above 1/K that makes the predicted class the most probable.
 _ABOVE_CHANCE = 1e-4
 # Values in a column that says whether predictions are right.
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)

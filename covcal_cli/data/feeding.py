@@ -34,7 +34,7 @@ class Feed:
 
 
 def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
-    """Choose the arrays for every input. `check_feed` checks the shapes and types later."""
+    """Choose the arrays for every input. `check_feed` later checks the shapes and types."""
     entries = store.entries
     if all(entry.name in entries for entry in wanted):
         return [Feed(entry, (entry.name,)) for entry in wanted]

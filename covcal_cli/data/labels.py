@@ -7,8 +7,8 @@ forms:
 - an array y [n, L] of 1 and 0
 - a column with a list per row (``cat;dog``, ``cat|dog``, ``["cat", "dog"]``)
 
-In the third form, an empty list means that the row has no label. In the first two forms, an empty
-cell, NaN or -1 means unknown.
+An empty list means that the row has no label. In a column or array of 1 and 0, an empty cell, NaN
+or -1 means unknown.
 """
 
 import re
@@ -70,7 +70,7 @@ class RowLabels:
         self._path, self._key, self._place = path, key, place
         # The distinct labels; None if the labels are numbers.
         self.names: tuple[str, ...] | None = None
-        # The rows with each text for "unknown", such as "nan".
+        # The rows with each text that means unknown, such as "nan".
         self._marked: dict[str, Booleans] = {}
         # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None
@@ -142,7 +142,6 @@ class RowLabels:
                 index = classes.require(self._path, str(code), what=self._key)
                 indices[self._codes == code] = index
             return indices
-        # Other numbers are class numbers.
         count = len(classes.names)
         if (label := self._outside(count)) is not None:
             if self._distinct[0] == 1 and self._distinct[-1] == count:
@@ -356,7 +355,7 @@ class LabelSets:
 
 
 def _entries(text: str) -> list[str]:
-    """Return the label names in a list that a cell has as text."""
+    """Split the text of a cell into label names."""
     text = text.strip()
     if text.startswith(("[", "(", "{")):
         try:

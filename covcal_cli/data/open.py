@@ -98,7 +98,7 @@ def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
     """Return both tables with the feature columns of the source, matched by name, and notes."""
-    # This check comes first, because its message is the clearest for exchanged tables.
+    # First, check for exchanged tables.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)
@@ -132,7 +132,7 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table that fits the model only without a column of row numbers."""
+    """Refuse a table in which row numbers would become features."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return

@@ -184,7 +184,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _of_other(store: Store, kind: OutputKind) -> dict[str, str]:
-    """Return the columns of the other kind, logits or probabilities."""
+    """Return the columns of the opposite kind: logits or probabilities."""
     return _of_kind(store, "logits" if kind == "probabilities" else "probabilities")[0]
 
 

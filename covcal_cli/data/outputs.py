@@ -116,7 +116,7 @@ class OutputFile:
                 f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
                 f"{facts.labels.n_classes} classes: give one column of outputs per class"
             )
-        # Columns of numbers that could be features, without boxes.
+        # Columns of numbers that could be features, except boxes.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -235,7 +235,8 @@ class OutputTable:
         """Return outputs (m, w) with missing values filled in. Refuse infinite values.
 
         A language model lists only the most probable answers. An unlisted answer is less probable
-        than every listed answer. Its probability is also at most 1 minus the listed sum.
+        than every listed answer. The probability of an unlisted answer is also at most 1 minus the
+        listed sum.
         """
         with np.errstate(invalid="ignore"):
             is_missing = np.isnan(values)

@@ -1,7 +1,7 @@
 """Read the labels, splits, ids, groups and domains of rows from their file.
 
 If the data have no splits, a hash of the seed and a row's name decides the split of the row. A new
-file therefore does not change the splits of other files.
+file does not change the splits of other files.
 """
 
 import hashlib
@@ -84,7 +84,7 @@ def hashed_split(
     """Return the split of each row: train (0), validation (1) or test (2), uint8, shape (n,).
 
     A name is a row's id, or a file's path below its class folder. Different seeds give independent
-    splits. `hashes` must have the same seed.
+    splits. `hashes` and the splits must have the same seed.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
@@ -391,7 +391,7 @@ def holds_both_domains(store: Store) -> bool:
 def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bool) -> None:
     """Refuse a table whose column ``domain`` names the other domain.
 
-    With `outputs`, one table may have both domains. `other` is the table of the other domain.
+    With `outputs`, one table may have both domains.
     """
     rows = domain_of_rows(store)
     opposite = DOMAINS[1 - DOMAINS.index(domain)]
@@ -513,7 +513,7 @@ def _is_integer(row_id: str) -> bool:
     return bool(_INTEGER.fullmatch(row_id)) and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # A feature with fewer rows may also have distinct values.
+_FEW_ROWS = 20  # A feature with few rows may also have distinct values.
 _FIRST = 1000  # Number of rows for a first, fast check.
 
 

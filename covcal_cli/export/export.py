@@ -69,7 +69,7 @@ def export(
     decision : Path, optional
         A decide.json made with the calibration. The new model then also has the output ``accept``.
     model_output : str, optional
-        The output with the classes, if the model has several outputs. Default: the output in the
+        The output with the classes, if the model has several outputs. Default: the output of the
         extraction.
     trust_model : bool
         Whether to open a model that can run code, such as a torch program.
@@ -81,14 +81,14 @@ def export(
     ExportReport
         The new files and outputs, and the results of the checks.
     Calibration
-        The calibration of the new model. If rows can have several labels, the calibration of the
-        first label.
+        The calibration of the new model. If rows can have several labels, this is the calibration
+        of the first label.
 
     Raises
     ------
     CovcalError
         If the calibration does not belong to the model, if its classes seem exchanged, or if the
-        new model fails a check. In these cases, no file is written.
+        new model fails a check. No file is written in such a case.
     """
     # Check the names before any file is read.
     kind = kind_of(model)
@@ -122,7 +122,7 @@ def export(
         accuracy = of_label.source_accuracy
         if accuracy is not None and accuracy.class_order is not None and not force:
             raise CovcalError(f"{document}: {accuracy.class_order.rstrip('.')}, or pass --force")
-    # Open the model, and require the sha256 of the calibration.
+    # Open the model, which must have the sha256 in cal.json.
     if kind is TORCH:
         from covcal_cli.export.torch import torch_exporter
 

@@ -31,7 +31,7 @@ class Forecaster:
     scaling: Scaling
     # The networks of an adapted file; None if the calibration scales the classifier's logits.
     networks: Networks | None
-    # Rows above this confidence are accepted; None without a decision.
+    # The confidence above which rows are accepted; None without a decision.
     accept_above: float | None = None
     # The scaling of each label if rows can have several labels.
     of_labels: Sequence[Scaling] = ()
@@ -74,7 +74,7 @@ class Merge:
     """A calibrated forecaster to add to a model, and the file to write."""
 
     forecaster: Forecaster
-    stored: StoredRows | None  # None if the rows are missing or have changed.
+    stored: StoredRows | None  # Rows for the second check; None if missing or changed.
     metadata: Mapping[str, str]
     output: Path
     force: bool  # Whether to replace existing files.
@@ -87,7 +87,7 @@ class Agreement:
 
     rows: int  # Number of random inputs.
     stored_rows: int  # Number of checked `StoredRows`.
-    output_error: float  # Largest change of an original output, relative to its largest value.
+    output_error: float  # Largest relative change of an original output.
     probability_error: float  # Largest difference from NumPy's probabilities.
     label_is_not_top: int = 0  # Number of stored rows whose label is not the most probable class.
 

@@ -1,7 +1,6 @@
 """Add a calibrated forecaster to an ONNX classifier, and check the new file.
 
-`NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster. `OnnxOriginal` is
-the classifier.
+`NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster.
 """
 
 from collections.abc import Sequence
@@ -65,7 +64,7 @@ class NodeBuilder:
         self._count = 0
 
     def node(self, op: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add a node with one output; default: a free name."""
+        """Add a node with one output. By default, the output gets a free name."""
         tensor = output or self._new_name(op)
         name = f"{tensor}_node" if output else tensor
         self.graph.node.append(helper.make_node(op, inputs, [tensor], name=name, **attributes))
@@ -354,7 +353,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Check the classifier on the first accepted random inputs, and return both."""
+    """Return the classifier and the first random inputs that it accepts, after a check."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:

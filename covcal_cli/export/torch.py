@@ -91,8 +91,8 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes whose values, side by side, are `expected`, (n, width).
 
-    Usually the result is a single node; a model with several heads has one node per head. If a
-    column is in no node, the result is empty.
+    A model with several heads has one node per head, and other models have a single node. If a node
+    is missing, the result is empty.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]

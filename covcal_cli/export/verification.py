@@ -38,8 +38,8 @@ def prove(
 ) -> Agreement:
     """Compare an exported model with the original and with NumPy. Refuse a model that differs.
 
-    `merged` are the exported model's outputs for the same inputs: first the original outputs, then
-    the new outputs. `of_stored` returns the new outputs for stored rows.
+    `merged` has the outputs of the exported model: first the original outputs, then the new
+    outputs. `of_stored` returns the new outputs for stored rows.
     """
     logits, forecaster, stored = answers.logits, merge.forecaster, merge.stored
     finite = valid_rows(logits)
@@ -110,7 +110,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
         limits = np.iinfo(wanted.dtype.name)
         values = rng.integers(limits.min, limits.max, size=shape, endpoint=True)
     else:
-        # Integers may be token ids or a mask. Both ids and masks may be 0 or 1.
+        # Integers may be token ids or a mask, for which 0 and 1 are valid.
         values = rng.integers(0, 2, size=shape)
         if values.ndim > 1:
             values[..., 0] = 1  # A mask needs at least one token.
@@ -141,7 +141,7 @@ def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
 
 
 def _difference(before: Any, after: Any) -> float:
-    """Return the largest relative change of an output. NaN counts as equal to NaN.
+    """Return the largest relative change of an output. Two NaN count as equal.
 
     The result is infinite if shapes, types, texts, maps or integers differ.
     """

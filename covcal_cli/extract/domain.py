@@ -55,7 +55,7 @@ class DomainReport:
     path: Path  # The path of the data.
     rows: dict[str, int]  # Number of rows in each split.
     labelled: int  # Number of rows whose class is known.
-    # The id of each unreadable row, with the reason.
+    # The id of each unreadable row, and the reason.
     skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
@@ -92,12 +92,12 @@ class DomainExtraction:
 
     def __post_init__(self) -> None:
         self.kept = self.rows  # The rows to write, without unreadable rows after `write`.
-        # The number of each unreadable row, with the reason.
+        # The number of each unreadable row, and the reason.
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, the datasets of the first label.
         self.content: Mapping[str, Any] = {}
-        # After the check: the reader of later batches, and the first batch with its results.
+        # The reader of later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split, from `write`.
         self.accuracy: SourceAccuracy | None = None
@@ -204,7 +204,7 @@ class DomainExtraction:
             return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
-        if classifier.weight is not None:  # W is None if the outputs were probabilities.
+        if classifier.weight is not None:  # If the outputs were probabilities, W is None.
             self.statistics.affine_difference = spool.affine_difference
         if self.name == "source":  # Target labels are only for evaluate.
             self.accuracy = self._accuracy(classes, logits)
@@ -255,7 +255,7 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # The plan already has a note about this.
+        if not len(self.data.ids):  # The plan has a note about an empty domain.
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
         # adapt and the discriminator need training rows, but --fractions may exclude such rows.
@@ -267,7 +267,7 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # ``covcal calibrate`` warns about each label.
+        if self.labels.ndim == 2:  # With several labels, ``covcal calibrate`` gives these warnings.
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
@@ -367,7 +367,7 @@ def prove(
     n = len(next(iter(inputs.values())))
     features, logits = classifier.first_results or runner.run(inputs)
     classifier.first_results = None  # Free the memory.
-    # A copy, because the original would keep ONNX Runtime's memory in use.
+    # Copy the results, because the original arrays would keep ONNX Runtime's memory in use.
     results = None if features is None else features[:n].copy(), logits[:n]
     if not valid_rows(results[1]).all():
         return runner, None  # `DomainExtraction.run` names the invalid row.
@@ -440,8 +440,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # The proof has compared these numbers already, unless the highest logit of a row was moved
-        # to 0.
+        # The proof has already compared these numbers, unless logits were shifted.
         known = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and known is not None and logits.all():
             return known
@@ -470,7 +469,7 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
         self.largest_logit = 0.0  # The largest |logit|, without masked classes.
-        # The lowest confidence so far; not exact below `_SATURATED`.
+        # The lowest confidence so far, exact above `_SATURATED`.
         self.least_confidence = 1.0
         self._seen = 0
 

@@ -3,18 +3,17 @@
 An extraction has five steps:
 
 - Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing, splits
-  and rows. Most bad inputs are refused here.
+  and rows. The plan refuses most bad inputs.
 - Check (`domain.prove`, the end of the plan): check the last linear layer on a first batch, and
   whether rows of a batch influence each other.
 - Spool (`DomainExtraction.run`): write features and outputs to files beside the output
-  (`parts.DomainSpool`). An interrupted run can therefore be continued.
+  (`parts.DomainSpool`). With the spool, an interrupted run can be continued.
 - Decide (`classifiers.classifier.Outputs`): after all rows, read the outputs as logits or as
   probabilities.
 - Join (`DomainExtraction.write`): write the numbers in the spool to features.h5, with labels,
   splits, ids and groups. ``covcal merge`` uses the same code (`parts.Join`).
 
-Rows are in a stable order, and the file has no dates. The same input therefore gives the same
-bytes.
+Rows are in a stable order, and the file has no dates. Equal inputs give equal bytes.
 
 `dry_run` runs a few batches and describes the extraction, without writing.
 """
@@ -52,11 +51,11 @@ from covcal_cli.multilabel import SCHEMA as MULTILABEL_SCHEMA
 from covcal_cli.progress import ProgressCallback
 
 _DEFAULTS = ExtractSettings()
-# With such a rise of the mean confidence, source and target may have been exchanged. On 41 shifts
-# of the benchmark, the mean confidence was never higher on the target. With exchanged domains, the
-# mean confidence was always higher, and by at least `_SURER` on 23 shifts.
+# Minimum rise of the mean confidence that suggests exchanged domains. On 41 shifts of the
+# benchmark, the mean confidence was never higher on the target. With exchanged domains, the mean
+# confidence was always higher.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
-# Minimum number and share of repeated target rows for a warning. The share must also exceed
+# Minimum number and share of repeated target rows for a warning. The share must exceed
 # `_PER_REPEAT` times the share of repeated rows within a domain.
 _FEWEST_SHARED, _LEAST_SHARED, _PER_REPEAT = 20, 0.1, 3
 _COMPARED_ROWS = 4096  # Maximum number of rows of each domain to compare.
@@ -70,7 +69,7 @@ class Summary:
     head: str  # The last linear layer and its error, in one line.
     preprocessing: str  # The preprocessing of images, in one line.
     holds_images: bool  # Whether there were images.
-    classes: tuple[str, ...]  # In the order of the logits.
+    classes: tuple[str, ...]  # The class names in the order of the logits.
     domains: tuple[DomainReport, ...]  # The source first.
     warnings: tuple[str, ...]  # Warnings for the user.
     notes: tuple[str, ...]  # Notes for the user.
@@ -120,7 +119,7 @@ def extract(
     Parameters
     ----------
     model : str, Path or None
-        The classifier: a file, or ``module:function``. None for tables of outputs.
+        The classifier: a file, or ``module:function``. `model` is None for tables of outputs.
     source, target : str, Path or None
         The data of each domain. One domain may be missing.
     output : str or Path
@@ -130,7 +129,7 @@ def extract(
     force : bool
         Replace `output` if it exists.
     resume : bool
-        Continue a run with the same settings that was interrupted.
+        Continue an interrupted run with the same settings.
     beside : Path, optional
         A features file with which the new file must agree, as in ``covcal merge``.
     progress : callable, optional
@@ -139,7 +138,7 @@ def extract(
     Raises
     ------
     CovcalError
-        If the model, the data or the output cannot be used. An existing file stays unchanged.
+        If the model, the data or the output cannot be used.
     """
     source, target = (None if path is None else Path(path) for path in (source, target))
     inputs = [Path(path) for path in (model, source, target) if path is not None]
@@ -195,8 +194,7 @@ def _run(
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
-        # Spool: run all rows before the features file is written, so that a stopped run loses no
-        # row.
+        # Spool: run all rows first, so that an interrupted run loses no row.
         spools = {
             name: stack.enter_context(DomainSpool(folder, name, plan.widths)) for name in domains
         }
@@ -233,7 +231,7 @@ def _run(
         # Compare the rows of both domains, and use the larger error of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # Equal paths are one table with a column ``domain``, or have a warning already.
+        # Two equal paths are one table with a column ``domain``, or have a warning already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -337,12 +335,12 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Estimate the time of an extraction from runs of more and more batches.
 
-    The difference between two runs gives the time per row. The constant rest is the time to open
-    the file and to read its first part. All outputs are added to `evidence`.
+    The difference between two runs gives the time per row. The rest is the constant time for
+    opening the file.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
-        domain.forget_begun()  # The time must include reading the first rows.
+        domain.forget_begun()  # Include the time for the first rows.
         (few, short), (many, long) = (0, 0.0), (0, 0.0)
         while many < len(domain.rows) and long < _LONG_ENOUGH:
             (few, short), rows = (many, long), domain.rows[: max(plan.runner.size, _TIMES * many)]
@@ -369,7 +367,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     """Return a warning if both domains have the same rows, or seem exchanged; else None."""
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
-    # Outputs are compared too, because a corrupted copy of the data has the same ids and labels.
+    # Compare outputs too, because a corrupted copy of the data has the same ids and labels.
     are_same = bool(len(logits[0])) and np.array_equal(*logits)
     are_same = are_same and np.array_equal(source["ids"], target["ids"])
     if are_same and "features" in source:
@@ -403,9 +401,8 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are source rows too; None if chance may explain it.
 
-    `source` and `target` have some of the rows. `n_source` is the number of all source rows.
-    Rounded outputs and outputs of trees are often equal by chance. Such outputs are also repeated
-    within a domain.
+    The arrays `source` and `target` are samples of the rows. `n_source` is the number of all source
+    rows. Rounded outputs and outputs of trees are often equal by chance.
     """
     keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
     distinct = [set(rows) for rows in keys]

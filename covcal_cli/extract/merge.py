@@ -49,7 +49,7 @@ _SKIPPED = ("skipped", "skipped_reasons")
 class MergeReport:
     """The numbers of merged files and rows."""
 
-    # The keys of all these mappings are names of domains.
+    # Each mapping has the names of domains as keys.
     files: Mapping[str, int]  # Number of files with rows.
     rows: Mapping[str, Mapping[str, int]]  # Number of rows in each split.
     skipped: Mapping[str, int]  # Number of unreadable rows.
@@ -108,7 +108,7 @@ def _join_domains(
         # A domain consists of its parts in all files.
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
-        # A single run would write the same attributes in the same order.
+        # Write the same attributes as a single run, in the same order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         attributes |= {name: _plain(first.attributes[name]) for name in COMMON}

@@ -1,19 +1,18 @@
 """Parts of a domain's rows, which are stored during a run and then joined to a features file.
 
 A `Part` has finished rows of a run, a shard or another file. `Join` writes the rows of all parts in
-order, in blocks of equal size. The bytes therefore do not depend on the division into parts.
+order, in blocks of equal size. The bytes do not depend on the division into parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. With
 ``--resume``, an interrupted extraction continues from this folder. For each domain, the folder has
 a file of numbers per array, and a journal. The journal has one line of JSON per batch. A line is
-written after the numbers of its batch, and has their checksum:
+written after the numbers of its batch, and has the checksum of these numbers:
 
 - After an interruption, only the last batch is lost.
 - If a checksum is wrong, for example after a power cut, all batches from there on are run again.
 
 ``config.json`` has every setting that changes the numbers. A run with other settings is never
-continued. Files are joined only if they have the same model, classes and options. A message names
-the first difference.
+continued. Files are joined only if they have the same model, classes and options.
 """
 
 import hashlib
@@ -62,7 +61,7 @@ class Part:
     # The datasets with these rows, by name. Datasets are read from beginning to end.
     content: Mapping[str, Any]
     columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
-    # The number and the id of each unreadable row, with the reason.
+    # The number, the id and the reason of each unreadable row.
     skipped: Sequence[tuple[int, str, str]]
 
     @property
@@ -77,8 +76,8 @@ class Join:
     def __init__(self, name: str, parts: Sequence[Part]) -> None:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
-        self.rows = dict.fromkeys(SPLITS, 0)  # Number of rows so far, by split.
-        # The number and the id of each unreadable row, with the reason.
+        self.rows = dict.fromkeys(SPLITS, 0)  # Number of written rows, by split.
+        # The number, the id and the reason of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
@@ -96,8 +95,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        `shared` is a group with the same rows, whose datasets are linked instead of copied. Only
-        logits and labels are then written.
+        `shared` is a group with the same rows, to which the other datasets are linked. If `shared`
+        is given, only logits and labels are written.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -191,8 +190,8 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     """Return the folder for the parts of `output`, and a note on an earlier run.
 
     `config` has every setting that changes the numbers. With `resume`, an earlier run with an equal
-    `config` is continued, and any other run is refused. Without `resume`, the parts of an earlier
-    run are removed.
+    `config` is continued, and other runs are refused. Without `resume`, the parts of an earlier run
+    are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -261,8 +260,8 @@ class DomainSpool:
         self.widths = dict(widths)  # Number of columns of each array.
         self.done = 0  # Number of rows that were run or skipped.
         self.kept = 0  # Number of rows that were run.
-        self.affine_difference = 0.0  # The largest |phi W^T + b - logits| of these rows.
-        # The number of each unreadable row, with the reason.
+        self.affine_difference = 0.0  # The largest |phi W^T + b - logits| of the finished rows.
+        # The number and the reason of each unreadable row.
         self.skipped: list[tuple[int, str]] = []
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}
@@ -279,10 +278,10 @@ class DomainSpool:
     ) -> None:
         """Add a batch: arrays of shape (m, width), or no arrays without readable rows.
 
-        `done` is the new number of finished rows. `skipped` has the unreadable rows of the batch.
-        `difference` is the largest |phi W^T + b - logits| of the batch.
+        `done` is the number of finished rows after this batch. `skipped` has the unreadable rows of
+        the batch. `difference` is the largest |phi W^T + b - logits| of the batch.
         """
-        # Numbers are written before their journal line.
+        # Write the numbers before their journal line.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -382,7 +381,7 @@ def _with_entry(checksum: int, entry: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class RawRows:
-    """A file of float32 rows without a header. It can be sliced like a dataset."""
+    """A file of float32 rows without a header."""
 
     path: Path
     shape: tuple[int, int]
@@ -470,7 +469,7 @@ def _setting(value: Any, expected: Any) -> str:
     """Return the first preprocessing setting that differs."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
-    except (TypeError, ValueError):  # The attribute is damaged.
+    except (TypeError, ValueError):  # A damaged attribute is not JSON.
         return f"{shown(value)}, not {shown(expected)}"
 
 

@@ -242,7 +242,7 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    # The names have the order of the columns in the source's table.
+    # The source's table gives the order of the names.
     if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
     # Choose the preprocessing of images, which may be in a file beside the model.
@@ -284,7 +284,7 @@ def prepare(
         warnings.append(f"{target} is both the source and the target, so {NO_SHIFT}")
     # Check the last linear layer on the first readable rows.
     are_independent = settings.multilabel and settings.outputs is None
-    # With a batch size from the user, the model might fail on fewer rows.
+    # With the user's batch size, the model might fail on fewer rows.
     few = size if settings.batch else min(size, _COMPARED_ROWS)
     runner = _proved(opened, domains, size, few, classes, are_independent=are_independent)
     runner.classifier.outputs.are_independent |= are_independent
@@ -447,7 +447,7 @@ def _opened(
 
 
 def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
-    """Refuse a column to keep that no table has."""
+    """Refuse to keep a column that no table has."""
     groups = [name for domain in domains.values() for name in domain.columns]
     lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in groups]
     if lacking:
@@ -566,7 +566,7 @@ class TableClassifier(Classifier):
     logits_tensor = "logits"
     tail: str | None = "none"
     notes: tuple[str, ...] = ()
-    # Opening the tables decided whether the numbers are logits.
+    # Open tables give logits.
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -590,7 +590,7 @@ class TableClassifier(Classifier):
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # With two classes, the confidence of one class gives both probabilities.
+        # The confidence of one of two classes gives both probabilities.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE

@@ -47,9 +47,9 @@ class Shard:
 class Selection:
     """The rows of each domain to extract: all, a random sample, the first rows, or a shard.
 
-    A hash of the seed and the row's id decides whether a row is in the sample. If rows are added to
-    a domain, the sample therefore changes little. Another hash decides the splits, so the sample is
-    independent of them.
+    A hash of the seed and the row's id decides whether a row is in the sample. A sample changes
+    little if rows are added to a domain. The splits have another hash, so they are independent of
+    the sample.
     """
 
     sample: int | None = None  # Number of rows to draw at random.
@@ -139,8 +139,8 @@ class ExtractSettings:
     def options(self) -> list[str]:
         """Return options of ``covcal extract`` that give the same file.
 
-        Default values, and options that do not change the result, are left out. A shard has the
-        options of the whole extraction.
+        Options that do not change the result are left out. A shard has the options of the whole
+        extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []
         texts = {

@@ -63,12 +63,12 @@ class Candidate:
     method: str
     temperature: Positive  # T_f of the method.
     target_confidence: Share | None  # Mean confidence on target training and validation rows.
-    estimated_accuracy: Share | None  # Equal for all candidates.
+    estimated_accuracy: Share | None  # The same number for all candidates.
     expected_ece: Share | None  # Absolute difference of confidence and accuracy.
     chosen: bool
     why: str  # Why auto chose this method or did not choose it.
-    # A lower limit of the ECE, if the accuracy estimate is right. None if T was matched to the
-    # estimate, because `expected_ece` is then about 0.
+    # A lower limit of the ECE, if the accuracy estimate is right. The limit is None if T was
+    # matched to the estimate.
     least_ece: Share | None = None
     matched: bool = False  # Whether T makes confidence and accuracy equal.
     aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend.
@@ -105,7 +105,7 @@ class Calibration(Document):
     schema: ClassVar[str] = "covcal.calibration/1"
 
     method: str  # The method that the user asked for.
-    method_used: str  # The method of the fit, for which `reason` gives a sentence.
+    method_used: str  # The method of the fit.
     reason: str
     forecaster: Forecasters  # The name of the scaled logits.
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
@@ -141,11 +141,11 @@ class Calibration(Document):
     seed: int
     classes: tuple[str, ...]
     model: Mapping[str, str]  # Name and sha256 of the classifier.
-    source_accuracy: SourceAccuracy | None = None  # None without labelled source rows.
+    source_accuracy: SourceAccuracy | None = None  # None if unknown.
     # The columns of a table, in the model's order.
     feature_columns: tuple[str, ...] = ()
     # How the model was read: tail, preprocessing of images, tensors of phi and of the logits.
-    # Unknown values have no key.
+    # Unknown facts have no key.
     reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # Hash of the networks of `adapt`; None without networks.
     inputs: tuple[Input, ...]
@@ -154,7 +154,7 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """Return the mean target confidence before and after calibration.
 
-        The rows are those of the accuracy estimate; default: the target validation rows.
+        The means are over the rows of the accuracy estimate, or over the target validation rows.
         """
         by_method = {entry.method: entry.target_confidence for entry in self.candidates}
         before = by_method.get("none")

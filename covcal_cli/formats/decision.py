@@ -46,12 +46,12 @@ class GroupPoint:
 
     name: str
     rows: Count  # Number of rows of the group.
-    accepted: CurvePoint | None  # None if no row is accepted.
+    accepted: CurvePoint | None  # The expected error; None if no row is accepted.
 
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The share of accepted rows with the lowest mean cost per row."""
+    """The share of accepted rows with the lowest mean cost."""
 
     share: Share
     cost: float  # Mean cost of a row, for errors and reviews.
@@ -65,8 +65,7 @@ class LabelUse:
     """The labels in the test of a promise."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
-    # Number of labelled rows above the threshold; without a promise, above the first tested
-    # threshold.
+    # Number of labelled rows above the threshold.
     labels: Count
     # Number of wrong rows among `labels`; rows without a label count as wrong.
     wrong: Count
@@ -79,7 +78,7 @@ class LabelUse:
 class SetRule:
     """A rule for sets of classes: the most probable class, and each class with enough probability.
 
-    `certainty` is None without labels, or if the coverage is a mean over draws of labels.
+    `certainty` is None without labels, and for a mean over draws of labels.
     """
 
     coverage: Share  # The share of rows whose set should contain the right class.
@@ -110,7 +109,7 @@ class Decision(Document):
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.
     splits: tuple[str, ...]
-    is_promise: bool  # Whether labels prove the error; else the error is an estimate.
+    is_promise: bool  # Whether labels prove the error.
     expected: CurvePoint | None  # The accepted rows, and their expected error.
     labels: LabelUse | None
     # Number of labels that are probably enough for a promise; 0 if no number is enough.
@@ -121,7 +120,7 @@ class Decision(Document):
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # The files of data and calibration.
-    cost: CostPoint | None = None  # None if the user gave no costs.
+    cost: CostPoint | None = None  # The cheapest share; None if the user gave no costs.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
     # The probability that `labels_needed` labels are enough for a promise.
@@ -170,7 +169,7 @@ class Decision(Document):
 def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float]) -> list[Float64s]:
     """Return the expected shares of wrong rows at each point of a curve.
 
-    Part 0 is the expected error, part 1 the high end of its range, and part -1 the low end.
+    Part 0 is the expected error, and parts 1 and -1 are the ends of its range.
     """
     share, error, low, high = np.array([(p.share, p.error, p.low, p.high) for p in curve]).T
     errors = [error + abs(part) * ((high if part > 0 else low) - error) for part in parts]

@@ -42,7 +42,6 @@ CONTENT = "content_sha256"
 # Attributes of an adapted file: the path and the two hashes of its features file.
 FEATURES_FILE = "features_file"
 FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
-# Attribute of a file with picked labels: the sha256 of the file before these labels.
 UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes about how the model was read; the value of ``preprocessing`` is JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
@@ -56,7 +55,7 @@ DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # Stands for all splits.
 REMEDY = "make it with covcal extract"  # The remedy for other kinds of files.
-_LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB.
+_LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB for an attribute.
 _BLOCK_BYTES = 4 << 20  # Number of bytes to read at a time.
 _LEAST_ROWS = 256
 _SPLIT_ROWS = 1 << 18  # Maximum number of rows in a block of `split_blocks`.
@@ -196,8 +195,8 @@ class Domain:
     def blocks(self, rows: Rows, *names: str) -> Iterator[Rows]:
         """Divide `rows` into blocks of a few MiB, to limit memory.
 
-        `names` are the arrays to read: ``features``, ``logits`` or ``aligned_logits``. The default
-        is all three arrays.
+        `names` are the arrays to read: ``features``, ``logits`` or ``aligned_logits``. By default,
+        all three arrays are read.
         """
         widths = {
             "features": self.n_features or 1,
@@ -259,14 +258,14 @@ class Domain:
             taken = _taken(dataset, part, axis)
             self._require_finite(name, taken, part, axis)
             if len(part) == len(rows) and taken.dtype == np.float32:
-                return taken  # No copy is needed.
+                return taken  # A single part needs no copy.
             stop = start + len(part)
             values[(slice(None),) * axis + (slice(start, stop),)] = taken
             start = stop
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # If the sum is finite, all values are finite. Otherwise, the values are checked one by one.
+        # If the sum is finite, all values are finite. If not, the values are checked one by one.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return
@@ -350,7 +349,7 @@ class FeatureFile:
     def reading(self) -> dict[str, Any]:
         """Known facts about how the model was read; see `Calibration.reading`."""
         reading = {name: self.attributes[name] for name in _READING if name in self.attributes}
-        if reading.get("tail") == "None":  # Files without rows store this text.
+        if reading.get("tail") == "None":  # Files without rows have the text "None".
             del reading["tail"]
         if "preprocessing" in reading:
             try:

@@ -175,7 +175,7 @@ def unmarked_sha256(path: Path) -> str:
     """Return the sha256 of a file before rows were labelled."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
-    except CovcalError:  # Not an HDF5 file, or a damaged file.
+    except CovcalError:  # The file is damaged or not HDF5.
         marked = None
     return sha256_of(path) if marked is None else str(marked)
 
@@ -207,8 +207,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
 def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
     """Return the features files to compare an adapted file with; none for other files.
 
-    One is the features file that the adapted file names. For adapted.h5, the file features.h5
-    beside it is compared too.
+    The adapted file names one such features file. For adapted.h5, features.h5 in the same folder is
+    compared too.
     """
     if attributes.get("schema") != ADAPTED_SCHEMA:
         return []

@@ -24,7 +24,7 @@ _COPIED_BYTES = 4 << 20  # Number of bytes to copy at a time.
 class _Sink(io.FileIO):
     """A file that stores the first write error instead of raising it.
 
-    After a raised error, HDF5 cannot close the file: it loses the error, or the process crashes.
+    HDF5 cannot close the file after a raised error: it loses the error, or the process crashes.
     `HDF5Writer` calls `require_written` afterwards.
     """
 

@@ -4,13 +4,10 @@ A result is up to date if its file and the key of its step are unchanged. The ke
 step's settings and inputs. The journal is written before and after every step, so that an
 interrupted run can be continued.
 
-The folder may come from somebody else. For safety, run.json may name only files of a run, and links
-out of the folder are refused.
-
 `place` replaces the results in a folder by the results in the subfolder ``next/``:
 
 - The journal records second names for the old results, such as cal.1.json.
-- The old results are copied to these names.
+- The old results are copied to their second names.
 - The new results are moved into the folder, and the new journal last.
 
 After an interruption, `finish_placing` continues. The calibration in use is never lost.
@@ -296,8 +293,8 @@ def step_key(**parts: Any) -> str:
 def data_digest(path: Path) -> str:
     """Return a sha256 of a file, or of all visible files in a folder.
 
-    File names are hashed, because moving a file to another class folder changes the data. `extract`
-    does not read hidden files, so they are left out. Links are followed.
+    File names are hashed, because moving a file to another class folder changes the data. Hidden
+    files are left out, because `extract` does not read them. Links are followed.
     """
     if not path.is_dir():
         return sha256_of(path)

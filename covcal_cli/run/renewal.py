@@ -1,11 +1,12 @@
 """``covcal run --from``: calibrate again for new target rows, and keep the better calibration.
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
-    brier_is_worse: bool  # Whether the new Brier score is significantly higher.
-    gap: MeanGap  # Mean confidence minus accuracy, with the new calibration.
+Then both calibrations are compared on the new rows. If the new rows have labels, the labels must
+prove that the new calibration is better, and must not prove that its confidence is far off. Without
+labels, the new calibration is used only if the user asks for it.
 
-If the new rows raised an alarm of ``covcal watch``, they may not be normal. The new calibration
-then gets the reference data of the earlier calibration.
+New rows that raised an alarm of ``covcal watch`` may not be normal. In this case, the new
+calibration gets the reference data of the earlier calibration.
 """
 
 import os
@@ -99,7 +100,7 @@ class Renewal:
     """The results for new target rows."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the results existed already.
+    comparison: Comparison | None  # None if the new results existed already.
     is_in_use: bool  # Whether the new calibration is now in use.
     second_names: tuple[Path, ...] = ()  # Second names of the old results, such as cal.1.json.
     # Whether the new calibration got the reference data of the old calibration.
@@ -132,7 +133,7 @@ def renew(
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
     Raises `CovcalError` if the folder does not come from a run, or if the classifier or its
-    preprocessing has changed. The results in use then stay unchanged.
+    preprocessing has changed.
     """
     folder, target = Path(folder), Path(target)
     _require_trusted(folder, model, settings)
@@ -252,7 +253,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # The comparison uses target labels, so this verdict uses them too.
+        # The verdict uses target labels, because the comparison uses target labels.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised

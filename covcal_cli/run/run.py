@@ -410,7 +410,7 @@ class Steps:
     def _judging(self, file: Path) -> EvaluateSettings:
         """Return settings that measure on the test rows, or on all rows if there are no test rows.
 
-        All rows are unbiased, because no other step uses target labels.
+        A measurement on all rows is unbiased, because no other step uses target labels.
         """
 
         def has_test_rows() -> bool:
@@ -449,10 +449,10 @@ class RunReport:
     # The calibrations by label. If rows have one label, the only key is "".
     calibrations: Mapping[str, Calibration]
     # Without labels, there is neither an evaluation nor assessments.
-    evaluation: Evaluation | None  # None if rows can have several labels.
-    assessments: LabelAssessments | None  # None if rows have one label.
-    # The calibrated model, or the calibrated probabilities of tables. None if the classes seem to
-    # be in the wrong order.
+    evaluation: Evaluation | None  # For rows with one label.
+    assessments: LabelAssessments | None  # For rows that can have several labels.
+    # The calibrated model, or the calibrated probabilities of tables. The model is None if the
+    # classes seem to be in the wrong order.
     model: Path | None
     page: Path  # The page of the report.
 

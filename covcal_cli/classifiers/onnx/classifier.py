@@ -78,7 +78,7 @@ class OriginalModel:
         self._runner = Runner(where, session, inputs, zipped)
 
     def difference(self, batch: Inputs, values: Mapping[str, AnyArray]) -> float:
-        """Return the relative difference of the outputs of a batch."""
+        """Return the relative difference between the model's outputs for a batch and `values`."""
         own = self._runner.run([self._output.name], batch)[self._output.name]
         return proof.relative_error(_rows(values[self._output.tensor]), _rows(own))
 
@@ -164,19 +164,19 @@ class OpenedOnnx:
         except UnknownTailError:
             if self._phi is None:
                 raise
-        # The user's own features need no linear layer before the logits.
+        # With --phi, the logits need not come from a linear layer.
         head = choose_head(self._graph, self._output, self._phi, layer=False)
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return a `Reading` of the graph alone."""
+        """Return a `Reading` from the graph, without data."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # Test whether the logits are linear in the user's own features.
+            # Test whether the logits are linear in the features of --phi.
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -235,8 +235,8 @@ class OpenedOnnx:
         If inner tensors are read, ONNX Runtime may not fuse operators, which changes rounding.
         """
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
-        # A quantised model is compared on all rows, because rounding may change any row. A batch of
-        # fixed size cannot be made smaller.
+        # A quantised model is compared on all rows, because rounding may change any row. A fixed
+        # batch size does not allow fewer rows.
         if few is not None and self.fixed_batch is None and not holds_quantised(self._graph):
             first = {name: array[:few] for name, array in batch.items()}
             error = original.difference(first, runner.run(reading.tensors, first))
@@ -246,13 +246,13 @@ class OpenedOnnx:
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Read without fused operators.
+        # Try again without fused operators.
         runner = self._start(reading.head, fuse=False)
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
             return _Comparison(original, runner, error)
-        # Compare with the unchanged model without fused operators.
+        # If the outputs still differ, run the unchanged model without fused operators too.
         moved, original = error, self._unmodified(reading, fuse=False)
         error = original.difference(batch, values)
         if error > limit:

@@ -85,7 +85,7 @@ class OnnxFile:
                 # With fallback, ONNX Runtime could use another provider, and print to stdout.
                 enable_fallback=0,
             )
-        except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
+        except Exception as error:  # ONNX Runtime raises many kinds of errors.
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
@@ -103,7 +103,7 @@ def metadata_of(path: Path) -> dict[str, str]:
     """Return the metadata of an ONNX model; empty for other files."""
     try:
         model = onnx.load_model(path, load_external_data=False)
-    except Exception:  # protobuf's DecodeError has no type stubs.
+    except Exception:  # protobuf raises DecodeError, which has no type stubs.
         return {}
     return {entry.key: entry.value for entry in model.metadata_props}
 
@@ -124,7 +124,7 @@ def read_onnx(path: Path) -> OnnxFile:
             raise CovcalError(f"{path} is {kind}, not an ONNX model: {remedy}")
     try:
         model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's DecodeError has no type stubs.
+    except Exception as error:  # protobuf raises DecodeError, which has no type stubs.
         raise CovcalError(
             f"{path} is cut short or is not an ONNX model ({len(data)} bytes): copy or download "
             f"it again, or {_EXPORT}"
@@ -215,8 +215,7 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
     version = versions.get(node.domain, versions.get("ai.onnx" if domain == "" else domain, 0))
     try:
         schema = onnx.defs.get_schema(node.op_type, version, domain)
-    # The package onnx does not have ONNX Runtime's own operators, the model's functions and new
-    # operators.
+    # The package onnx does not know all operators of ONNX Runtime.
     except onnx.defs.SchemaError:
         return ""
     named = zip(schema.inputs, node.input, strict=False)
@@ -247,7 +246,7 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 
 
 # A model may have external weights, which ONNX Runtime reads from one folder. In a download cache,
-# weight files are links. ONNX Runtime then gets the folder and the names of the linked files.
+# weight files are links.
 
 
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
@@ -314,8 +313,7 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
     """Return the sha256 of a model and its external weights.
 
-    With external weights, the result is the sha256 of a list of hashes. The list begins with the
-    model, and the files follow by name.
+    With external weights, the result is the sha256 of a list of hashes.
     """
     own = hashlib.sha256(data).hexdigest()
     if not files:

@@ -19,8 +19,7 @@ _RANDOM = {
 _SHAPE_ONLY = {"Shape", "Size"}
 # The second and third outputs of this operator are a scale and a zero point.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
-# `_TAKE_MISSING` has the operators that accept NaN as a missing value. `_HAND_ON` has the operators
-# that return NaN for NaN.
+# Operators that accept NaN as a missing value, and operators that return NaN for NaN.
 _TAKE_MISSING = {
     *("TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble", "Imputer", "IsNaN")
 }

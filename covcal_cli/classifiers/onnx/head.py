@@ -2,8 +2,8 @@
 
 `find_head` has three steps:
 
-- Go back from an output to the nearest layers with constant weights. A single such layer is the
-  head, and its input is phi. Several layers are the head if the logits are a weighted sum of their
+- Go back from an output to the nearest layers with constant weights. A single layer is the head,
+  and its input is phi. Several layers are the head if the logits are a weighted sum of their
   results.
 - Go forward while the result is linear in phi (`layers`). The last linear result is the logits.
 - The rest of the graph is the tail. The values of the output show the kind of the tail
@@ -75,7 +75,7 @@ def choose_head(
 ) -> Head:
     """Return the head of an output, with the features of ``--phi``.
 
-    Without a `layer`, the logits are the input of the last softmax, or the output itself.
+    With `layer=False`, the logits are the input of the last softmax, or the output itself.
     """
     if phi is None:
         return find_head(graph, output)
@@ -100,7 +100,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
     except CovcalError:
         return None
     declared = head.outputs[0].columns
-    # An unknown operator, or another number of classes, shows that this is not the last layer.
+    # If an unknown operator follows the layer, the layer is not the last one.
     if head.follower is not None and head.follower not in _TAIL_STARTS:
         return None
     if head.n_scores > 1 and not head.outputs[0].is_label and declared not in (0, head.n_scores):
@@ -191,7 +191,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of `output`. The default is the only output that may be the classes."""
+    """Find the head of `output`; default: the only output that may be the classes."""
     # Find the last layers before each output that is not inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
@@ -255,7 +255,6 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
             layers[node.output[0]] = node
         else:
             pending += graph.value_inputs(node)
-    # Sort in graph order.
     order = {node.output[0]: index for index, node in enumerate(graph.nodes) if node.output}
     return sorted(layers.values(), key=lambda node: order[node.output[0]])
 
@@ -360,7 +359,7 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 
 
 def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
-    """Return the tensors before `output` that depend on all of `cut`, in graph order."""
+    """Return the tensors between `cut` and `output`, in graph order."""
     path = graph.ancestors([output])
     return [
         name

@@ -97,7 +97,7 @@ class Linear:
     weight: Float64s  # W, shape (K, d).
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
     quantised: Quantisation | None = None  # The scale and zero point of an integer `output`.
-    # A scale that depends on the model's input, and by which a later node multiplies `output`.
+    # A scale of `output` that depends on the model's input.
     pending: str | None = None
 
 
@@ -211,8 +211,8 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     """Read a LinearClassifier node.
 
-    The node includes a softmax or sigmoid, so the logits must be computed from phi. With the two
-    scores -z and z, the sigmoids are the softmax of half the scores.
+    The node includes a softmax or sigmoid, so the logits must be computed from phi. For the scores
+    -z and z, the sigmoids equal the softmax of -z/2 and z/2.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -347,7 +347,7 @@ class Position:
     bias: Float64s  # b, shape (K,).
     step: float = 0.0  # The largest rounding error, if the tensor has integers.
     quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
-    pending: str | None = None  # A scale by which a later node must multiply the tensor.
+    pending: str | None = None  # A scale of the tensor, which a later node applies.
     follower: str | None = None  # The next operator, which is not linear.
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
@@ -404,7 +404,7 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
         return None
     if node.op_type == "Transpose" and len(attributes_of(node).get("perm", ())) < _TOKENS_RANK:
-        return None  # The rows would no longer be the first axis.
+        return None  # The operator moves the rows to another axis.
     if node.op_type in _TOKENS and at.is_flat:
         return _chosen_classes(graph, node, at)
     if node.op_type in _PASS:
@@ -449,7 +449,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     # A factor that is not constant can only be the scale of a quantised input.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # One number for all classes, or one number per class.
+    # The constant is one number, or one number per class.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None

@@ -60,7 +60,7 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
     usable = [candidate for value in chosen if (candidate := _candidate(graph, value)) is not None]
     if usable:
         # Beside an output with several scores per row, an output with one number is probably a
-        # loss. So use the outputs with the lowest `rank`.
+        # loss.
         best = min(candidate.rank for candidate in usable)
         best_outputs = [candidate for candidate in usable if candidate.rank == best]
         for other in usable:

@@ -23,8 +23,8 @@ _MEAN = "mean"
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
     """Return the vector of a row that gives the scores: an index, or "mean" for the mean vector.
 
-    A head may run on every token of a row, of which the model uses one token or the mean. Returns
-    None if a row has one vector, or if no vector gives the scores.
+    If the head runs on every token, the model uses one token or the mean. Returns None if a row has
+    one vector, or if no vector gives the scores.
     """
     array = arrays[0]
     if len(arrays) > 1 or head.weight is None or head.bias is None:
@@ -125,7 +125,7 @@ class Tail:
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
         """Return a copy for the first output that follows from the scores.
 
-        Raises `UnknownTailError` if no output follows.
+        Raises `UnknownTailError` if no output follows from the scores.
         """
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:

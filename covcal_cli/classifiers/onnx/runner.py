@@ -195,7 +195,7 @@ class Part:
 def affine_map(
     graph: OnnxGraph, tensor: str, target: str, row: tuple[int, ...]
 ) -> tuple[Float64s, Float64s] | None:
-    """Return W, (K, d), and b, (K,), of ``target = tensor W^T + b``; None if there are none.
+    """Return W, (K, d), and b, (K,), of ``target = tensor W^T + b``, or None.
 
     `row` is the shape of a row of `tensor`.
     """

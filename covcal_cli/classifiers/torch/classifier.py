@@ -2,8 +2,8 @@
 
 TorchScript programs, torch.export programs and modules are read in the same way:
 
-- `OpenedTorch` finds the last linear layer (the `Head`) from runs on random rows. If there is no
-  head, it uses the output itself (an `Answer`).
+- `OpenedTorch` finds the last linear layer (the `Head`) from runs on random rows. Without a head,
+  the output itself (an `Answer`) is used.
 - A `Reading` runs the program on data, records the values in the last linear layer, and checks
   every batch (``classifiers/proof.py``).
 """
@@ -268,7 +268,7 @@ class OpenedTorch:
         except _OtherOutputError:
             if self._phi is None or isinstance(self._reading.source, Answer):
                 raise
-        # The user's own features need no linear layer before the logits.
+        # With --phi, the logits need not come from a linear layer.
         output = self._reading.output(self._program.rows)
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch, few)
 
@@ -302,8 +302,8 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows may not show that the model limits large logits or extreme probabilities. With
-    # features that do not need the head, the output itself is therefore used.
+    # Random rows may not show that the model limits large logits or extreme probabilities. If --phi
+    # does not need the head, the output itself is therefore used.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)

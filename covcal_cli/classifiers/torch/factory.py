@@ -93,7 +93,7 @@ def _imported(reference: str) -> Any:
 
 
 def _made(reference: str, make: Any) -> nn.Module:
-    """Return the torch module that `make` is, or that `make` returns."""
+    """Return the module `make`, or the module that the function `make` returns."""
     if isinstance(make, nn.Module):
         return make
     if not callable(make):

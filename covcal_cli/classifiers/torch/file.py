@@ -301,7 +301,7 @@ def _rows(
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # Random integers might not be valid, but the integers of the file's example are.
+            # Random integers might not be valid inputs.
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))

@@ -1,10 +1,9 @@
 """Find the last linear layers of a torch program, and the steps from these layers to its output.
 
-The trace of a `RandomRun` shows which layers lead to an output. Least squares finds factors, added
-constants, and weighted sums of several layers between these layers and the output. The last step is
-the tail: a softmax or another function of ``classifiers/proof.py``. A `Head` has the layers
-(`HeadLayer`), W and b, and the steps (`Fit`). If no layer gives the logits, an `Answer` replaces
-the `Head`.
+The trace of a `RandomRun` shows which layers lead to an output. Least squares finds the factors,
+constants and sums between these layers and the output. The last step is the tail: a softmax or
+another function of ``classifiers/proof.py``. A `Head` has the layers (`HeadLayer`), W and b, and
+the steps (`Fit`). If no layer gives the logits, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +36,7 @@ class Fit:
     """The formula ``tail(offset + sum of factor * result)`` of an output, summed over layers."""
 
     tail: str  # A name in `covcal_cli.classifiers.proof.TAILS`, or ``proof.ARGMAX``.
-    factors: tuple[Float64s, ...]  # For each layer a number, or an array (K,).
+    factors: tuple[Float64s, ...]  # One factor per layer: a number, or an array (K,).
     offset: Float64s  # Shape (K,); (1,) for a single output of two classes.
 
     @property
@@ -59,7 +58,7 @@ class Fit:
 class HeadLayer:
     """A linear layer of a head, which can be found in every run."""
 
-    name: str  # `name`, `op` and `key` are fields of `LayerCall`.
+    name: str
     op: str
     key: tuple[object, ...]
     turn: int  # The number of the layer's call in a run, counted back from -1.
@@ -70,7 +69,7 @@ class HeadLayer:
 class Head:
     """The last linear layers of a program, whose logits are phi W^T + b."""
 
-    # Several layers if heads are averaged; phi is then all inputs side by side.
+    # Several layers if the model averages several heads.
     layers: tuple[HeadLayer, ...]
     output: str  # The output with the classes.
     fit: Fit  # The formula of the output.
@@ -318,7 +317,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # A fit of so few numbers would prove nothing.
+        return None  # So few numbers cannot prove a fit.
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.
@@ -336,8 +335,8 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
     """Return the formula of `output` if the same classes are masked in every row; else None.
 
-    A masked class has the factor 0. Its offset is the masked logit, or -inf if the output is not
-    logits.
+    A masked class has the factor 0. The offset of a masked class is the masked logit, or -inf if
+    the output is not logits.
     """
     same = (output == output[0]).all(axis=0)
     out = same & (masked(output).all(axis=0) | (output[0] == 0))

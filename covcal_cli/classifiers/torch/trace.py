@@ -178,7 +178,7 @@ class Step:
     op: str
     reads: frozenset[int]
     writes: frozenset[int]
-    created: frozenset[int]  # The values in new memory.
+    created: frozenset[int]  # The values that the call wrote to new memory.
     call: LayerCall | None  # The call of a linear layer; None for other operators.
 
 

@@ -129,8 +129,8 @@ def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
     return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
-# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. Its image
-# reader, OpenCV, turns images upright by their EXIF data.
+# Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. OpenCV, the
+# image reader of Ultralytics, turns images upright by their EXIF data.
 
 
 def _is_ultralytics(metadata: Mapping[str, str]) -> bool:

@@ -137,7 +137,7 @@ def load_function(text: str) -> ImageFunction:
 def _source_sha256(text: str, function: Any, module_name: str) -> str:
     try:
         source = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:  # An object with __call__, or compiled code.
+    except TypeError:  # Callable objects and compiled code have no source file.
         source = getattr(sys.modules[module_name], "__file__", None)
     if source is None or not Path(source).is_file():
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,14 +1,14 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face's ``preprocessor_config.json`` names a class of image processors. The class has
-defaults for missing keys. For an unknown class, all keys must be in the file. An unknown key is
-refused, because it might change pixels. Crops are rounded as in transformers, not as in
-torchvision.
+Hugging Face's ``preprocessor_config.json`` names a class of image processors. The class of image
+processors has defaults for missing keys. For an unknown class, all keys must be in the file. An
+unknown key is refused, because it might change pixels. Crops are rounded as in transformers, not as
+in torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
-For torchvision, a table has the ``transforms()`` of all weights in version 0.28. Its columns are:
-shorter side, crop, filter, weights and models.
+For torchvision, a table has the ``transforms()`` of all weights in version 0.28. The table's
+columns are: shorter side, crop, filter, weights and models.
 """
 
 import difflib

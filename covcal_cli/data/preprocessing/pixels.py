@@ -139,7 +139,7 @@ def centred(
 
     `rule` decides about crops that would begin at half a pixel: ``round`` rounds to the even number
     (torchvision), and ``floor`` rounds down (transformers). With ``never``, an image of another
-    size raises ValueError. `fill` is the colour of the border, One number per channel. (default:
+    size raises ValueError. `fill` is the colour of the border, one number per channel (default:
     black).
     """
     height, width = size

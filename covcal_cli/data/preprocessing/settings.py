@@ -28,7 +28,7 @@ _CHANNELS = {"L": 1, "RGB": 3, "BGR": 3}
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Preprocessing settings. For None or an empty value, the model's input decides."""
+    """Preprocessing settings. If a setting is None or empty, the model's input decides."""
 
     # (height, width) after resizing.
     size: Size | None = None
@@ -80,7 +80,7 @@ class Preprocessing:
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
         """Return these settings, changed by the settings in `flags`.
 
-        A size alone in `flags` also replaces resizing and cropping.
+        If `flags` has only a size, the size also replaces resizing and cropping.
         """
         changes: dict[str, Any] = {
             field.name: getattr(flags, field.name)
@@ -190,7 +190,7 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with all lengths, for an input of this `size`."""
+        """Return how to resize, with all lengths."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(

@@ -17,8 +17,8 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
-# NotImplementedError means an unknown compression, and RuntimeError means a password. NumPy raises
-# the errors of Python's parser for a damaged header.
+# NotImplementedError means an unknown compression, and RuntimeError means a password. For a damaged
+# header, NumPy raises the errors of Python's parser.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -160,9 +160,9 @@ class NpyStream:
             raise ValueError("Object arrays cannot be loaded")
 
     def blocks(self, size: int) -> Iterator[AnyArray]:
-        """Yield `size` rows at a time. The last block may be shorter."""
+        """Yield `size` rows at a time."""
         rows = self.shape[0]
-        # The array is stored by columns, so read the whole array first.
+        # An array that is stored by columns must be read as a whole.
         if self._fortran:
             whole = self._read(self.shape[::-1]).T
             yield from (whole[start : start + size] for start in range(0, rows, size))
@@ -188,7 +188,7 @@ class HDF5Store(Store):
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # Only numbers and texts.
+            # Other types than numbers and texts are ignored.
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()

@@ -37,7 +37,7 @@ def pandas_index(schema: Any) -> tuple[str, ...]:
     """Return the columns of the table's pandas index."""
     try:
         columns = parsed_json((schema.metadata or {})[b"pandas"].decode())["index_columns"]
-        # A range index is a dictionary.
+        # pandas describes a range index by a dictionary.
         return tuple(name for name in columns if isinstance(name, str))
     except (KeyError, ValueError, TypeError):
         return ()
@@ -53,7 +53,7 @@ class ArrowColumns:
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return the shape and type of a column of `n` rows."""
         types, kind = self.arrow.types, field.type
-        if self.are_pairs(kind):  # The classes are not known yet.
+        if self.are_pairs(kind):  # The number of classes is not known yet.
             return Entry((n, 0), np.dtype(np.float64))
         fields = self._fields(kind)
         if tuple(fields) == _VECTOR:
@@ -85,7 +85,7 @@ class ArrowColumns:
     def values(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
         """Return a column as an array, shape (m, ...).
 
-        `rows` are the row numbers, for messages. Missing values become NaN or an empty text. Bytes
+        `rows` are row numbers for messages. Missing values become NaN or an empty text. Bytes
         become texts. Image files become `Encoded`.
         """
         if entry.is_encoded:
@@ -136,7 +136,7 @@ class ArrowColumns:
         listed = self._flat(indices.flatten())
         own_lengths = self._flat(indices.value_lengths())[is_sparse]
         fits = np.array_equal(own_lengths, lengths[is_sparse]) and len(listed) == of_sparse.sum()
-        # The comparison is false for a missing index (NaN).
+        # A missing index (NaN) fails this comparison.
         if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
                 f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
@@ -241,7 +241,7 @@ class ArrowColumns:
     def chosen(self, batch: Any, places: Rows) -> Any:
         """Return the rows of a batch at these places."""
         first, last = int(places[0]), int(places[-1])
-        if last - first + 1 == len(places):  # This is 0.3 s faster than `take`.
+        if last - first + 1 == len(places):  # A slice is faster than `take`.
             return batch.slice(first, len(places))
         index = self.arrow.py_buffer(np.ascontiguousarray(places))
         return batch.take(

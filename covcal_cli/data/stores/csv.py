@@ -116,10 +116,7 @@ class CSVStore(Store):
         return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
 
     def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, and the number of the next record.
-
-        `start` is the number of the first record.
-        """
+        """Return the records of `rows`, and the number of the next record."""
         taken: list[Any] = []
         stop = int(rows[-1]) + 1
         if len(rows) == stop - int(rows[0]):

@@ -39,7 +39,7 @@ _CUT = -9000.0
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
 _MUCH = 0.25  # Minimum probability of other texts for a note.
-# Keys of class names and of outputs, without capitals and underscores. Plural forms also match.
+# Keys of class names and of outputs, without capitals and underscores.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
     **dict.fromkeys(("score", "prob", "proba", "probability", "confidence"), PROBABILITIES),
@@ -74,7 +74,7 @@ def columns_of(record: Any) -> Any:
     if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
         record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
     found = list(_outputs(record))
-    if len(found) != 1:  # No outputs, or several outputs from which the user must choose.
+    if len(found) != 1:  # With several outputs, the user must choose.
         return record
     ((keys, column, values),) = found
     if record.get(column) is values:
@@ -87,7 +87,7 @@ def _outputs(
 ) -> Iterator[tuple[set[str], str, Any]]:
     """Yield the keys, the column and the values of the outputs in a line.
 
-    Lists of numbers beside class names become objects. Outputs in inner objects are included.
+    Lists of numbers beside class names become objects. Inner objects are searched too.
     """
     inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
     names = [key for key, value in inner_values if may_name_classes(key) and _are_names(value)]
@@ -420,7 +420,7 @@ class Choices:
         shares = dict.fromkeys(range(len(self.names)), 0.0)
         # The upper limit of each unlisted answer.
         bounds: dict[int, float] = {}
-        # The missing end of each possible answer.
+        # The rest of each possible answer after the tokens so far.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         for token, text in zip(tokens[start:], texts[start:], strict=True):
@@ -470,10 +470,10 @@ class Choices:
         return Answer(probabilities, 1 - total, len(missing), follows, is_cut)
 
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
-        """Return the token with the answer, the number of the answer, and whether text precedes it.
+        """Return the token of the answer, the answer's number, and whether text precedes it.
 
-        The answer is searched at the beginning of the text, then after the word "answer", then from
-        the end of the text. Without an answer in the text, the first token is returned.
+        An answer at the beginning of the text is preferred, then an answer after the word "answer",
+        and then the last answer. Without an answer in the text, the first token is returned.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))

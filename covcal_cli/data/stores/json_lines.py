@@ -157,7 +157,7 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # A later read of the column raises the error again.
+        except CovcalError:  # Reading the column will raise the error again.
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())

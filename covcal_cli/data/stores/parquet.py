@@ -26,10 +26,10 @@ _HEAD = 8  # Number of values that show the type of a column.
 _BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
 _FEWEST, _USUAL = 64, 1 << 13  # Minimum and usual number of rows in a batch.
 _PAGES = 2 << 20  # Memory of a column while it is read, in bytes.
-_ENOUGH = 128 << 20  # Above this memory, columns are read in sets.
+_ENOUGH = 128 << 20  # Memory limit for reading all columns at once, in bytes.
 _SET = 16 << 20  # Maximum memory of a set of columns, in bytes.
 _HELD = 64 << 20  # Memory of the rows to read at a time, in bytes.
-# Minimum number of rows to read at a time, because each read begins at the start of a group.
+# Minimum number of rows to read at a time.
 _FEWEST_HELD = 1 << 16
 
 
@@ -142,7 +142,7 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _name_classes(self) -> None:
-        """Name the classes of lists of outputs, if every row has an equal list of class names."""
+        """Name the classes of lists of outputs if every row lists the same class names."""
         unnamed = {
             name: entry
             for name, entry in self.entries.items()
@@ -215,10 +215,7 @@ class ParquetStore(Store):
     def _joined(
         self, group: _Group, sets: Sequence[Sequence[str]], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Read one set of columns after the other, to save memory.
-
-        For later rows of a group, each set is read again from the start of the group.
-        """
+        """Read one set of columns after the other, to save memory."""
         width = sum(map(self._row_bytes, sets))
         n_joined = max(_FEWEST_HELD, _HELD // width)
         for first in range(0, len(rows), n_joined):
@@ -356,7 +353,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """Refuse Parquet files in folders that are not called ``KEY=VALUE``."""
+    """For an embedded image, the text is its file name."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):

@@ -52,7 +52,7 @@ class Store(Protocol):
     # Error messages for columns with decimal commas.
     with_commas: Mapping[str, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()  # Notes for the user.
-    ignored: tuple[str, ...] = ()  # Columns of neither numbers nor texts.
+    ignored: tuple[str, ...] = ()  # Columns of other types than numbers and texts.
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole array of labels, ids or groups."""
@@ -71,7 +71,7 @@ class Store(Protocol):
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield rows of the named arrays, in parts.
 
-        `rows` are ascending. A part has about `size` rows, or fewer to keep the limit
+        `rows` are ascending. A part has about `size` rows, or fewer because of the limit
         `WINDOW_BYTES`.
         """
         ...
@@ -198,10 +198,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def open_text(path: Path, newline: str = "") -> IO[str]:
-    """Open a file of UTF-8 or UTF-16 text without changing line ends.
-
-    If `newline` is a line feed, Python reads twice as fast.
-    """
+    """Open a file of UTF-8 or UTF-16 text without changing line ends."""
     open_file: Any = gzip.open if is_compressed(path) else open
     with open_file(path, "rb") as file:
         encoding = _encoding(file.read(3))
