@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError
@@ -49,6 +50,7 @@ from covcal_cli.watch.segments import Segments, segments_by, segments_of
 
 # Maximum number of rows to read from a period.
 _MOST_ROWS = 20_000
+_HASHED_IDS = 1 << 14  # Number of ids that are hashed at a time, to limit memory.
 _LEAST_ROWS = 2  # minimum number of rows for a covariance
 
 
@@ -344,9 +346,22 @@ def _digest(target: Domain, rows: Rows) -> str:
     """Return a hash of ids and logits. Files that differ in other respects have the same rows."""
     digest = hashlib.sha256()
     for block in target.blocks(rows, "logits"):
-        digest.update(b"\0".join([*target.id_bytes(block).tolist(), b""]))
+        ids = target.id_bytes(block)
+        for start in range(0, len(ids), _HASHED_IDS):
+            digest.update(_joined_ids(ids[start : start + _HASHED_IDS]))
         digest.update(target.logits(block).astype("<f4").tobytes())
     return digest.hexdigest()
+
+
+def _joined_ids(ids: NDArray[np.bytes_]) -> bytes:
+    """Join ids, with a zero byte after each id."""
+    width = ids.dtype.itemsize
+    cells = np.zeros((len(ids), width + 1), dtype=np.uint8)
+    cells[:, :width] = np.ascontiguousarray(ids).view(np.uint8).reshape(-1, width)
+    is_used = cells != 0
+    is_used[:, width] = True
+    joined: bytes = cells[is_used].tobytes()
+    return joined
 
 
 def _of_period(
