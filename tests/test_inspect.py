@@ -303,7 +303,7 @@ def test_a_model_that_is_cut_off(cut: float, digits: Path, tmp_path: Path) -> No
     ("key", "value", "words"),
     [
         ("accuracy", 100.0, "estimates[0].accuracy is 100, outside 0 to 1"),
-        ("accuracy", 9.2e18, "estimates[0].accuracy is 9.2e+18, outside 0 to 1"),
+        ("high", 9.2e18, "estimates[0].high is 9.2e+18, outside 0 to 1"),
         ("high", 0.0, "is more than high (0)"),
     ],
 )
@@ -325,6 +325,8 @@ def test_an_estimate_that_nothing_can_have(
     ("place", "key", "value", "words"),
     [
         ("metrics.none", "accuracy", 100, "metrics.none.accuracy is 100, outside 0 to 1"),
+        ("bootstrap", "level", -1, "bootstrap.level is -1, outside 0 to 1"),
+        ("bootstrap", "level", 1, "bootstrap.level is 1"),
         ("metrics.none", "ece", 3.5e38, "metrics.none.ece is 3.5e+38, outside 0 to 1"),
         ("metrics.none", "brier", -0.1, "metrics.none.brier is -0.1, outside 0 to 2"),
         ("metrics.none", "n", 9.2e18, "metrics.none.n is 9.2e+18, but n is"),

@@ -195,8 +195,8 @@ class Estimate:
 
     name: str
     accuracy: Share
-    low: float
-    high: float
+    low: Share
+    high: Share
     assumption: str
     guards: tuple[Guard, ...] = ()
     interval: str = SAMPLING

@@ -22,7 +22,15 @@ from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
-from covcal_cli.records import Count, Document, Input, at, require_ascending
+from covcal_cli.records import (
+    Count,
+    Document,
+    Input,
+    Share,
+    at,
+    require_ascending,
+    require_fields,
+)
 
 Predictions = Literal["original", "own"]
 _TABLE = (
@@ -254,6 +262,10 @@ class MetricsRecord(Document):
     regressions: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.bootstrap is not None:
+            require_fields("bootstrap", self.bootstrap, {"level": Share})
+            if not 0 < self.bootstrap["level"] < 1:
+                raise ValueError(f"bootstrap.level is {self.bootstrap['level']}")
         for name, values in self.metrics.items():
             if (n := values.get("n", self.n)) != self.n:
                 raise ValueError(f"metrics.{name}.n is {n}, but n is {self.n}")
