@@ -49,6 +49,8 @@ _SCORES = {
 }
 # Keys that are columns of outputs.
 _COLUMNS = {"prob", "proba", "probability", "probabilitie", "logit"}
+_NO_NUMBERS = frozenset((type(None),))
+_NUMBERS = _NO_NUMBERS | {int, float}
 _DEEPEST = 3  # Maximum depth of the search for outputs.
 _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
@@ -131,7 +133,7 @@ def _are_names(value: Any) -> bool:
 
 def _are_numbers(values: Iterable[Any]) -> bool:
     kinds = {*map(type, values)}
-    return kinds <= {int, float, type(None)} and bool(kinds - {type(None)})
+    return kinds <= _NUMBERS and not kinds <= _NO_NUMBERS
 
 
 def _is_single(value: Any) -> bool:

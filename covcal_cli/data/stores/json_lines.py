@@ -48,7 +48,7 @@ from covcal_cli.data.stores.store import (
 from covcal_cli.errors import CovcalError
 from covcal_cli.records import unique_keys
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
+_DECODER, _STRICT_DECODER = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
 # Memory limits for the numbers of the first rows.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
@@ -318,8 +318,13 @@ class JSONLinesStore(Store):
             raise self.error(f"it is not readable ({error}): copy it again") from error
 
     def _parsed(self, line: str, number: int) -> Any:
+        text = line.strip()
         try:
-            return _DECODER.decode(line)
+            value, end = _DECODER.raw_decode(text)
+            if end < len(text):
+                raise ValueError("it goes on after the object")
+            # A key that occurs twice is rare, so the fast decoder comes first.
+            return value if text.count(":") == _key_count(value) else _STRICT_DECODER.decode(text)
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(
@@ -335,9 +340,14 @@ class JSONLinesStore(Store):
         if not isinstance(record, dict):
             raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
+            column = self._columns.get(name)
+            if column and type(value) is str and column.texts and len(column.texts) == self._n:
+                column.texts.append(value if column.is_named else value[:_KEPT])  # the usual case
+                column.has_texts = True
+                continue
             if value is None or (not value and value in ([], {})) or name in self._other:
                 continue
-            column = self._columns.get(name) or self._new(name, value)
+            column = column or self._new(name, value)
             if column is None:
                 continue
             if column.texts is not None:
@@ -447,6 +457,15 @@ class JSONLinesStore(Store):
             return array
 
         return values
+
+
+def _key_count(value: Any) -> int:
+    """Return the number of keys of an object and of the objects in its values."""
+    count = 0
+    for inner in (value, *value.values()) if type(value) is dict else ():
+        if type(inner) is dict:
+            count += len(inner)
+    return count
 
 
 def _kind(value: Any) -> str:
