@@ -81,16 +81,16 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
             result = f"but without labels, T is at least {floor:.3g}."
         after = f"The mean confidence after temperature scaling is {confidence:.1%}"
         return _CONSENSUS, f"{estimated}. {after}, {result}"
-    same = f"{estimated}, {reason}"
+    estimate = f"{estimated}, {reason}"
     if temperature >= floor:
-        return _TEMP, f"{same}, so T is that of temp."
+        return _TEMP, f"{estimate}, so T is that of temp."
     if floor < 1 and problem.accuracy.bounds:
         return _CONSENSUS, (
-            f"{same}. The T of temp is {temperature:.3g}, but the few errors on the source only "
-            f"prove that T is at most {floor:.3g}."
+            f"{estimate}. The T of temp is {temperature:.3g}, but the few errors on the source "
+            f"only prove that T is at most {floor:.3g}."
         )
     return _NONE, (
-        f"{same}. But temp is not used, because its T = {temperature:.4g} would raise "
+        f"{estimate}. But temp is not used, because its T = {temperature:.4g} would raise "
         "confidence, and the source has too few errors to prove that this is right: give more "
         "labelled source rows."
     )

@@ -72,17 +72,17 @@ def calibrate(
             if not draw.is_for_decision:
                 return _fit_to_labels(file, draw, settings, AUTO)
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
-            found, is_contradicted = labels_against(file.require_target(), draw, calibration)
+            comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
             note = (
                 f"the {len(draw)} labels were picked for a decision, so most of their rows have a "
                 "high confidence. covcal decide uses these labels, but covcal calibrate does not. "
                 "To calibrate with labels, extract the data to another file, and run covcal pick "
                 "-n 50 on that file"
             )
-            warnings = [f"the labels contradict this calibration: {found}"]
+            warnings = [f"the labels contradict this calibration: {comparison}"]
             return replace(
                 calibration,
-                notes=(note, *([] if is_contradicted else [found]), *calibration.notes),
+                notes=(note, *([] if is_contradicted else [comparison]), *calibration.notes),
                 warnings=(*(warnings if is_contradicted else []), *calibration.warnings),
             )
         return calibrate_file(Problem(file, settings, settings.loss), settings)

@@ -223,15 +223,17 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         match = _match(problem, name, accuracy.accuracy)
         matches.append(match)
         floors.append(problem.least_temperature(name))
-        where, guard = "", match.guard
+        on_logits, guard = "", match.guard
         if name == "aligned":
-            where = "on the logits of adapt: "
-            guard = replace(guard, name=f"aligned {guard.name}", sentence=where + guard.sentence)
+            on_logits = "on the logits of adapt: "
+            guard = replace(
+                guard, name=f"aligned {guard.name}", sentence=on_logits + guard.sentence
+            )
         guards.append(guard)
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{where}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
+                f"{on_logits}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
                 f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
             )
     temperatures = [

@@ -194,7 +194,7 @@ def _install_completion(shell: Shell | None) -> None:
         _, path = _completion().install(
             shell=shell.value, prog_name="covcal", complete_var=_COMPLETE
         )
-        print(f"installed in {path}: it works in a new {shell.value}")
+        print(f"installed completion in {path}: open a new {shell.value} to use it")
         raise typer.Exit
 
 

@@ -120,19 +120,20 @@ def apply(
         console.note(text)
     if applied.networks is not None:
         console.note(f"the networks that covcal adapt trained are read from {applied.networks}")
-    which = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
+    split_name = domain.value if split is RowsName.all else f"{domain.value} {split.value}"
     if not to_stdout and applied.labels:
         shares = [f"{label} in {100 * mean:.0f} %" for label, mean in applied.labels.items()]
         more = f" and {len(shares) - _SHOWN} more labels" if len(shares) > _SHOWN else ""
         facts = {
-            "Rows": f"{applied.rows:,} {which} rows, with the probability of every label",
+            "Rows": f"{applied.rows:,} {split_name} rows, with the probability of every label",
             "Expected": ", ".join(shares[:_SHOWN]) + more,
         }
         console.screen(aligned(facts))
     elif not to_stdout:
         temperature = shown_temperatures(applied.temperature, applied.aligned_temperature, 4)
         mean = (
-            f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} {which} rows"
+            f"{100 * applied.mean_confidence:.1f} % on average over {applied.rows:,} "
+            f"{split_name} rows"
         )
         facts = {
             "Confidence": f"{mean}: an estimate of their accuracy",

@@ -188,13 +188,13 @@ def details(calibration: "Calibration") -> str:
     if calibration.weights is not None:
         facts |= _weights(calibration.weights)
     if calibration.bound is not None:
-        at = (
+        at_temperature = (
             "at the T with the smallest weighted error"
             if calibration.loss == "brier"
             else "at this T"
         )
         error = calibration.bound["weighted_error"]
-        facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at}"
+        facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at_temperature}"
     parts = [tables.aligned(facts)]
     if calibration.candidates:
         parts.append(_candidates(calibration.candidates))

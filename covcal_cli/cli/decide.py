@@ -251,12 +251,12 @@ def answer(decision: "Decision", output: str) -> str:
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
     if rule is not None:
-        what = f"by {rule.labels} labels" if rule.labels else "an estimate"
+        basis = f"by {rule.labels} labels" if rule.labels else "an estimate"
         if rule.certainty is not None:
-            what += f", with {short_percent(rule.certainty)} certainty"
+            basis += f", with {short_percent(rule.certainty)} certainty"
         facts["Sets"] = (
             f"{rule.mean_size:.2f} classes on average. A set contains the right class in "
-            f"{short_percent(rule.coverage)} of rows ({what})"
+            f"{short_percent(rule.coverage)} of rows ({basis})"
         )
     return tables.aligned(facts)
 

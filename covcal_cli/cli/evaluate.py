@@ -326,7 +326,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     from covcal_cli.report.verdict import measured_action, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
-    own = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
+    own_labels = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
     before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
     low, high = wilson(before.accuracy, before.n, level)
     answer = {}
@@ -334,8 +334,8 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])
     files = sum(entry.role != "calibration" for entry in evaluation.inputs)
     answer["Accuracy"] = (
-        f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own}on {before.n} "
-        f"labelled target rows{f' of {files} files' if files > 1 else ''}"
+        f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own_labels}"
+        f"on {before.n} labelled target rows{f' of {files} files' if files > 1 else ''}"
     )
     for name in names[: 1 + _MOST_ANSWERED]:
         classes = ClassGaps.of(evaluation.classes.get(name, ()), level)

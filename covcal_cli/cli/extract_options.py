@@ -158,9 +158,9 @@ class Inputs:
             )
         only = target if target is not None else target_only
         if only is None and source is not None and (not is_model(model) or is_model(source)):
-            other = next(path for path in tables if not is_table(path))
+            argument = next(path for path in tables if not is_table(path))
             raise typer.BadParameter(
-                f"{other} is not a table that covcal reads: save it as .csv, .parquet, .npz or "
+                f"{argument} is not a table that covcal reads: save it as .csv, .parquet, .npz or "
                 ".h5. With a model, give MODEL, SOURCE and TARGET",
                 param_hint="TARGET",
             )

@@ -134,20 +134,22 @@ def _summary(labelling: "Labelling") -> str:
     rows = labelling.labelled + labelling.empty
     replaced = f", {labelling.replaced} replaced" if labelling.replaced else ""
     batches = f" in {labelling.batches} batches" if labelling.batches > 1 else ""
-    which = f"the {rows} picked rows{batches} now have a label"
+    all_rows = f"the {rows} picked rows{batches} now have a label"
     if labelling.of_label:
         counts = [f"{name} {entry.labelled}" for name, entry in labelling.of_label.items()]
-        which = f"the {rows} labels of the picked rows{batches} now have a value: {listed(counts)}"
-    lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {which}"]
+        all_rows = (
+            f"the {rows} labels of the picked rows{batches} now have a value: {listed(counts)}"
+        )
+    lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {all_rows}"]
     agreements = {
         f"least for {name}: " if name else "": entry.agreement
         for name, entry in (labelling.of_label or {"": labelling}).items()
         if entry.agreement is not None
     }
-    for least, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
+    for lowest_for, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"
         lines.append(
-            f"Agreement  {least}on {agreement.agreed} of {agreement.rows} rows that {people} "
+            f"Agreement  {lowest_for}on {agreement.agreed} of {agreement.rows} rows that {people} "
             f"people labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
         )
     if labelling.differing:

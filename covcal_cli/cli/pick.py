@@ -254,7 +254,7 @@ def _summary(picked: "PickReport", where: str) -> str:
         f"{100 * width:.0f}" for width in (picked.half_width_of_all, picked.half_width_at_worst)
     )
     wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
-    what = "of a label known" if picked.sheet.several else "known"
+    is_known = "of a label known" if picked.sheet.several else "known"
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
     least = 100 * picked.mean_error
     first = (
@@ -276,7 +276,7 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  {what} to about +/- {in_points(half)} with these labels{before}{wrong}",
+            f"Accuracy  {is_known} to about +/- {in_points(half)} with these labels{before}{wrong}",
             f"ECE       at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE "
             "needs more labels"
             if least >= 1

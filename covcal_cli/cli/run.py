@@ -185,8 +185,10 @@ def run(
                 )
     except KeyboardInterrupt:
         has_results = folder.is_dir() and any(folder.iterdir())
-        kept = f"the results in {folder} are kept" if has_results else "nothing was written yet"
-        resumes = f"{kept}: run the same command to continue"
+        results_are_kept = (
+            f"the results in {folder} are kept" if has_results else "nothing was written yet"
+        )
+        resumes = f"{results_are_kept}: run the same command to continue"
         raise StoppedError(resumes) from None
     except LimitExceededError:
         console.screen(aligned(progress_lines.facts))
@@ -337,15 +339,15 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     """Return the decision between the calibrations and its reason."""
     labels = comparison.by_labels
-    first = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
-    asked = ", as you asked" if renewal.is_in_use else ""
+    decision = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
+    as_asked = ", as you asked" if renewal.is_in_use else ""
     if comparison.old == comparison.new:
         ece = "" if labels is None else f" (ECE {100 * labels.old:.1f} % on {labels.labels} labels)"
-        return f"{first}{asked}: the new calibration gives the same confidence{ece}"
+        return f"{decision}{as_asked}: the new calibration gives the same confidence{ece}"
     if labels is None:
-        if asked:
-            return f"{first}{asked}: only an estimate supports this choice"
-        return f"{first}: without labels of the new rows, only an estimate supports the new one"
+        if as_asked:
+            return f"{decision}{as_asked}: only an estimate supports this choice"
+        return f"{decision}: without labels of the new rows, only an estimate supports the new one"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better and labels.is_off:
@@ -354,11 +356,11 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
             f"confidence is {labels.gap.sentence}"
         )
     if labels.is_better:
-        return f"{first}: the new calibration is better ({details})"
+        return f"{decision}: the new calibration is better ({details})"
     if labels.is_worse:
-        return f"{first}{asked}: the new calibration is worse ({details})"
+        return f"{decision}{as_asked}: the new calibration is worse ({details})"
     details += f", difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
-    return f"{first}{asked}: the new calibration is not proved better ({details})"
+    return f"{decision}{as_asked}: the new calibration is not proved better ({details})"
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:

@@ -247,12 +247,12 @@ class _Labelled:
         """Return why the labels cannot be used, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
-                why = (
+                reason = (
                     "the labelled rows were picked for the accuracy, so they cannot make a promise"
                 )
                 if current_label() is not None:
-                    return f"{why}. With several labels, no rows can be picked for a promise"
-                return f"{why}: pick rows with covcal pick --for decide.json"
+                    return f"{reason}. With several labels, no rows can be picked for a promise"
+                return f"{reason}: pick rows with covcal pick --for decide.json"
             return (
                 "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
                 "run covcal label"

@@ -214,7 +214,7 @@ def _labelled(
         )
     if len(np.unique(drawn)) < len(drawn):
         raise CovcalError("rows has a number twice: give each row once")
-    for values, most, what in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
+    for values, most, kind in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
-            raise CovcalError(f"{what} numbers must be from 0 to {most - 1}")
+            raise CovcalError(f"{kind} numbers must be from 0 to {most - 1}")
     return drawn, drawn_labels

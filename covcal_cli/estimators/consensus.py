@@ -247,12 +247,12 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
     """Return the reason to choose `temp`, or None to choose `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
-    after = f"the mean confidence of {confidence:.1%} after temperature scaling"
+    mean_confidence = f"the mean confidence of {confidence:.1%} after temperature scaling"
     if distance < SAME:
-        return f"within {100 * SAME:.0f} points of {after}"
+        return f"within {100 * SAME:.0f} points of {mean_confidence}"
     sampling = _sampling(inputs, estimate.accuracy)
     if distance < sampling:
-        return f"within its sampling error ({100 * sampling:.1f} points) of {after}"
+        return f"within its sampling error ({100 * sampling:.1f} points) of {mean_confidence}"
     if not estimate.bounds:
         return f"but its range of {estimate.low:.0%} to {estimate.high:.0%} is too wide to act on"
     return None

@@ -54,13 +54,13 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
             f"{drift:.0%} of the predicted labels would have to change to match the source's "
-            "class frequencies. A change of class frequencies alone does not explain that"
+            "class frequencies, so more than the class frequencies changed"
         )
         return Guard(FALL_IN_CONFIDENCE, drift, MAX_PLAUSIBLE_DRIFT, True, text)
     if -fall > MAX_PLAUSIBLE_RISE:
         text = (
-            f"the mean confidence rises by {-100 * fall:.2f} points. A change of class "
-            "frequencies alone does not explain that"
+            f"the mean confidence rises by {-100 * fall:.2f} points, so more than the class "
+            "frequencies changed"
         )
         return Guard(FALL_IN_CONFIDENCE, -fall, MAX_PLAUSIBLE_RISE, True, text)
     sigmas = _sigmas(fall, standard_error)

@@ -89,9 +89,9 @@ def match_accuracy(
     if len(falls) == 0:
         best = int(np.abs(values).argmin())
         nearest = wanted + float(values[best])
-        most = "less" if values[best] > 0 else "more"
+        less_or_more = "less" if values[best] > 0 else "more"
         guard = not_clamped(
-            accuracy, nearest, f"no temperature gives these labels {most} confidence"
+            accuracy, nearest, f"no temperature gives these labels {less_or_more} confidence"
         )
         return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))

@@ -266,9 +266,11 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
     first, *others = files
     digests = {first.sha256(): first.path}
     for file in others:
-        same = digests.setdefault(file.sha256(), file.path)
-        if same is not file.path:
-            raise CovcalError(f"{file.path} holds the same rows as {same}: give only one of them")
+        earlier_path = digests.setdefault(file.sha256(), file.path)
+        if earlier_path is not file.path:
+            raise CovcalError(
+                f"{file.path} holds the same rows as {earlier_path}: give only one of them"
+            )
         if list(file.classes) != list(first.classes) or (
             file.model["sha256"] != first.model["sha256"]
         ):

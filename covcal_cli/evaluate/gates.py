@@ -219,10 +219,10 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)
         if 0 < detected < GATED[verdict.metric].limits.high:
-            label, beyond = _label(verdict.metric), "lower" if least else "higher"
+            label, lower_or_higher = _label(verdict.metric), "lower" if least else "higher"
             numbers += (
                 f". With {n} rows, this gate fails in 4 of 5 cases if the true {label} is "
-                f"{_shown(verdict.metric, detected)} or {beyond}"
+                f"{_shown(verdict.metric, detected)} or {lower_or_higher}"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
 

@@ -327,9 +327,9 @@ def _fault(draw: Draw, target: Domain) -> str | None:
     return None
 
 
-def _damaged(file: FeatureFile, what: str) -> CovcalError:
+def _damaged(file: FeatureFile, damage: str) -> CovcalError:
     return CovcalError(
-        f"{file.path}: the picked rows in /{MARKED} are damaged, because {what}: {_AGAIN}"
+        f"{file.path}: the picked rows in /{MARKED} are damaged, because {damage}: {_AGAIN}"
     )
 
 

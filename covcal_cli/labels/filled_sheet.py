@@ -242,10 +242,10 @@ def _labels(table: LabelTable) -> list[str]:
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
     """Return the batch, the data hash and the labeller's share of a sheet."""
     if len(facts) != 1:
-        what = "its first line, which describes the draw, is missing"
+        fault = "its first line, which describes the draw, is missing"
         if facts:
-            what = "several lines describe the draw"
-        raise CovcalError(f"{path}: {what}: put back the lines that covcal pick wrote")
+            fault = "several lines describe the draw"
+        raise CovcalError(f"{path}: {fault}: put back the lines that covcal pick wrote")
     parts = _FACTS.fullmatch(facts[0])
     splits = () if parts is None else tuple(_split(letter) for letter in parts[3])
     score = None if parts is None else words_of(parts[5])

@@ -509,12 +509,12 @@ class OutputEvidence:
         if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
         for place, kinds in self._suspects.items():
-            for kind, fact in _EXTRA.items():
+            for kind, is_or_holds in _EXTRA.items():
                 if kind in kinds:
                     name = "last" if place else "first"
                     return (
-                        f"the {name} column {fact} in all {self.rows} rows, so it may not be the "
-                        "output of a class: remove the column if it is none"
+                        f"the {name} column {is_or_holds} in all {self.rows} rows, so it may not "
+                        "be the output of a class: if so, remove the column"
                     )
         return None
 
@@ -526,11 +526,11 @@ class OutputEvidence:
         if are_few or self._ordered < share * self.rows:
             return None
         two = ". If one class is likelier in every row, ignore this" if self.width == 2 else ""
-        some = "all" if self._ordered == self.rows else f"{self._ordered} of"
+        all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
-            f"in {some} {self.rows} rows, the outputs of all columns are in the same order, so the "
-            "columns may be ranks (best answer, second best, ...) instead of classes. If they are "
-            "ranks, results mean nothing: give one column per class, whichever class is the best "
+            f"in {all_or_number} {self.rows} rows, the outputs of all columns are in the same "
+            "order. So the columns may be ranks (best answer, second best, ...), not classes. "
+            "Results of ranks mean nothing: give one column per class, whichever class is the best "
             f"answer{two}"
         )
 

@@ -173,11 +173,11 @@ def page(trend: Timeline) -> str:
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
     verdicts = Counter(period.verdict for period in trend.periods)
-    told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
+    verdict_counts = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS)
     changed = sum(period.alarm.raised for period in trend.periods)
     n_periods = _counted(len({period.measured.period for period in trend.periods}), "period")
     n_calibrations = _counted(len(trend.calibrations), "calibration")
-    counts = f"{n_periods}, {n_calibrations}: {told}; {changed} with changed rows."
+    counts = f"{n_periods}, {n_calibrations}: {verdict_counts}; {changed} with changed rows."
     reason = last.answer.removeprefix(f"{last.verdict}: ")
     reason = reason[:1].upper() + reason[1:]
     left_out = f" {_counted(trend.earlier, 'earlier period')} not drawn." if trend.earlier else ""
@@ -226,8 +226,8 @@ def picture(trend: Timeline) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _of_decision(period: Period) -> str:

@@ -238,11 +238,11 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
     measured = [content.evaluation for content in labels.values() if content.evaluation is not None]
     if len(measured) < len(labels):
         names = [label for label, content in labels.items() if content.evaluation is None]
-        which = "any label" if not measured else listed(names)
+        label_names = "any label" if not measured else listed(names)
         split = labels[worst].settings.split
-        follows = f"{which} is not measured" if measured else "nothing is measured"
+        follows = f"{label_names} is not measured" if measured else "nothing is measured"
         sentences.append(
-            f"No target {split} row has a value for {which}, so {follows}. {_LABELS_HELP}"
+            f"No target {split} row has a value for {label_names}, so {follows}. {_LABELS_HELP}"
         )
     if measured:
         before, after = (
@@ -364,7 +364,7 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
-        whose = (
+        after_calibration = (
             "Before calibration"
             if before
             else f"After calibration ({name})"
@@ -374,11 +374,13 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
         ece = evaluation.intervals.get(calibration, {}).get("ece")
         if ece is None:
             error = f"{points(evaluation.metrics[calibration].ece)} points, without an interval"
-            sentences.append(f"{whose}, the measured calibration error (ECE) is {error}.")
+            sentences.append(
+                f"{after_calibration}, the measured calibration error (ECE) is {error}."
+            )
             continue
         gap = MeanGap.of(evaluation.metrics[calibration].bins, evaluation.level)
         sentences.append(
-            f"{whose}, the calibration error (ECE) is {ece_sentence(ece)} "
+            f"{after_calibration}, the calibration error (ECE) is {ece_sentence(ece)} "
             f"({short_percent(evaluation.level)} interval). {_average(gap)}."
         )
     return sentences
@@ -430,13 +432,13 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
 def _better(evaluation: Evaluation, name: str, calibrations: Iterable[str]) -> list[str]:
     """Return a sentence for each calibration that is proved better than the first one."""
     sentences = []
-    for other in calibrations:
-        changes = _differences(evaluation, other, name)
+    for candidate in calibrations:
+        changes = _differences(evaluation, candidate, name)
         better = [_NAMES[change.metric] for change in changes if change.direction == -1]
         if better and not any(change.direction == 1 for change in changes):
             sentences.append(
-                f"On the same rows, {other} is better than {name} ({listed(better)}): "
-                f"prefer {other}."
+                f"On the same rows, {candidate} is better than {name} ({listed(better)}): "
+                f"prefer {candidate}."
             )
     return sentences
 

@@ -419,11 +419,11 @@ class LateLabels:
         unknown = next((name for name in names if name not in self.watched), None)
         if unknown is None:
             return ""
-        known = list(dict.fromkeys(self.watched))
-        more = ", ..." if len(known) > _MOST_NAMED else ""
+        periods = list(dict.fromkeys(self.watched))
+        more = ", ..." if len(periods) > _MOST_NAMED else ""
         return (
             f"{start}its column period contains {shown(unknown)}, which is no watched period: use "
-            f"{', '.join(known[:_MOST_NAMED])}{more}"
+            f"{', '.join(periods[:_MOST_NAMED])}{more}"
         )
 
     def _id(self, line: int) -> str:

@@ -144,11 +144,7 @@ def verdict_on(
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
-    source = (
-        "(the middle half of the range that the estimate gives)"
-        if pool is None
-        else f"by {best.of}"
-    )
+    source = "(the middle half of the estimated range)" if pool is None else f"by {best.of}"
     numbers = (
         f"confidence {entry.confidence:.0%}, accuracy {best.low:.0%} to {best.high:.0%} {source}"
     )
@@ -321,7 +317,7 @@ def change_in_words(
 
 def _share_in_words(name: str, share: float, usual: float) -> str:
     if abs(share - usual) < _SMALLEST:
-        return f"the scores of class {name} changed, but it is predicted as often as before"
+        return f"the scores of class {name} changed, but not how often this class is predicted"
     digits = 0 if f"{share:.0%}" != f"{usual:.0%}" else 1
     return f"class {name} is predicted {share:.{digits}%} of the time instead of {usual:.{digits}%}"
 

@@ -413,12 +413,12 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     if not unlabelled:
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]
-    which = (
+    in_periods = (
         f"on {names[0]}"
         if len(unknown) == 1
         else f"in {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
-    return [f"it is not known whether the confidence is right {which}: {remedy}"]
+    return [f"it is not known whether the confidence is right {in_periods}: {remedy}"]
 
 
 def _notes(

@@ -507,7 +507,7 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     covcal("decide", "--error", 0.2, "--set", 0.9, "-q", cwd=folder).require_success()
     report = ("report", "--decide", "decide.json", "--bootstrap", 0, "-q", "-f")
     covcal(*report, cwd=folder).require_success()
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = (folder / "report.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
     # Colours are the page's variables, which change with a dark screen; ticks are round.
     assert not re.search(r'(?:fill|stroke)="#', page)
     assert not re.search(r">\d+\.\d+ ?%</text>", page)
