@@ -112,7 +112,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return two methods: for passed checks of COT, and for a failed check."""
+    """Return the method that trusts COT, and the method that does not."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -221,9 +221,9 @@ def expect(
 ) -> Expectation:
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
-    `documents` are calibration files, and `names` are their names in the result. `asked` are fields
-    of `EstimateSettings`; the calibrations give the defaults. `networks` is the adapted file, if it
-    has moved. For `metrics`, `by` and `costs`, see `estimate`.
+    `documents` are calibration files, and `names` are their names in the result. `asked` has the
+    fields of `EstimateSettings` that the user gave. `networks` is the adapted file, if it has
+    moved. For `metrics`, `by` and `costs`, see `estimate`.
 
     Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if files do not fit
     together. Raises `UnusedOptionError` if no calibration needs `networks`.

@@ -156,7 +156,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Return a line on the fit after each batch of labels, if there are several."""
+        """Describe the fit after each batch of labels."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._without(batch > last) for last in numbers[:-1]]
@@ -266,7 +266,7 @@ def error_of(
 ) -> tuple[float, float, float] | None:
     """Return the ECE of a calibration from labels, with its interval.
 
-    A calibration that was fitted to these labels stores its ECE (None in old files).
+    A calibration that was fitted to these labels stores its ECE.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):

@@ -87,7 +87,7 @@ class EstimateSettings:
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # Class frequencies on the target; covcal then does not compute them from `target_prior`.
+    # Class frequencies on the target, which replace `target_prior`.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -495,7 +495,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, (K,). None means as on the source."""
+        """Class frequencies on the target, (K,). None means the source frequencies."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Confidence and accuracy that differ by less are "about right".
+_CLOSE = 0.01  # Largest difference of confidence and accuracy that is "about right".
 
 
 def calibrate(

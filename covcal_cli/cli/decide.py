@@ -55,8 +55,8 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9; for --set none, so that the promise is "
-            "about the mean coverage over repeated draws.",
+            help="Certainty of a promise. Default: 0.9. For --set, the default is a promise about "
+            "the mean coverage over repeated draws.",
         ),
     ] = None,
     these_rows: Annotated[

@@ -352,8 +352,8 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better and labels.is_off:
         return (
-            f"{first}{asked}: the new calibration is better ({details}), but by these labels its "
-            f"confidence is {labels.gap.sentence}"
+            f"{decision}{as_asked}: the new calibration is better ({details}), but by these labels "
+            f"its confidence is {labels.gap.sentence}"
         )
     if labels.is_better:
         return f"{decision}: the new calibration is better ({details})"

@@ -42,8 +42,7 @@ BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
-# Probabilities that the suggested labels are enough: the wanted one, the accepted share of the
-# largest possible one, and the smallest accepted one.
+# Limits for the probability that the suggested labels are enough.
 LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 # Assumed errors: 1 is the high end of the range, 0 the estimate, and -1 the low end.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
@@ -348,7 +347,7 @@ class _Labelled:
         p, q = self._inclusions(number)
         region, drawn = self.used[number], self.draw.batches[number].drawn
         rows = self._left(number, threshold)
-        # Region -1 has one probability for all rows.
+        # The region -1 stands for a draw with equal probabilities.
         if region == -1 or threshold < region - _NEAR:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
         return acceptance.sampling(p, rows)

@@ -55,7 +55,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """The first of all equal centres, for each centre, shape (m,)."""
+        """Index of the first centre that equals each centre, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)

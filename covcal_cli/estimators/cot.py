@@ -10,8 +10,8 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-The difference cancels errors that neither cost contains. If the user gives frequencies q, source
-rows get the weights q_y / p_y.
+Errors that both costs miss cancel in the difference. If the user gives frequencies q, source rows
+get the weights q_y / p_y.
 
 The interval is computed by the delta method.
 
@@ -88,7 +88,7 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smooth problem at given prices of A classes (or rows), with B rows (or classes)."""
+    """The smooth problem at given prices of classes or of rows."""
 
     prices: Float64s  # v, (A,)
     value: float

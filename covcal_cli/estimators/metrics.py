@@ -32,7 +32,7 @@ of rows use the same T. Groups have no mean over classes, because its range was 
 benchmark.
 
 **Cost.** The mean cost of a row is the estimated error rate, times the mean cost R of a wrong row.
-R uses the T that matches the estimated accuracy, and the range of R is widened like the range of a
+R uses the T that matches the estimated accuracy. The range of R is widened like the range of a
 metric. Keys of costs.json:
 
 - ``review``: the cost of a reviewed row; `estimate` does not need this key

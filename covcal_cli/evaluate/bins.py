@@ -272,7 +272,7 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # A total of c + p holds both the count and the sum of p.
+        # Adding c + p counts a row and sums p at once.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)

@@ -22,7 +22,8 @@ contains every true ECE that the data do not reject:
 | sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
 | sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
 
-If two more tests, which share the error probability, do not reject calibration, the lower end is 0:
+The lower end is 0 if two more tests do not reject that the forecaster is calibrated. Both share the
+error probability:
 
 - Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
   rejects if the observed ECE is larger than nearly all resampled ECEs.

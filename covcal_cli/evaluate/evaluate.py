@@ -506,7 +506,7 @@ def _read(
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Return for each file the rows to measure, and the rows of fits."""
+    """Return for each file the rows to measure, and the rows to leave out."""
     fitted = {
         row_id
         for calibration in calibrations.values()

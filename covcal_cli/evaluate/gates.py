@@ -309,7 +309,7 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Estimate the true value of a metric: the middle of its 95 % interval for an ECE."""
+    """Return the value of a metric, or the middle of the 95 % interval of an ECE."""
     if GATED[metric].interval != "gaps":
         return value
     share = quantile(LEVEL) / quantile(level)

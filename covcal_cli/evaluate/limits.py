@@ -7,8 +7,8 @@ All gates of a command share one error probability (Bonferroni). With m gates, e
 the level 1 - (1 - level) / m.
 
 `Baseline` is an earlier metrics.json. On the same rows, the change of a metric is a paired
-difference, which has less noise. To find out, the earlier temperature is applied to the current
-rows: on the same rows it gives the metrics of the baseline.
+difference, which has less noise. On the same rows, the earlier temperature gives the metrics of the
+baseline.
 """
 
 import math
@@ -73,7 +73,7 @@ def parse_limit(text: str, *, least: bool = False) -> Limit:
 
 
 def parse_regression(text: str) -> Limit:
-    """Parse ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError if invalid."""
+    """Parse ``METRIC=CHANGE`` of ``--fail-regression``. Raises ValueError for an invalid text."""
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
         raise ValueError(

@@ -123,7 +123,7 @@ class Draw:
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return for each batch with labels whether it was picked for a limited error, as a set."""
+        """Return which kinds of batches have labels: for a limited error (True) or not (False)."""
         batches = np.unique(self.batch[self.labelled])
         # A merged file joins the names of the scores of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
@@ -396,9 +396,8 @@ def inclusion_rule(
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
     """Return whether n drawn rows can have the probabilities `inclusion`, (n,).
 
-    A probability must be at least n FLOOR / N. The inverse probabilities must sum to N, within six
-    The sum of the inverse probabilities must be near N (Hansen & Hurwitz 1943), except for
-    decisions.
+    A probability must be at least n FLOOR / N. The sum of the inverse probabilities must be near N
+    (Hansen & Hurwitz 1943), except for decisions.
     """
     n, N = len(inclusion), population
     floor = OUTSIDE if for_decision else FLOOR

@@ -7,7 +7,7 @@ elsewhere (`covcal_cli.labels.draws`).
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
 pick` wrote. If two people disagree about a row, the user says which label counts.
 
-If rows can have several labels, a sheet has a column for each label, which is added by itself.
+If rows can have several labels, a sheet has a column for each label.
 """
 
 import math
@@ -190,8 +190,8 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
 def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
     """Return a sheet with class names for answers such as "correct" or 0.
 
-    An answer that says whether the prediction is right determines the class if the file has one
-    confidence per row, or two classes.
+    An answer such as "wrong" gives the class if the file has two classes, or one confidence per
+    row.
     """
     words = [filled_sheet.plain_number(cell).casefold() for cell in sheet.labels]
     if file.is_forecast_of_right:

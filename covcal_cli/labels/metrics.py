@@ -65,7 +65,7 @@ ASSUMPTION = "the labels are right (the rows were drawn with known probabilities
 _SLOPE_SPREAD, _OFFSET_SPREAD = 0.5, 2.0
 NEAREST = 0.0025  # Minimum distance of forecasts from 0 and 1.
 _HALVINGS = 60  # Number of bisection steps.
-_FEW = (1, 2, 3)  # Numbers of errors with a Poisson quantile as an end of the interval.
+_FEW = (1, 2, 3)  # Numbers of errors with a Poisson interval.
 LEAST_LABELS = 5
 # Maximum ratio of effective sample size to number of labels.
 _MOST_GAIN = 4
@@ -147,7 +147,7 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the mean at which `events` or more events have the probability 1 - `level`."""
+    """Return the Poisson mean at which `events` or more have the probability 1 - `level`."""
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
         mean = (low + high) / 2

@@ -114,8 +114,8 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the expected precision of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval of the accuracy. Several labels have a root
-    mean square of their half widths.
+    A half width is half the width of the 95 % interval of the accuracy. With several labels, the
+    half width is a root mean square over the labels.
     """
 
     sheet: Sheet  # All drawn rows.

@@ -11,8 +11,8 @@ T and the offset a of the log odds are fitted by Bayes' rule:
 - **Likelihood.** c if the classifier is right on a labelled row, else 1 - c, to the power of the
   row's weight. Weights have mean 1.
 - **Result.** The posterior mean of a, and the T whose mean confidence equals the posterior mean of
-  the accuracy. If no T fits extreme logits that are wrong, this mean may lie outside both the
-  estimate without labels and the interval of the labels; then it is limited to their range.
+  the accuracy. Wrong extreme logits may put this mean outside both the estimate without labels and
+  the interval of the labels; then it is limited to their range.
 
 `label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
 the binned ECE of a calibrated confidence is about 15 %. So the accuracy of rows with confidence c

@@ -1,7 +1,7 @@
 """The score of a row: an estimate, without labels, of the probability that the classifier is right.
 
 The score is the calibrated confidence in the predicted class. Without a calibration, the confidence
-comes from temperature scaling on the source; in an adapted file, the score is the mean confidence
+comes from temperature scaling on the source. In an adapted file, the score is the mean confidence
 of both forecasters. In the benchmark, the accuracy from 50 labels was wrong by 3.5 points with this
 score, and by 4.4 points with the uncalibrated confidence.
 """
@@ -91,9 +91,8 @@ Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
-    With several labels, the prediction is the number of predicted labels. The score s follows from
-    the scores s_l of labels l: s (1 - s) is the mean of s_l (1 - s_l), which minimises the mean
-    variance of the accuracies.
+    With several labels, the prediction is the number of predicted labels. The score minimises the
+    mean variance of the accuracies over the labels.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:

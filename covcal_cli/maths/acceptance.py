@@ -66,7 +66,7 @@ def most_wrong(
     left = np.maximum(wrong - lost, 0)
     step = int(wrong[1] - wrong[0]) if len(wrong) > 1 else 1
     if len(batches) > 1:
-        # Up to `most` wrong rows may be drawn before. Rounding adds a step per batch.
+        # Earlier batches may draw up to `most` wrong rows. Rounding adds a step per batch.
         fewer = np.arange(-(-most // step) + len(batches), 0, -1)
         left = np.concatenate([wrong[0] - lost - fewer * step, left])
     bounds = [_bounds(np.maximum(left, 0), batch, most) for batch in batches]
@@ -161,8 +161,8 @@ class Ranking:
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief is the expected share of wrong rows among the best rows, for shares of best rows
-        that are evenly spaced from 0 to 1.
+        A belief has the expected numbers of wrong rows among the best rows. All numbers are shares
+        of all rows, and the numbers of best rows are evenly spaced from 0 to 1.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -228,7 +228,8 @@ def chance(
     """Return the probability that a candidate is accepted, as a mean over the beliefs.
 
     `labelled` are the scores of labelled rows, (m,), and `wrong` says where the classifier is
-    wrong. They determine the weights of the beliefs, and one more belief.
+    wrong. These labels determine the weights of the beliefs. The observed error rate is another
+    belief.
     """
     above = labelled > candidate.threshold
     n, n_wrong = int(above.sum()), int((above & wrong).sum())

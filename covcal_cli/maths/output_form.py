@@ -3,8 +3,8 @@
 `OutputEvidence` collects counts over all rows, in any order.
 
 Probabilities are in [0, 1], and each row sums to 1 up to rounding. If rows sum to another constant,
-the outputs are votes of n trees, percentages, or scores from 0 to 255. A negative constant means p
-- 1 or -p. The sums of logits differ from row to row.
+the outputs are votes of n trees, percentages, or scores from 0 to 255. If the constant is negative,
+they are -p or p - 1. The sums of logits differ from row to row.
 """
 
 import math
@@ -148,7 +148,7 @@ class OutputEvidence:
             self.high, self._at_high = high, before + int((exact == high).sum())
 
     def _add_steps(self, exact: Float64s, lows: Float64s, highs: Float64s) -> None:
-        """Store the rounding error of large numbers if rows lose much by it."""
+        """Store the rounding error of large numbers if it matters."""
         largest = float(np.abs(highs).max(initial=0))
         if not _FAR < largest < math.inf:
             return

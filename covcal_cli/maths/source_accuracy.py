@@ -18,8 +18,7 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# Minimum AUROC of a classifier that is no better than always predicting the most frequent class, by
-# the share of this class.
+# Minimum AUROC of a useful classifier, by the share of the most frequent class.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
@@ -203,7 +202,7 @@ def better_order(
     """Return the accuracy with a far better order of classes, and the order, or None.
 
     The order, (K,), gives the matching class of each label. It is found on half of the rows, and
-    tested on the other half: the mean accuracy of classes that move must rise by at least 0.2, and
+    tested on the other half. The mean accuracy of classes that move must rise by at least 0.2, and
     by four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]

@@ -18,7 +18,7 @@ from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
 MOST_CLASSES = 20
-# Share that a range must leave out at one end to say something.
+# Smallest share that a useful range excludes at one end.
 _ALL = 0.005
 ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % excludes nothing: label rows with covcal pick."

@@ -192,8 +192,8 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# Limits of the interval of the ECE: the lower end of a negligible ECE, and the upper end of an ECE
-# that is known well enough.
+# An ECE below NEGLIGIBLE does not matter. An ECE is known well enough if its interval ends below
+# NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
 WIDE = 0.2  # largest useful width of the accuracy's range
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}

@@ -5,9 +5,8 @@ The labels of accepted rows are pooled over periods, as `watch.labels` explains.
 however long you watch. The promise "holds so far" if the upper end of the chosen pool's interval is
 at most A.
 
-A row with weight w counts as u = w / max w rows. The test is still valid: by Bernoulli's
-inequality, the likelihood ratio L of a row satisfies L^u <= 1 + u (L - 1), whose mean is 1 if the
-weighted share of wrong rows is A.
+A row with weight w counts as u = w / max w rows. The test stays valid by Bernoulli's inequality for
+the likelihood ratio L of a row: L^u <= 1 + u (L - 1).
 """
 
 from collections.abc import Sequence
@@ -135,7 +134,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def labels_to_prove(confidence: float, tolerance: float) -> int | None:
-    """Return how many labels prove that a right mean confidence holds."""
+    """Return how many labels prove that a confidence is right, if it is."""
     labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
     low, high = anytime_interval(
         labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))

@@ -126,9 +126,9 @@ def verdict_on(
 ) -> tuple[Verdict, Gap | None, str]:
     """Return the verdict, the gap of the period, and the reason.
 
-    The gap from labels (`pool`) decides, or the estimated gap if the interval from labels is too
-    wide and contains it. The middle half of an estimated range counts as its interval. In the
-    benchmark, labels contradict 10 of 116 of these verdicts "holds".
+    The gap from labels (`pool`) decides. If its interval is too wide and contains the estimated
+    gap, the estimated gap decides. The middle half of an estimated range counts as its interval. In
+    the benchmark, labels contradict 10 of 116 of these verdicts "holds".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"
