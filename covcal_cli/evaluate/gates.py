@@ -275,7 +275,7 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
             f"{as_text(detected)}"
         )
     if change.baseline != change.calibration:
-        numbers += f"; its name in the baseline is {printable(change.baseline)}"
+        numbers += f". Its name in the baseline is {printable(change.baseline)}"
     return _result(gate, outcome, change.calibration, numbers)
 
 
