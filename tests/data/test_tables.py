@@ -148,6 +148,14 @@ BAD: dict[str, tuple[str, str]] = {
         "a,b\n1,2\n3,red\n",
         "column b holds 'red' in line 3, but numbers in earlier rows: write a number",
     ),
+    "true among numbers": (
+        "a,b\n1,2\n3,TRUE\n",
+        "column b holds 'TRUE' in line 3, but numbers in earlier rows: write a number",
+    ),
+    "number among booleans": (
+        "a,b\n1,True\n3,0\n5,2.5\n",
+        "column b holds '2.5' in line 4, but true or false in earlier rows: write true or false",
+    ),
     "empty cell": (
         "a,b,id\n1,2,p\n3,,q\n",
         r"column b is empty, NaN or infinite in line 3 \(q\).*: fill in the value",

@@ -172,16 +172,21 @@ class CSVStore(Store):
         kind = _kind(cell)
         if kind is None:
             return math.nan
-        if kind == "bool":
+        name = self._names[column]
+        has_booleans = self.entries[name].dtype == np.bool_
+        if kind == "bool" and has_booleans:
             return _BOOLEANS[cell.strip().lower()]
-        if kind == "number":
+        if kind == "number" and (not has_booleans or float(cell) in (0, 1)):
             return float(cell)
-        name, place = self._names[column], self.place(row)
+        place = self.place(row)
         if self._has_comma(cell):
             raise self.error(_comma_message(name, cell, place))
+        usual, remedy = "numbers", "a number"
+        if has_booleans:
+            usual = remedy = "true or false"
         raise self.error(
-            f"column {name} holds {cell!r} in {place}, but numbers in earlier rows: write a "
-            "number, or leave the column out"
+            f"column {name} holds {cell!r} in {place}, but {usual} in earlier rows: write "
+            f"{remedy}, or leave the column out"
         )
 
     def _has_comma(self, cell: str) -> bool:
