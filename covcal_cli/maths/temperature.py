@@ -25,7 +25,7 @@ _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
 _GRID_ROWS = 20_000
 _GRID_VALUES = 1_000_000
 _RANGE = 1e4
-_BLOCK, _GRID_BLOCK = 1 << 17, 1 << 15
+_BLOCK = 1 << 17
 _TOLERANCE = 1e-6
 _SHORT, _SHORT_BY_THREE = 2e-4, 1e-3
 _APART = 1e-3
@@ -88,7 +88,7 @@ def fit_temperature(
     if scale == 0:
         _, (loss_at_one,) = all_rows.at([], [0.0])
         return TemperatureFit(1.0, loss_at_one, loss_at_one, None, False, 0, all_rows.ruled_out)
-    shifted = [shift(block) for block in _cut(sample.logits, _GRID_BLOCK)]
+    shifted = [shift(block) for block in _cut(sample.logits, _BLOCK)]
     few_rows = _Objective(lambda: shifted, sample.labels, sample.weights, loss, shift.floor)
     search = _Search(math.log(scale / _RANGE), math.log(scale * _RANGE))
     minima, at_one = search.minima(few_rows, all_rows)
@@ -181,10 +181,11 @@ class _Shift:
         return cls(min(depth, -floor), floor)
 
     def __call__(self, block: Floats) -> Float32s:
-        order: Literal["C", "F"] = "C" if block.shape[1] < _FEW_CLASSES else "F"
         wide = np.float64 if block.dtype == np.float64 else np.float32
-        values: Floats = np.array(block.T, dtype=wide, order=order)
-        values -= values.max(axis=0)
+        columns: Floats = block.T
+        if len(columns) < _FEW_CLASSES:
+            columns = np.array(columns, dtype=wide, order="C")
+        values: Floats = np.subtract(columns, columns.max(axis=0), dtype=wide)
         if values.min() < -self.depth:
             values[values < -self.depth] = self.floor
         return values.astype(np.float32, copy=False)
@@ -324,20 +325,23 @@ class _Objective:
             labels = self._labels[start : start + block.shape[1]]
             weights = self._weights[start : start + block.shape[1]]
             start += block.shape[1]
-            own = labels, np.arange(block.shape[1])
+            z, z_y = _wide(block), _label_logits(block, labels)
+            powers = np.empty_like(z)
             for place, log_t in enumerate(tops):
                 temperature = math.exp(log_t)
-                powers = np.exp(_wide(block) / temperature)
+                np.exp(np.divide(z, temperature, out=powers), out=powers)
+                of_label = np.exp(z_y / temperature)
                 total = np.einsum("km->m", powers)
                 for halving in range(_HALVINGS):
-                    p_y = powers[own] / total
-                    np.multiply(powers, powers, out=powers)
+                    p_y = of_label / total
+                    of_label *= of_label
+                    powers *= powers
                     squares = np.einsum("km->m", powers)
                     if self._loss == "brier":
                         rows = squares / total**2 - 2 * p_y + 1
                     else:
-                        u_y = _label_logits(block, labels) * (2**halving / temperature)
-                        rows = np.minimum(np.log(total) - u_y, MOST_NLL)
+                        rows = np.log(total) - z_y * (2**halving / temperature)
+                        rows = np.minimum(rows, MOST_NLL)
                     sums[halving, place] += (weights * rows).sum()
                     total = squares
         values = sums.ravel()[::-1] / self._total
