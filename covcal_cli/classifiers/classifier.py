@@ -174,7 +174,7 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
     if seen.width == 1:
         return (
             f"the model gives one number per row. All {seen.rows} numbers are between 0 and 1, so "
-            "they are used as probabilities of the second of two classes",
+            "they are used as the probability of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
         return (f"{seen.fact}, so each row is divided by its sum and used as probabilities",)

@@ -218,9 +218,9 @@ class ConfidenceStore(Store):
         place_of = {name: place for place, name in enumerate(self._names)}
         for row, name in zip(columns.rows.tolist(), columns.predictions, strict=True):
             if name not in place_of:
-                what = repr(name[:40]) if name else "missing"
+                value = repr(name[:40]) if name else "missing"
                 raise columns.store.error(
-                    f"{columns.prediction} of {columns.store.place(row)} is {what}: give a class "
+                    f"{columns.prediction} of {columns.store.place(row)} is {value}: give a class "
                     "of the calibration"
                 )
         return np.array([place_of[name] for name in columns.predictions], dtype=np.int64)

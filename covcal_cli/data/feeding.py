@@ -193,9 +193,9 @@ def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
 
 
 def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
-    same = _has_shape(entry, wanted)
-    if not same or entry.dtype == wanted.dtype or wanted.dtype.kind in "OUS":
-        return same
+    has_shape = _has_shape(entry, wanted)
+    if not has_shape or entry.dtype == wanted.dtype or wanted.dtype.kind in "OUS":
+        return has_shape
     if entry.dtype.kind not in "fiub":
         return False
     if wanted.dtype.kind == "f":

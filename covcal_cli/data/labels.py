@@ -313,11 +313,11 @@ class LabelSets:
                     "rename the labels, or name the outputs with --classes FILE"
                 )
             if others:
-                what = (
+                note = (
                     "the model has no output for these labels, so they are left out: "
                     f"{listed(others)}"
                 )
-                self.notes = (f"{self._store.path}: {what}",)
+                self.notes = (f"{self._store.path}: {note}",)
         return sets
 
     def _read_whole(self, name: str) -> None:

@@ -250,14 +250,14 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
     for names in (set(classes), _after_predict(store, numbers), labels):
         if len(names) > 1 and names <= numbers:
             return {name: name for name in store.entries if name in names}
-        found = [
+        affixes = [
             (start, end)
             for start, end in _surroundings(max(names, key=len, default=""), numbers)
             if all(f"{start}{name}{end}" in numbers for name in names)
             and (not all(map(is_plain_number, names)) or re.search(_OUTPUT, start + end))
         ]
-        if len(names) > 1 and len(found) == 1:
-            ((start, end),) = found
+        if len(names) > 1 and len(affixes) == 1:
+            ((start, end),) = affixes
             return {
                 name: name[len(start) : len(name) - len(end)]
                 for name in store.entries

@@ -366,7 +366,7 @@ def open_outputs(
 
     Raises `CovcalError` for outputs of another kind, or for tables that do not fit together.
     """
-    given, files = tuple(choices), {}
+    user_choices, files = tuple(choices), {}
     names: tuple[str, ...] = ()
     if not choices and classes is not None:
         choices = read_class_names(classes)
@@ -389,11 +389,11 @@ def open_outputs(
             path, kind, names, keep, choices or names, stores.get(name), multilabel=multilabel
         )
         names = files[name].columns.class_names()
-    for file in files.values() if given else ():
+    for file in files.values() if user_choices else ():
         if not getattr(file.store, "has_logprobs", False):
             raise CovcalError(
                 f"{file.path} holds no token log-probabilities, which --choices needs "
-                f"({', '.join(given)}): leave out --choices"
+                f"({', '.join(user_choices)}): leave out --choices"
             )
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:

@@ -262,7 +262,9 @@ class OnnxOriginal:
             features=self._features,
             logits=self.settled.logits(self.model_outputs),
             outputs=outputs,
-            shown=[outputs[self.output_names.index(output.name)] for output in self._head.outputs],
+            class_outputs=[
+                outputs[self.output_names.index(output.name)] for output in self._head.outputs
+            ],
             is_rounded=tail.is_double or self.settled.are_logged,
             # ONNX Runtime may fuse a quantised model differently, which changes values by one step.
             output_tolerance=proof.tolerance(np.dtype(np.float16)) if self._is_quantised else 0.0,

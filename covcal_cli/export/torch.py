@@ -356,7 +356,7 @@ class TorchOriginal:
             features=self.features,
             logits=self.settled.logits(self.model_outputs),
             outputs=[to_numpy(value) for value in self.outputs.values()],
-            shown=[output],
+            class_outputs=[output],
             is_rounded=output.dtype == np.float64 or self.settled.are_logged,
             # Tracing splits operators such as attention, which changes rounding.
             output_tolerance=proof.tolerance(

@@ -25,7 +25,7 @@ class Answers:
     features: Float32s | None  # phi, shape (n, d).
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
-    shown: Sequence[Any]  # The outputs with a number per class.
+    class_outputs: Sequence[Any]  # The outputs with a number per class.
     is_rounded: bool  # Whether rounding may make different scores equal.
     output_tolerance: float  # Maximum relative change of the original outputs.
 
@@ -153,9 +153,9 @@ def _difference(before: Any, after: Any) -> float:
     if before.shape != after.shape or before.dtype != after.dtype or not is_float:
         return float("inf")
     a, b = before.astype(np.float64), after.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    equal = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
-        error = np.abs(a - b)[~same].max() / max(np.abs(a[np.isfinite(a)]).max(initial=0.0), 1e-30)
+        error = np.abs(a - b)[~equal].max() / max(np.abs(a[np.isfinite(a)]).max(initial=0.0), 1e-30)
     return float(error) if np.isfinite(error) else float("inf")
 
 
@@ -170,7 +170,7 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
         return False
     rows = np.flatnonzero(valid_rows(logits))
     labels = label[rows]
-    for output in answers.shown:
+    for output in answers.class_outputs:
         if isinstance(output, np.ndarray) and output.size == logits.size:
             values = output.reshape(logits.shape)[rows]
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():

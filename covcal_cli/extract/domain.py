@@ -310,16 +310,16 @@ class DomainExtraction:
         )
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:
-        for what, values in arrays.items():
+        for key, values in arrays.items():
             if np.isfinite(values).all():
                 continue
             # A logit of -inf excludes a class, but one class must remain.
-            is_valid = valid_rows(values) if what == "logits" else np.isfinite(values).all(axis=1)
+            is_valid = valid_rows(values) if key == "logits" else np.isfinite(values).all(axis=1)
             if is_valid.all():
                 continue
             row = int(np.argmin(is_valid))
             row_id = self.data.ids[int(piece.rows[row])]
-            if what == "features" and np.isnan(values[row]).any():
+            if key == "features" and np.isnan(values[row]).any():
                 columns = getattr(self.data, "feature_columns", ())
                 column = int(np.argmax(np.isnan(values[row])))
                 name = columns[column] if columns else f"number {column}"
@@ -329,7 +329,7 @@ class DomainExtraction:
                 )
             remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
             raise CovcalError(
-                f"{self.data.path}: the classifier's {what} for {row_id} are NaN or infinite: "
+                f"{self.data.path}: the classifier's {key} for {row_id} are NaN or infinite: "
                 f"check {remedy} and the model"
             )
 
@@ -389,8 +389,8 @@ def prove(
 def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, copies: int) -> bool:
     """Return whether the logits of the first row depend on its batch."""
     repeated = {name: np.repeat(values[:1], copies, axis=0) for name, values in inputs.items()}
-    _, same = classifier.run(repeated)
-    moved, _ = difference(same, np.broadcast_to(logits[0], same.shape))
+    _, outputs = classifier.run(repeated)
+    moved, _ = difference(outputs, np.broadcast_to(logits[0], outputs.shape))
     return moved > _NOISE * difference(logits, logits)[1]
 
 
@@ -441,9 +441,9 @@ class BatchRunner:
             return 0.0
         logits = block["logits"]
         # The proof has already compared these numbers, unless logits were shifted.
-        known = self.classifier.proof.latest_difference
-        if is_latest and self._is_one_run and known is not None and logits.all():
-            return known
+        latest = self.classifier.proof.latest_difference
+        if is_latest and self._is_one_run and latest is not None and logits.all():
+            return latest
         computed = affine(block["features"], weight, bias)
         is_moved = logits.max(axis=1) == 0
         computed[is_moved] -= computed[is_moved].max(axis=1, keepdims=True)

@@ -471,13 +471,13 @@ class FeatureFile:
                 for name in _ALIGNED:
                     if name not in domain._group:
                         raise domain._error(name, "is missing: run covcal adapt again")
-        for what, values in (
+        for kind, values in (
             ("features", {domain.n_features for domain in domains} - {None}),
             ("members", {domain.n_members for domain in domains}),
         ):
             if len(values) > 1:
                 raise CovcalError(
-                    f"{self.path}: source and target differ in their {what} "
+                    f"{self.path}: source and target differ in their {kind} "
                     f"({' and '.join(sorted(map(str, values)))}): make the file again"
                 )
 

@@ -311,8 +311,8 @@ class Steps:
             fitted = for_each_label(labels, fit)
             content = of_labels(fitted, output) if labels else fitted[""]
             write_document(content, output, force=True)
-            warnings = gathered({label: one.warnings for label, one in fitted.items()})
-            notes = gathered({label: one.notes for label, one in fitted.items()})
+            warnings = gathered({label: label_fit.warnings for label, label_fit in fitted.items()})
+            notes = gathered({label: label_fit.notes for label, label_fit in fitted.items()})
             return Messages(tuple(warnings), tuple(notes))
 
         document = self._step(CALIBRATION, {"file": sha256_of(file)}, make, settings)

@@ -407,10 +407,10 @@ def _require_same(
         and value.shape != expected[name].shape
     ]
     differences = []
-    for what, names in (("lacks", missing), ("adds", unexpected), ("has", shapes)):
+    for verb, names in (("lacks", missing), ("adds", unexpected), ("has", shapes)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            differences.append(f"{what} {', '.join(names[:_SHOWN])}{more}")
+            differences.append(f"{verb} {', '.join(names[:_SHOWN])}{more}")
     if differences:
         raise CovcalError(
             f"the weights in {path} do not fit the module of {where}, because the file "

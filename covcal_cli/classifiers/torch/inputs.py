@@ -66,17 +66,19 @@ def find_inputs(
             inputs = _inputs(guess, names, module)
             described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
             return inputs, guess.rows, f"the input is read as {described}, {guess.source}"
-        given = ", ".join(f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items())
+        results = ", ".join(
+            f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items()
+        )
         failures.append(
-            f"{text}, because it gives {given or 'no tensor'} instead of one result per row"
+            f"{text}, because it gives {results or 'no tensor'} instead of one result per row"
         )
     if failures:
         more = f" (or of {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on inputs of {failures[0]}{more}: {remedy}")
-    what = "the shape of the input cannot be seen from the first layer"
+    reason = "the shape of the input cannot be seen from the first layer"
     if needed > 1:
-        what = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
-    raise CovcalError(f"{where}: {what}: {remedy}")
+        reason = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
+    raise CovcalError(f"{where}: {reason}: {remedy}")
 
 
 def _inputs(guess: _Guess, names: Sequence[str], module: nn.Module) -> tuple[ModelInput, ...]:

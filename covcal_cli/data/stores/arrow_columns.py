@@ -116,9 +116,9 @@ class ArrowColumns:
         wrong = np.flatnonzero(lengths != width)
         if len(wrong):
             length = lengths[wrong[0]]
-            found = "no list" if length != length else f"{int(length)} values"
+            size = "no list" if length != length else f"{int(length)} values"
             raise CovcalError(
-                f"{self.path}: column {name} has {found} in row {rows[wrong[0]]}, but {width} "
+                f"{self.path}: column {name} has {size} in row {rows[wrong[0]]}, but {width} "
                 "values in row 0: give every row the same number of values"
             )
 
@@ -188,10 +188,10 @@ class ArrowColumns:
         """Refuse lists of texts that differ from `names`."""
         lengths = self._flat(column.value_lengths())
         texts = column.flatten().dictionary_encode()
-        known = [texts.dictionary.index(text).as_py() for text in names]
+        codes = [texts.dictionary.index(text).as_py() for text in names]
         if (
             not (lengths == len(names)).all()
-            or not (np.asarray(texts.indices).reshape(-1, len(names)) == known).all()
+            or not (np.asarray(texts.indices).reshape(-1, len(names)) == codes).all()
         ):
             raise CovcalError(
                 f"{self.path}: column {name} names different classes or orders in different rows: "

@@ -78,12 +78,12 @@ class CSVStore(Store):
 
     def _drop_empty_rows(self) -> None:
         columns = self._texts.values()
-        kept = [any(map(str.strip, cells)) for cells in zip(*columns, strict=True)]
-        if not all(kept):
+        has_text = [any(map(str.strip, cells)) for cells in zip(*columns, strict=True)]
+        if not all(has_text):
             for name, texts in self._texts.items():
-                self._texts[name] = list(compress(texts, kept))
-            self._one_line_each &= all(kept[: sum(kept)])
-            self._n = sum(kept)
+                self._texts[name] = list(compress(texts, has_text))
+            self._one_line_each &= all(has_text[: sum(has_text)])
+            self._n = sum(has_text)
 
     def whole(self, name: str) -> AnyArray:
         """Return a whole column as texts or numbers."""

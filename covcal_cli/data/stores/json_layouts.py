@@ -75,10 +75,10 @@ def columns_of(record: Any) -> Any:
         return _label_studio(record)
     if str(answer := record.get("answer")) in _ANSWERS and "label" in record:
         record |= {"answer": None, "correct": _ANSWERS[str(answer)]}
-    found = list(_outputs(record))
-    if len(found) != 1:  # With several outputs, the user must choose.
+    outputs = list(_outputs(record))
+    if len(outputs) != 1:  # With several outputs, the user must choose.
         return record
-    ((keys, column, values),) = found
+    ((keys, column, values),) = outputs
     if record.get(column) is values:
         return record
     return {key: value for key, value in record.items() if key not in keys} | {column: values}
