@@ -189,7 +189,6 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
-    """Return the keys of a document, and its hash if there is a schema."""
     keys = encoded(content, path)
     if "schema" not in keys:
         return keys
@@ -285,7 +284,6 @@ def _float(text: str) -> float:
 
 
 def _require_shallow(value: Any, undecodable: str) -> None:
-    """Refuse a value that is nested too deeply or has invalid Unicode."""
     level = [value]
     for _ in range(_DEEPEST_JSON):
         texts = [value for value in level if isinstance(value, str)]

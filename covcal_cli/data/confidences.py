@@ -92,7 +92,6 @@ class _Columns:
         return ["" if text.lower() in _MISSING else text for text in cleaned]
 
     def _confidences(self, name: str) -> Float64s:
-        """Return the confidence of every row; NaN if missing."""
         store = self.store
         if not store.entries[name].is_text:
             values = np.asarray(store.whole(name), dtype=np.float64).reshape(-1)
@@ -212,7 +211,6 @@ class ConfidenceStore(Store):
         return spread
 
     def _predicted(self, columns: _Columns) -> Rows:
-        """Return the class number of every prediction."""
         if self.is_event or columns.predictions is None:
             return np.zeros(len(columns.rows), dtype=np.int64)
         place_of = {name: place for place, name in enumerate(self._names)}

@@ -208,7 +208,6 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
 def _unfit(
     store: Store, feed: Feed, bad: Booleans, rows: Rows, ids: Sequence[str], block: AnyArray | None
 ) -> CovcalError:
-    """Return the error for the first `bad` value."""
     where = np.argwhere(bad)[0]
     row = int(rows[where[0]])
     name = feed.names[int(where[1])] if feed.side_by_side else feed.names[0]

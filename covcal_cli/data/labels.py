@@ -340,7 +340,6 @@ class LabelSets:
         return np.array([PRESENCE[text] for text in texts], dtype=np.int64)
 
     def _known(self, values: AnyArray, name: str) -> Labels:
-        """Return numbers as 1, 0 or -1 (unknown). Refuse other values."""
         numbers = np.nan_to_num(values.astype(np.float64), nan=UNKNOWN_LABEL)
         wrong = np.argwhere(~np.isin(numbers, (UNKNOWN_LABEL, 0, 1)))
         if len(wrong):

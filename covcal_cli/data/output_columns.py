@@ -216,7 +216,6 @@ def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
 
 
 def _contents(store: Store) -> str:
-    """List the names of all arrays."""
     names = [
         f"{name} {list(entry.shape)}" if len(entry.shape) > 2 else name
         for name, entry in store.entries.items()
@@ -310,7 +309,6 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
 
 
 def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
-    """Return the columns with the class names in the array ``classes``."""
     width, rows = columns.width, store.entries[columns.outputs[0]].shape[:1]
     others = [
         name

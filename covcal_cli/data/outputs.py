@@ -258,7 +258,6 @@ class OutputTable:
         return values
 
     def _checked_logits(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check logits, and yield notes."""
         if seen.form in DISTRIBUTIONS or seen.form == "mixed":
             is_array = len(self._columns.outputs) == 1
             names = "the array probabilities" if is_array else "the columns prob_NAME"
@@ -272,7 +271,6 @@ class OutputTable:
             yield seen.fact + _READ_AS_LOGITS
 
     def _checked_probabilities(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check probabilities, and yield notes."""
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
@@ -309,7 +307,6 @@ class OutputTable:
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
-        """Check sigmoids of independent labels, and yield notes."""
         if self.kind == "logits" and 0 < seen.bounded == seen.rows:
             yield seen.fact + _READ_AS_LOGITS
         if self.kind == "probabilities" and seen.first_outside is not None:
@@ -415,7 +412,6 @@ def open_outputs(
 
 
 def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
-    """Return a note on columns of numbers that could be features."""
     wide = [name for name in numbers if len(store.entries[name].shape) == 2]
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
@@ -431,7 +427,6 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[OutputColumns]) -> None:
-    """Refuse two tables with different classes or features."""
     first, last = columns[0], columns[-1]
     nouns: list[tuple[str, Any, Any]] = [
         ("class names", first.names or ("no names",), last.names or ("no names",)),

@@ -275,7 +275,6 @@ class RowFacts:
         return codes
 
     def _may_be_ids(self, name: str) -> bool:
-        """Return whether an index can serve as ids."""
         entry = self._store.entries[name]
         return is_index(name) or (
             not is_reserved(name) and (entry.is_text or entry.dtype.kind in "iu")
@@ -292,7 +291,6 @@ class RowFacts:
         return self._store.texts(name)
 
     def _longest(self, name: str) -> int:
-        """Return the number of characters of the longest text in a column."""
         if not self._store.entries[name].is_text:
             return 0
         texts = self._store.texts(name)

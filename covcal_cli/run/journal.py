@@ -269,7 +269,6 @@ def finish_placing(folder: Path) -> None:
 
 
 def _keep(folder: Path, names: Mapping[str, str]) -> None:
-    """Copy results to their second names, unless done before."""
     for name, second in names.items():
         path, copy = own_path(folder, name), folder / second
         if os.path.lexists(copy) or not path.exists():

@@ -213,7 +213,6 @@ def earlier_run(folder: Path) -> Earlier:
 
 
 def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | None:
-    """Return the classifier of a run, as ``module:function`` or as a path."""
     recorded = journal.given.get("model")
     if recorded is None:
         return None

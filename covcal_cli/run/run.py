@@ -253,7 +253,6 @@ class Steps:
             ) from error
 
     def _model_name(self, model: str) -> str:
-        """Return the name of a model and its weights for run.json."""
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
@@ -270,7 +269,6 @@ class Steps:
         )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
-        """Return the preprocessing as JSON."""
         from covcal_cli.extract.plan import base_preprocessing
 
         try:

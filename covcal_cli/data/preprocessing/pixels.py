@@ -259,7 +259,6 @@ class PixelPipeline:
 
     @cached_property
     def _working(self) -> np.dtype[Any] | None:
-        """The type of scaled pixels; None without scaling."""
         dtype = np.dtype(self.dtype)
         floats = np.issubdtype(dtype, np.floating)
         return np.result_type(dtype, np.float32) if floats else None

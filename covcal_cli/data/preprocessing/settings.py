@@ -190,7 +190,6 @@ class Preprocessing:
         return f" --resize {lengths}, or another --preprocess"
 
     def _resize(self, size: Size, color: Color) -> Resize:
-        """Return how to resize, with all lengths."""
         asked = self.resize or Resize()
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(

@@ -89,7 +89,6 @@ class NpzStore(Store):
             raise self._unreadable(error) from error
 
     def _require_plausible(self, member: zipfile.ZipInfo, stream: "NpyStream") -> None:
-        """Refuse an array with an implausible compression rate."""
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
@@ -132,7 +131,6 @@ class NpzStore(Store):
 
 
 def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalError:
-    """Return the error for a damaged file, or for a file with Python objects."""
     if any(words in str(error) for words in ("allow_pickle", "Python objects", "Object arrays")):
         return CovcalError(f"{path}: it holds Python objects: save plain numeric arrays {plain}")
     save = "numpy.save" if kind == ".npy" else "numpy.savez"

@@ -265,13 +265,11 @@ class CSVStore(Store):
         return line + before
 
     def _are_plain(self, lines: Sequence[str]) -> bool:
-        """Return whether each line is a row without quotes."""
         others, delimiter = len(self._names) - 1, self._delimiter
         counts = {line.count(delimiter) for line in lines}
         return counts == {others} and others > 0 and not any('"' in line for line in lines)
 
     def _cells(self, lines: Sequence[str], index: int) -> list[str]:
-        """Return the cells of column `index`."""
         behind, delimiter = len(self._names) - index, self._delimiter
         if index < behind:
             return [line.split(delimiter, index + 1)[index].rstrip("\r\n") for line in lines]
@@ -378,7 +376,6 @@ def _comma_message(name: str, cell: str, place: str) -> str:
 
 
 def _kind(cell: str) -> str | None:
-    """Return the type of a cell: a number, boolean or text; None for an empty cell."""
     text = cell.strip().lower()
     if text in _MISSING:
         return None

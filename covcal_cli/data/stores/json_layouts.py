@@ -348,7 +348,6 @@ def find_sampling(record: Any, depth: int = _DEPTH) -> dict[str, float]:
 
 
 def _tokens(value: Any) -> list[Token]:
-    """Return the tokens in a list of a known form."""
     if isinstance(value, dict) and isinstance(value.get("tokens"), list):
         logs, tops = value.get("token_logprobs"), value.get("top_logprobs")
         if not isinstance(logs, list) or len(logs) != len(value["tokens"]):
@@ -379,7 +378,6 @@ def _tokens(value: Any) -> list[Token]:
 
 
 def _pairs(listed: Any, name: str) -> Iterator[tuple[Any, Any]]:
-    """Yield the text and log-probability of each listed token."""
     for token in listed if isinstance(listed, list) else ():
         if isinstance(token, dict):
             yield token.get(name), token.get("logprob")

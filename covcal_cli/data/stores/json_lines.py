@@ -164,7 +164,6 @@ class JSONLinesStore(Store):
         self._kept.append(block)
 
     def _kept_values(self, name: str, rows: Rows, block: Mapping[str, AnyArray]) -> AnyArray:
-        """Return rows of a block of numbers."""
         shape, values = self.entries[name].shape[1:], block.get(name)
         if values is not None and values.shape[1:] == shape:
             return np.asarray(values[rows])
@@ -260,7 +259,6 @@ class JSONLinesStore(Store):
         return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        """Yield the number and the text of each row. Empty lines are skipped."""
         with self._opened() as file:
             lines = self._items(file) if self._is_list else short_lines(self.path, file)
             for number, line in enumerate(lines, 1):
@@ -268,7 +266,6 @@ class JSONLinesStore(Store):
                     yield number, line
 
     def _items(self, file: IO[str]) -> Iterator[str]:
-        """Yield the text of each entry of a list."""
         decoder, text, number = json.JSONDecoder(), file.read(_CHUNK).lstrip(), 1
         if not text.startswith("["):
             raise self.error(
@@ -369,7 +366,6 @@ class JSONLinesStore(Store):
                 column.width = max(column.width, len(value))
 
     def _new(self, name: str, value: Any) -> _Column | None:
-        """Return a new column for this value, or None if the value is ignored."""
         kind = _kind(value)
         is_named = is_reserved(name) or name.lower() in PATH_NAMES
         if is_named:
@@ -396,7 +392,6 @@ class JSONLinesStore(Store):
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
-        """Store a text, a label, an id or a group as text."""
         texts = column.texts
         if type(value) is list and column.is_named and _kind(value) == "names":
             value = json.dumps(value, ensure_ascii=False)

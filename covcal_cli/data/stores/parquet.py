@@ -256,7 +256,6 @@ class ParquetStore(Store):
                 return
 
     def _row_bytes(self, names: Sequence[str]) -> int:
-        """Return the memory of a row of these columns, in bytes."""
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
 
@@ -281,7 +280,6 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
 
 
 def _column_sets(stored: Mapping[str, int]) -> list[list[str]]:
-    """Divide columns into sets that fit into memory."""
     opened = {name: min(size, _PAGES) for name, size in stored.items()}
     if sum(opened.values()) <= _ENOUGH:
         return [list(opened)]
