@@ -30,7 +30,7 @@ from covcal_cli.files import as_word
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision
-from covcal_cli.formats.features import FEATURES_FILE, ONE_TABLE, OPTIONS
+from covcal_cli.formats.features import FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
@@ -204,6 +204,10 @@ _ADVICE = (
     "Trust the confidence in",
     "Nothing is proved about the confidence in",
     "Do not trust the confidence in",
+)
+_USE_LABEL = (
+    "because calibration changes the probabilities but not the label: use the columns label and "
+    "confidence."
 )
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
@@ -396,8 +400,7 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
         return []
     return [
         f"In {rows:,} of {metrics.n:,} rows, the label is no longer the most probable class, "
-        "because calibration changes the probabilities but not the label: use the columns label "
-        "and confidence."
+        f"{_USE_LABEL}"
     ]
 
 
@@ -468,6 +471,11 @@ def _expected(content: ReportContent) -> Verdict:
             f"On the rows that you labelled, the ECE is {points(labelled['ece_low'])} to "
             f"{points(labelled['ece_high'])} points. Each row was tested with a calibration fitted "
             "to the other rows."
+        )
+    has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
+    if calibration.scaling.can_move_the_top and has_all_classes:
+        sentences.append(
+            f"In some rows, the label may no longer be the most probable class, {_USE_LABEL}"
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(

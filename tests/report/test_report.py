@@ -266,12 +266,19 @@ class TestVerdict:
         target = clusters_domain("target", moved=0.8)
         target["labels"][:] = -1
         write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
-        page = reported(tmp_path, "-c", str(calibrated(tmp_path, "auto")))
+        path = calibrated(tmp_path, "auto")
+        page = reported(tmp_path, "-c", str(path))
         assert re.search(
             r"(Use the calibration, and label some rows when you can|Label 50 rows first)",
             page.words,
         )
         assert "nothing here is measured" in page.words
+        # An offset can make another class the most probable, but never changes the label.
+        assert "use the columns label" not in page.words
+        content = json.loads(path.read_text()) | {"confidence_offset": 0.1}
+        write_document(content, path, force=True)
+        page = reported(tmp_path, "-c", str(path), "-f")
+        assert "the label may no longer be the most probable class" in page.words
         assert page.tags.count("figure") == 1
         assert "estimated accuracy" in page.words
         assert "Estimates of the target accuracy. No estimate used a target label." in page.words
