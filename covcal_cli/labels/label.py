@@ -40,7 +40,7 @@ _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # maximum number of rows in a message
 # Labels are doubted if they agree with predictions no more than `_RANDOM` standard errors above
 # chance, while the mean confidence is `_RIGHT` standard errors and `_LEAST_GAIN` above chance.
-_LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 2, 4, 0.2
+_LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2
 
 Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet
 
