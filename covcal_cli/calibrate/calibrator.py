@@ -12,6 +12,7 @@ import io
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,8 +46,10 @@ from covcal_cli.errors import ArgumentError, CovcalError, checked_names, in_pyth
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.output_form import log_probabilities
 from covcal_cli.maths.softmax import class_major, to_float32
+from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import Loss
 from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
@@ -158,8 +161,14 @@ class Calibrator:
         labels, names = _labels(source_labels, source.shape, classes, columns)
         require_class_order(names, target_logits, "target_logits")
         is_single = np.ndim(array_of(source_logits, "source_logits")) == 1
-        for array, name in ((source, "source_logits"), (target, "target_logits")):
-            for doubt in form_of(array[:, 1:] if is_single else array).doubts():
+        seen = [form_of(rows[:, 1:] if is_single else rows) for rows in (source, target)]
+        orders = [evidence.doubt_on_order for evidence in seen]
+        if orders[0] and _is_as_promised(labels, source):
+            orders = []
+        elif not orders[0] and len(names) == 2:
+            orders = []  # a target can have only rows of one predicted class
+        for name, evidence, order in zip_longest(("source_logits", "target_logits"), seen, orders):
+            for doubt in (*evidence.doubts(), *([order] if order else [])):
                 warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
@@ -341,6 +350,13 @@ class ArrayFile(FeatureFile):
     def sha256(self) -> str:
         """Return the sha256 of the logits and the source labels."""
         return self._digest.hexdigest()
+
+
+def _is_as_promised(labels: Labels, logits: Float64s) -> bool:
+    """Return whether the accuracy is about the mean confidence."""
+    predictions = logits.argmax(axis=1)
+    accuracy = SourceAccuracy(len(labels), int((labels == predictions).sum()), chance=0.0)
+    return accuracy.is_as_promised(float(confidences(logits, 1.0).mean()))
 
 
 def _in_python(text: str) -> str:

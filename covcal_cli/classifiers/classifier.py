@@ -58,6 +58,7 @@ class Outputs:
         self.are_independent = False  # Whether rows can have several labels.
         self.notes: tuple[str, ...] = ()  # Notes for the user; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
+        self.doubt_on_order: str | None = None  # a warning unless labels explain the order
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
         """Return float32 outputs, and subtract large common offsets of rows.
@@ -110,6 +111,7 @@ class Outputs:
                 f"{self._where}: {evidence.fact}: add a layer to the model that turns the "
                 "outputs into probabilities (DequantizeLinear for quantised scores)"
             )
+        self.doubt_on_order = evidence.doubt_on_order
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
                 f"{evidence.fact}, but covcal reads them as logits. If the model gives "

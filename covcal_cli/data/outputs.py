@@ -158,6 +158,7 @@ class OutputTable:
         if not file.facts.has_ids:
             self.index_notes += note_on_numbered_rows(self.path, self.columns)
         self._lowest = 0.0
+        self.doubt_on_order: str | None = None  # a warning unless labels explain the order
         checked = () if file.kind == "confidence" else self._checked()
         remarks = (*columns.notes, *file.notes, *checked)
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
@@ -229,6 +230,8 @@ class OutputTable:
             "covcal gives such a class half of the smallest probability in the row, or less if "
             "little probability is left"
         )
+        order = seen.doubt_on_order
+        self.doubt_on_order = order and f"{self.path}: {order}"
         return (*notes, *((lacking,) if self._lacking else ()), *seen.doubts())
 
     def _completed(self, values: AnyArray, rows: Rows) -> AnyArray:

@@ -36,6 +36,7 @@ from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, 
 from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.formats.writer import HDF5Writer, utf8
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import top_of_rows, valid_rows
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.progress import Progress, ProgressCallback
@@ -101,6 +102,10 @@ class DomainExtraction:
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split, from `write`.
         self.accuracy: SourceAccuracy | None = None
+        # A warning that the columns of the table may be ranks, and whether the labels show that
+        # they are classes; `write` finds that out.
+        self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
+        self.has_order_of_classes = False
 
     def batches(self, rows: Rows) -> Generator[Batch, None, None]:
         """Yield batches of model inputs."""
@@ -208,6 +213,8 @@ class DomainExtraction:
             self.statistics.affine_difference = spool.affine_difference
         if self.name == "source":  # Target labels are only for evaluate.
             self.accuracy = self._accuracy(classes, logits)
+            if self.doubt_on_order or classifier.outputs.doubt_on_order:
+                self.has_order_of_classes = self._is_as_promised(logits)
         return [join]
 
     def _write_labels(
@@ -244,12 +251,25 @@ class DomainExtraction:
 
     def _accuracy(self, classes: Sequence[str], logits: RawRows) -> SourceAccuracy | None:
         """Return the classifier's accuracy on labelled rows outside the train split."""
-        codes = [SPLITS.index(name) for name in UNSEEN]
-        unseen = np.flatnonzero(np.isin(self.split[self.kept], codes))
+        unseen = self._unseen
         labels = self.labels[self.kept][unseen]
         predictions = self.statistics.predictions[unseen]
         return SourceAccuracy.of(
             labels, predictions, classes, lambda chosen: logits.take(unseen[chosen])
+        )
+
+    @property
+    def _unseen(self) -> Rows:
+        """Numbers of the kept rows outside the train split."""
+        codes = [SPLITS.index(name) for name in UNSEEN]
+        return np.flatnonzero(np.isin(self.split[self.kept], codes))
+
+    def _is_as_promised(self, logits: RawRows) -> bool:
+        """Return whether the accuracy is about the mean confidence, so columns are classes."""
+        unseen = self._unseen
+        labelled = unseen[self.labels[self.kept][unseen] != UNKNOWN_LABEL]
+        return self.accuracy is not None and self.accuracy.is_as_promised(
+            float(confidences(logits.take(labelled), 1.0).mean())
         )
 
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:

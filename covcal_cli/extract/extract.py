@@ -165,12 +165,25 @@ def extract(
     warnings = [
         text for domain in domains.values() for text in domain.warnings(has_features=has_features)
     ]
+    warnings += _doubts_on_order(plan)
     return ExtractReport(
         output=output,
         source_accuracy=domains["source"].accuracy if "source" in domains else None,
         is_multilabel=plan.settings.multilabel,
         **_summary(plan, [*warnings, doubt], note),
     )
+
+
+def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
+    """Return warnings that columns may be ranks, unless the source shows that they are classes."""
+    source = plan.domains.get("source")
+    if source is not None and source.has_order_of_classes:
+        return []
+    doubts = {name: domain.doubt_on_order for name, domain in plan.domains.items()}
+    # with two classes, a target can have only rows of one predicted class
+    if source is not None and doubts["source"] is None and plan.classifier.n_classes == 2:
+        del doubts["target"]
+    return [plan.classifier.outputs.doubt_on_order, *doubts.values()]
 
 
 def _summary(plan: ExtractPlan, warnings: Sequence[str | None], note: str | None) -> dict[str, Any]:

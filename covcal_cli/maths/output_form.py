@@ -483,13 +483,12 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return a sentence for each doubt about the outputs."""
+        """Return a sentence for each doubt about the outputs, except `doubt_on_order`."""
         return tuple(
             doubt
             for doubt in (
                 self._doubt_on_digits(),
                 self._doubt_on_columns(),
-                self._doubt_on_order(),
                 self._doubt_on_values(),
                 self._doubt_on_scale(),
             )
@@ -518,7 +517,13 @@ class OutputEvidence:
                     )
         return None
 
-    def _doubt_on_order(self) -> str | None:
+    @property
+    def doubt_on_order(self) -> str | None:
+        """A sentence if the columns may be ranks instead of classes, or None.
+
+        If one class is far more frequent than the others, the columns of an honest classifier can
+        have the same order too. `SourceAccuracy.is_as_promised` tells the two apart.
+        """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
         share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1
         are_few = self.rows < fewest or self._uneven < _MOST * self.rows

@@ -20,12 +20,15 @@ _SLIGHT = 0.2
 _NOISE = 0.01
 # Minimum AUROC of a useful classifier, by the share of the most frequent class.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
+# If the most frequent class has at least this share, an AUROC needs some rows of other classes.
+_RARE, _FEWEST_RANKED = 0.9, 10
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
 # Minimum gain of another order of classes (in accuracy and in standard deviations), and minimum
 # number of rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
+_SLIGHTLY = 0.05
 CHECKS = "Check the preprocessing, the order of the classes and the chosen output"
 
 Scores = Callable[[Rows], Floats]
@@ -141,11 +144,21 @@ class SourceAccuracy:
     @property
     def _ranks_well(self) -> bool:
         share = 1.0 if self.majority_class in (RIGHT, WRONG) else self.majority or 0.0
+        if share >= _RARE and self.rows * (1 - share) < _FEWEST_RANKED - 0.5:
+            return True  # the AUROC of so few rows is noise
         skill = next((skill for least, skill in _SKILL.items() if share >= least), math.inf)
         return self.auroc is not None and self.auroc >= skill
 
     def _is_no_better_than(self, level: float) -> bool:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
+
+    def is_as_promised(self, confidence: float) -> bool:
+        """Return whether the accuracy is at most slightly below the mean confidence.
+
+        This is not so if columns are ranks, because predicted classes are then unrelated to labels.
+        """
+        noise = 2 * math.sqrt(confidence * (1 - confidence) / self.rows)
+        return self.share >= confidence - _SLIGHTLY - noise
 
     def is_below(self, expected: float) -> bool:
         """Return whether the accuracy is significantly below `expected` (at 1 %).

@@ -1,11 +1,13 @@
 """What extract doubts aloud: labels in another order than the classes."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
+from covcal_cli.calibrate.calibrator import Calibrator
 from covcal_cli.maths.source_accuracy import SourceAccuracy, better_order, greedy_permutation
 from tests.classifiers.onnx.onnx_graphs import Graph, node
 from tests.cli_runner import covcal
@@ -158,3 +160,49 @@ def test_many_exchanges_are_counted() -> None:
     assert accuracy is not None
     assert "seem exchanged, and 7 more. Name" in str(accuracy.class_order)
     assert str(accuracy.class_order).count("seem exchanged") == 3
+
+
+def imbalanced(classes: int, share: float, seed: int, rows: int = 400) -> tuple[np.ndarray, ...]:
+    """Return probabilities and labels drawn from them: the first class is predicted everywhere."""
+    rng = np.random.default_rng(seed)
+    rest = np.geomspace(1, 0.05, classes - 1)
+    z = np.log([share, *((1 - share) * rest / rest.sum())]) + 0.3 * rng.normal(size=(rows, classes))
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    return p, (rng.random(rows)[:, None] > p.cumsum(axis=1)).sum(axis=1).clip(max=classes - 1)
+
+
+class TestColumnsInTheSameOrder:
+    """Ranks are doubted, and the columns of frequent and rare classes are not."""
+
+    @pytest.mark.parametrize(("classes", "share"), [(2, 0.75), (2, 0.99), (3, 0.97), (4, 0.9)])
+    @pytest.mark.parametrize("ordered", ["both", "target"])
+    def test_tables_and_arrays(
+        self, classes: int, share: float, ordered: str, tmp_path: Path
+    ) -> None:
+        s, y = imbalanced(classes, share if ordered == "both" else 0.4, 1)
+        t, _ = imbalanced(classes, share, 2)
+        ranks = [np.sort(rows, axis=1)[:, ::-1] for rows in (s, t)]
+        in_turn = np.arange(len(y)) % classes  # labels that ranks do not know
+        for source, labels, target, doubted in (
+            (s, y, t, ordered == "target" and classes > 2),
+            (ranks[0], in_turn, ranks[1], True),
+        ):
+            np.savez(tmp_path / "s.npz", probabilities=source, y=labels)
+            np.savez(tmp_path / "t.npz", probabilities=target)
+            done = covcal("extract", "s.npz", "t.npz", "-f", cwd=tmp_path).require_success()
+            assert ("may be ranks" in done.err) == doubted
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                Calibrator("none").fit(np.log(source), labels, np.log(target))
+            assert any("may be ranks" in str(one.message) for one in caught) == doubted
+
+    def test_a_model(self, tmp_path: Path) -> None:
+        """The model prints its inputs, so these decide."""
+        model = Graph([node("Gemm", "x wk bk", "y")], constants=IDENTITY, shape=("N", 4))
+        path = model.save(tmp_path)
+        p, y = imbalanced(4, 0.9, 1)
+        for x, labels, doubted in ((p, y, False), (np.sort(p)[:, ::-1], np.arange(400) % 4, True)):
+            np.savez(tmp_path / "s.npz", x=np.log(x).astype(np.float32), y=labels)
+            np.savez(tmp_path / "t.npz", x=np.log(x[::2]).astype(np.float32))
+            done = covcal("extract", path, "s.npz", "t.npz", "-f", cwd=tmp_path).require_success()
+            assert ("may be ranks" in done.err) == doubted
