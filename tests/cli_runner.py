@@ -20,7 +20,7 @@ from unittest import mock
 import typer
 
 from covcal_cli.cli import app, console
-from covcal_cli.evaluate import gates
+from covcal_cli.evaluate import gates, result
 from tests.forked import Forked
 
 # typer makes the commands anew for every call, in more time than many of them take.
@@ -73,8 +73,9 @@ def covcal(*arguments: Argument, cwd: Path | None = None) -> Outcome:
         mock.patch.object(app, "app", COMMANDS),
         # On a busy machine a line of progress would stand before the lines that a test expects.
         mock.patch.object(console, "_SECONDS", math.inf),
-        # A gate draws a thousand resamples, which would be most of the time of many commands.
+        # A gate and a verdict draw a thousand resamples, most of the time of many commands.
         mock.patch.object(gates, "RESAMPLES", 200),
+        mock.patch.object(result, "RESAMPLES", 100),
     ):
         code = app.run([str(argument) for argument in arguments])
     return Outcome(code, _text(out), _text(err))

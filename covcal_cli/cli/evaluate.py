@@ -78,7 +78,8 @@ def evaluate(
             min=0,
             max=100_000,
             help="Number of bootstrap resamples for intervals and differences; 1000 is usual. "
-            "With 0, the tables of intervals are left out, and gates use 1000 resamples.",
+            "With 0, the tables of intervals are left out, and gates use 1000 resamples. The "
+            "verdict always uses 1000 resamples.",
         ),
     ] = 0,
     confidence: Annotated[
@@ -406,14 +407,18 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
     """Return the scores that a calibration significantly changes."""
     from covcal_cli.forecast import NONE
+    from covcal_cli.report.verdict import is_large
 
     labels = {"brier": "Brier score", "nll": "log loss", "ece": "ECE"}
     text = ""
     for direction, word in ((-1, "better"), (1, "WORSE")):
         changes = (evaluation.difference(name, NONE, metric) for metric in labels)
-        proved = [labels[c.metric] for c in changes if c is not None and c.direction == direction]
-        if proved:
-            text += f". Proved {word} by {', '.join(proved)}"
+        proved = [c for c in changes if c is not None and c.direction == direction]
+        if any(map(is_large, proved)):
+            text += f". Proved {word} by {', '.join(labels[c.metric] for c in proved)}"
+        elif proved:
+            scores = ", ".join(labels[c.metric] for c in proved)
+            text += f". Proved {word.lower()} by {scores}, but too little to matter"
     return text
 
 

@@ -24,7 +24,12 @@ def report(
     split: options.JudgedSplit = options.SplitName.test,
     bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
     bootstrap: Annotated[
-        int, typer.Option(min=0, help="Resamples for the intervals; 0: no intervals.")
+        int,
+        typer.Option(
+            min=0,
+            help="Resamples for the intervals; 0: no intervals. The headline always uses 1000 "
+            "resamples.",
+        ),
     ] = 1000,
     decision: Annotated[
         Path | None,

@@ -83,10 +83,7 @@ def intervals(
     The metrics must have been counted with `keep_losses`. Metrics without an interval are left out.
     `level` is the confidence level. Equal seeds give equal intervals.
     """
-    if names is None:
-        names = metrics.names
-    elif not PARTS.keys().isdisjoint(names):
-        names = {*names, *(name for name in PARTS if name in metrics.names)}
+    names = metrics.names if names is None else names
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
     }
@@ -104,13 +101,29 @@ def intervals(
         )
         for name in _of_kind("mean", names)
     }
-    gaps = {}
+    parts = {}
+    if not PARTS.keys().isdisjoint(names):
+        parts = ece_intervals(metrics.bins, resamples=resamples, seed=seed, level=level)
+    gaps = {name: parts[name] for name in PARTS if name in names}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if bins is not None:  # None for too many classes
-            part = PARTS.get(name, np.abs)
-            gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
-    return shares | ranks | means | gaps | _agreeing({n: gaps[n] for n in PARTS if n in gaps})
+        if name not in PARTS and bins is not None:  # None for too many classes
+            gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, level=level)
+    return shares | ranks | means | gaps
+
+
+def ece_intervals(
+    bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
+) -> dict[str, Interval]:
+    """Return the intervals of the ECE and its parts. A part is never larger than the ECE."""
+    parts = {
+        name: ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
+        for name, part in PARTS.items()
+    }
+    least, most = parts["ece"][0], max(high for _, high in parts.values())
+    return {name: (min(low, least), high) for name, (low, high) in parts.items()} | {
+        "ece": (least, most)
+    }
 
 
 def group_interval(
@@ -130,14 +143,6 @@ def group_resamples(resamples: int, groups: int) -> int:
 
 def _of_kind(kind: str, names: Collection[str]) -> list[str]:
     return [name for name in METRICS if name in names and METRICS[name].interval == kind]
-
-
-def _agreeing(parts: dict[str, Interval]) -> dict[str, Interval]:
-    if "ece" not in parts:
-        return parts
-    least = parts["ece"][0]
-    widened = {name: (min(low, least), high) for name, (low, high) in parts.items()}
-    return widened | {"ece": (least, max(high for _, high in parts.values()))}
 
 
 def stretched(interval: Interval, middle: float, level: float, wanted: float) -> Interval:
@@ -393,7 +398,8 @@ class PairedRows:
         cells = 4 * bins**2
         if cells > _MAX_CELLS:
             cells = 0
-        classes = n_classes if 0 < cells * n_classes <= _MAX_CLASS_CELLS else 1
+        by_class = "class_gap" in names and 0 < cells * n_classes <= _MAX_CLASS_CELLS
+        classes = n_classes if by_class else 1
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
@@ -410,11 +416,14 @@ class PairedRows:
         """
         for name, cells in self._losses.items():
             cells.add(second.losses[name] - first.losses[name])
-        places = [
-            2 * np.searchsorted(_ODDS, rows.confidence) + rows.correct for rows in (first, second)
-        ]
-        joint = places[0] * len(self._ranked) + places[1]
-        self._ranked += np.bincount(joint, minlength=self._ranked.size).reshape(self._ranked.shape)
+        if "correctness_auroc" in self._names:
+            places = [
+                2 * np.searchsorted(_ODDS, rows.confidence) + rows.correct
+                for rows in (first, second)
+            ]
+            joint = places[0] * len(self._ranked) + places[1]
+            counts = np.bincount(joint, minlength=self._ranked.size)
+            self._ranked += counts.reshape(self._ranked.shape)
         size = self._counts.size
         if size == 0:
             return

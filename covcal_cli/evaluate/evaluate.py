@@ -246,6 +246,11 @@ def evaluate(
                 if settings.resamples
             },
             differences=collector.differences(results, settings),
+            pairs={
+                (after.name, before.name): paired
+                for (after, before), paired in collector.pairs.items()
+                if not before.earlier
+            },
             since={
                 after.name: Since(results[before], paired, results[after])
                 for (after, before), paired in collector.pairs.items()
@@ -341,7 +346,6 @@ class _Collector:
         has_all_classes: bool,
     ) -> None:
         names = measurable(settings.metrics, has_all_classes=has_all_classes)
-        resamples = settings.resamples
         self._names = {by: grouping.names for by, grouping in groupings.items()}
         self._ranks = "correctness_auroc" in names
         self._same_labels = settings.predictions == "original"
@@ -350,18 +354,15 @@ class _Collector:
                 settings.bins,
                 n_classes,
                 names=names,
-                keep_losses=resamples > 0,
+                keep_losses=settings.resamples > 0,
+                return_losses=len(versions) > 1,
                 has_all_classes=has_all_classes,
             )
             for version in versions
         }
         self.decision: DecisionMetrics | None = None
         classes = n_classes if self._same_labels else 1
-        self.pairs = {
-            pair: PairedRows(settings.bins, classes, names)
-            for pair in _pairs(versions)
-            if resamples
-        }
+        self.pairs = {pair: PairedRows(settings.bins, classes, names) for pair in _pairs(versions)}
         self.groups = {
             by: {
                 version.name: (
@@ -415,6 +416,8 @@ class _Collector:
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
         """Return differences from ``none`` and from the first calibration."""
+        if not settings.resamples:
+            return ()
         return tuple(
             difference
             for (after, before), paired in self.pairs.items()

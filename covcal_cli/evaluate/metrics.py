@@ -406,7 +406,8 @@ class LabelledRows:
 class MetricsAccumulator:
     """Counts the rows of one calibration, block by block.
 
-    `names` are the requested metrics. `keep_losses` keeps losses for resampling.
+    `names` are the requested metrics. `keep_losses` keeps losses for resampling. `return_losses`
+    returns the losses of the rows of each block, as `keep_losses` does.
     """
 
     def __init__(
@@ -416,6 +417,7 @@ class MetricsAccumulator:
         *,
         names: Collection[str] = tuple(METRICS),
         keep_losses: bool = False,
+        return_losses: bool = False,
         has_all_classes: bool = True,
     ) -> None:
         self._has_all_classes = has_all_classes
@@ -429,6 +431,7 @@ class MetricsAccumulator:
         self._rows = None if set(_RANKED).isdisjoint(names) else RowCollector()
         means = [name for name in self._names if METRICS[name].interval == "mean"]
         self._losses = {name: ValueCells() for name in means if keep_losses}
+        self._return_losses = keep_losses or return_losses
         self._nll = self._brier = 0.0
         self._of_correctness = {name for name in CORRECTNESS if name in names}
         self._agreeing = 0
@@ -457,7 +460,7 @@ class MetricsAccumulator:
             self._rows.add(rows.confidence, rows.correct)
         of_correctness = self._losses_of_correctness(forecast, labelled, logs, rows)
         rows = replace(rows, losses=of_correctness)
-        if self._losses:
+        if self._return_losses:
             scores = np.einsum("km,km->m", probabilities, probabilities) - 2 * of_labels + 1
             of_rows = {
                 "mean_confidence": rows.confidence,

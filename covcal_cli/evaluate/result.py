@@ -5,9 +5,10 @@ To add a metric of decisions, add an entry to `DECIDED` and a property to `Decis
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 
@@ -15,7 +16,14 @@ from covcal_cli import __version__
 from covcal_cli.arrays import Float64s, Labels
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
-from covcal_cli.evaluate.bootstrap import LEVEL, Difference, Interval, PairedRows
+from covcal_cli.evaluate.bootstrap import (
+    LEVEL,
+    RESAMPLES,
+    Difference,
+    Interval,
+    PairedRows,
+    ece_intervals,
+)
 from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, require_possible
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.decision import Decision
@@ -192,6 +200,12 @@ def auroc_of(metrics: Metrics) -> float | None:
     return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
 
 
+class _Resampling(TypedDict):
+    resamples: int
+    seed: int
+    level: float
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The metrics of ``none`` and of every calibration on the same rows, by name."""
@@ -215,6 +229,8 @@ class Evaluation:
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     # Differences from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
+    # Rows by their confidences in two calibrations, the later one first.
+    pairs: Mapping[tuple[str, str], PairedRows] = field(default_factory=dict)
     since: dict[str, Since] = field(default_factory=dict)
     decision: DecisionMetrics | None = None
     model: str = ""
@@ -224,6 +240,29 @@ class Evaluation:
     def n(self) -> int:
         """Number of measured rows."""
         return self.metrics[NONE].n
+
+    @cached_property
+    def judged(self) -> "Evaluation":
+        """The ECE intervals and differences on which verdicts rest.
+
+        They are computed with `RESAMPLES` resamples, so a verdict does not depend on `resamples`.
+        """
+        if self.resamples == RESAMPLES:
+            return self
+        resampling = _Resampling(resamples=RESAMPLES, seed=self.seed, level=self.level)
+        return replace(
+            self,
+            resamples=RESAMPLES,
+            intervals={
+                name: ece_intervals(entry.bins, **resampling)
+                for name, entry in self.metrics.items()
+            },
+            differences=tuple(
+                change
+                for (after, before), paired in self.pairs.items()
+                for change in paired.differences(after, before, **resampling)
+            ),
+        )
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
         """Return a difference, or None if it was not computed."""

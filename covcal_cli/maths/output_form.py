@@ -336,6 +336,8 @@ class OutputEvidence:
     def _added(self) -> float:
         """The constant that was added to each probability, or 0."""
         added = (sum(self.sums) / 2 - 1) / max(1, self.width)
+        if self.summing == self.rows:  # for example, clipped at a small probability
+            return 0.0
         if not ABOVE < abs(added) < math.inf:
             return 0.0
         short = float(f"{added:.3g}")

@@ -5,6 +5,7 @@ because a mean can hide a wrong class. Without labels, the verdict uses the esti
 says that nothing was measured.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -195,9 +196,13 @@ Tone = Literal["good", "mixed", "bad"]
 # An ECE below NEGLIGIBLE does not matter. An ECE is known well enough if its interval ends below
 # NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
+# Smaller changes do not matter. If the confidence of every row is wrong by NARROW, the Brier score
+# rises by at least NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
+_SMALL = {"ece": NEGLIGIBLE, "brier": NARROW**2, "nll": 2 * NARROW**2}
 WIDE = 0.2  # largest useful width of the accuracy's range
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4
+_END_OF_FACT = re.compile(r"[.:;] ")  # In a warning, advice or details follow the fact.
 # Tones from good to bad, with the advice on a label.
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
@@ -295,48 +300,46 @@ def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     """Return the tone and the headline of a verdict on measured rows."""
+    evaluation = evaluation.judged
     level = evaluation.level
     gap = MeanGap.of(evaluation.metrics[name].bins, level)
     classes = ClassGaps.of(evaluation.classes.get(name, ()), level)
-    ece = evaluation.intervals.get(name, {}).get("ece")
+    least, most = evaluation.intervals[name]["ece"]
     changes = _differences(evaluation, name)
     directions = {change.direction for change in changes} - {0}
     gain = max((-change.value for change in changes if change.metric == "ece"), default=0.0)
-    if directions == {1} and not _is_off(evaluation, NONE):
+    is_worse = directions == {1}
+    matters = any(change.direction == 1 and is_large(change) for change in changes)
+    if is_worse and matters and evaluation.intervals[NONE]["ece"][0] < NEGLIGIBLE:
         return "bad", f"Do not use {name} here: it makes the confidence worse"
-    if _is_off(evaluation, name):
-        off = gap.sentence
-        if not gap.direction and ece is not None:
-            off = f"off by {points(ece[0])} to {points(ece[1])} points"
+    if least >= NEGLIGIBLE:
+        off = gap.sentence if gap.direction else f"off by {points(least)} to {points(most)} points"
         if directions == {-1} and gain >= NEGLIGIBLE:
             return "mixed", (
                 f"Better than before, but do not rely on it: the confidence is {off} on average"
             )
-        worse = f", and {name} makes it worse" if directions == {1} else ""
+        worse = f", and {name} makes it worse" if is_worse and matters else ""
         return "bad", f"Do not trust the confidence: it is {off} on average{worse}"
     if classes.off:
         return "bad", f"Do not trust the confidence {where_off(classes)}"
-    widest = max(abs(gap.low), abs(gap.high)) if ece is None else ece[1]
-    if widest < NARROW:
-        most = f"at most {points(widest)} points"
+    little = (
+        f". {name} makes it worse, but too little to matter" if is_worse and not matters else ""
+    )
+    if most < NARROW:
         return "good", (
-            f"The mean confidence is off by {most}. To judge the ECE too, pass --bootstrap 1000"
-            if ece is None
-            else f"Use this confidence: the calibration error (ECE) is {most}"
+            f"Use this confidence: the calibration error (ECE) is at most {points(most)} "
+            f"points{little}"
         )
     rows = "1 row" if evaluation.n == 1 else f"{evaluation.n} rows"
     return "mixed", (
-        f"Label more rows: the confidence may be off by up to {points(widest)} points, and "
-        f"{rows} cannot decide"
+        f"Label more rows: the confidence may be off by up to {points(most)} points, and "
+        f"{rows} cannot decide{little}"
     )
 
 
-def _is_off(evaluation: Evaluation, name: str) -> bool:
-    """Return whether an error of the confidence is proved."""
-    gap = MeanGap.of(evaluation.metrics[name].bins, evaluation.level)
-    ece = evaluation.intervals.get(name, {}).get("ece")
-    nearest = min(abs(gap.low), abs(gap.high)) if gap.direction else 0.0
-    return (nearest if ece is None else ece[0]) >= NEGLIGIBLE
+def is_large(change: Difference) -> bool:
+    """Return whether a change of the ECE, the Brier score or the log loss matters."""
+    return abs(change.value) >= _SMALL[change.metric]
 
 
 def where_off(classes: ClassGaps) -> str:
@@ -429,6 +432,8 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
         conclusion = f"it is better by {better}"
     else:
         conclusion = "these rows do not prove that it is better or worse"
+    if (worse or better) and not any(change.direction and is_large(change) for change in changes):
+        conclusion += ", but too little to matter"
     return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
 
 
@@ -501,9 +506,10 @@ def unmeasured_action(
     if ends is None and "accuracy" in estimates:
         ends = estimates["accuracy_low"], estimates["accuracy_high"]
     if count:
-        warnings = "there is a warning" if count == 1 else f"there are {count} warnings"
         rows = "50 rows first" if calibration.labelled_rows is None else "more rows"
-        return "mixed", f"Label {rows}: {warnings}"
+        (first, *_) = _END_OF_FACT.split(calibration.warnings[0])
+        number = "" if count == 1 else f" (the first of {count} warnings)"
+        return "mixed", f"Label {rows}: {first}{number}"
     if calibration.labelled_rows is not None:
         return "mixed", (
             f"Use the calibration: it is fitted to {calibration.labelled_rows.n} labels. Measure "

@@ -237,7 +237,8 @@ def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
     assert (check.passed, check.threshold) == (False, 20)
     assert 1 <= check.value < 20
     assert any("too few for an estimate or a fit" in warning for warning in fitted.warnings)
-    assert unmeasured_action(fitted)[1].startswith("Label more rows: there ")
+    (first, *_) = fitted.warnings[0].split("; ")
+    assert unmeasured_action(fitted)[1].startswith(f"Label more rows: {first[:20]}")
 
 
 def test_estimate_uses_labels_for_a_decision_and_leads_to_decide(decided: Path) -> None:

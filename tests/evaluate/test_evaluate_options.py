@@ -1,5 +1,6 @@
 """``covcal evaluate`` with groups, intervals, every metric, other files' networks, no labels."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,17 @@ class TestBootstrap:
         assert plain["metrics"] == found["metrics"]
         out = covcal("evaluate", *arguments, "--bootstrap", 50).require_success().out
         assert "95 % intervals, 50 resamples, seed 0" in out
+
+    def test_the_verdict_does_not_depend_on_it(self, small_files: Path) -> None:
+        """The verdict of report and of a command with a gate is the same, too."""
+        path, document = small_files / "features.h5", small_files / "temp.json"
+        options = ((), ("--bootstrap", 3), ("--bootstrap", 300), ("--fail-above", "ece=0.9"))
+        shown = [covcal("evaluate", path, "-c", document, *each).out for each in options]
+        (verdict,) = {re.search(r"^Verdict +(.+)$", out, re.MULTILINE)[1] for out in shown}
+        page = ("-o", small_files / "verdict.html", "-f")
+        for resamples in (0, 30):
+            out = covcal("report", path, "-c", document, *page, "--bootstrap", resamples).out
+            assert out.startswith(f"{verdict}.\n")
 
     def test_a_limit_inside_the_interval_is_said(self, small_files: Path) -> None:
         """What was not shown to be above the limit was not shown to be below it either."""

@@ -212,6 +212,17 @@ class TestVerdict:
             value, low, high = (f"{shown[metric][key]:+.4f}" for key in ("value", "low", "high"))
             assert f"{name} {value} {low} to {high} worse" in page.words
 
+    def test_a_proved_harm_that_is_too_small(self, tmp_path: Path) -> None:
+        """The log loss and the ECE are proved worse by less than 0.005 and one point."""
+        write_features(tmp_path / "features.h5", target=honest_domain(20_000))
+        document = calibrated(tmp_path, forecaster=1.1)
+        page = reported(tmp_path, "-c", str(document))
+        assert "Use this confidence: " in page.words
+        assert " points. temp makes it worse, but too little to matter." in page.words
+        assert "it is worse by ECE and log loss, but too little to matter." in page.words
+        shown = covcal("evaluate", "-c", document, "--bootstrap", 100, cwd=tmp_path).out
+        assert "Proved worse by log loss, ECE, but too little to matter" in shown
+
     def test_no_difference_is_no_verdict(self, tmp_path: Path) -> None:
         write_features(tmp_path / "features.h5", target=honest_domain(300))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, forecaster=1.01)))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from covcal_cli.evaluate import result
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.files import sha256_of, write_text
 from covcal_cli.report.report import report
@@ -17,7 +18,7 @@ RESAMPLES = 50
 def few_resamples() -> Iterator[None]:
     """Let the runs of this process resample less often."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (run, renewal):
+        for module in (run, renewal, result):
             patch.setattr(module, "RESAMPLES", RESAMPLES)
         yield
 
