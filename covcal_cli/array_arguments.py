@@ -123,7 +123,8 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(
             f"{name}: {fact}, so the values are probably not logits: give np.log of "
-            "probabilities, or np.log(p / (1 - p)) of sigmoids"
+            "probabilities, np.log(p / (1 - p)) of sigmoids, or cosines times the scale that "
+            "training used"
         )
 
 

@@ -780,6 +780,20 @@ class TestScikitLearn:
             with pytest.raises(ValueError, match=r"name different classes in .*='ovr'"):
                 covcal.calibrated(pairs, method="temp").fit(X[200:], y[200:])
 
+    @pytest.mark.parametrize("k", [2, 3])
+    def test_labels_in_a_column_are_labels(self, k: int) -> None:
+        """CatBoost's predict has shape (n, 1), which would be compared with all n labels."""
+
+        class Column(LogisticRegression):  # type: ignore[misc]
+            def predict(self, X: NDArray[Any]) -> Any:
+                return super().predict(X)[:, None]
+
+        rows, labels, _ = arrays(k=k)
+        model = Column().fit(rows, labels)
+        wrapped = covcal.calibrated(model, method="temp").fit(rows, labels)
+        assert wrapped.predict(rows).shape == labels.shape
+        assert wrapped.score(rows, labels) == np.mean(model.predict(rows)[:, 0] == labels)
+
     def test_what_is_no_classifier_is_refused(self) -> None:
         for model in (LinearRegression(), "model"):
             with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):

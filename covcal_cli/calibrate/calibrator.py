@@ -519,7 +519,9 @@ class CalibratedClassifier:
     def predict(self, X: Any) -> AnyArray:
         """Return the predicted classes, shape (n,)."""
         self._require_fitted()
-        return np.asarray(self.estimator_.predict(X))
+        labels = np.asarray(self.estimator_.predict(X))
+        # CatBoost returns a column for several classes.
+        return labels.reshape(len(labels)) if labels.size == len(labels) else labels
 
     def score(self, X: Any, y: ArrayLike) -> float:
         """Return the accuracy."""
