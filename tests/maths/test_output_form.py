@@ -222,6 +222,11 @@ class TestIncompleteRows:
         assert evidence.form in ("bounded", "mixed", "probabilities")
         assert evidence.mean_sum == pytest.approx(mass.mean(), abs=1e-3)
 
+    def test_slightly_clipped_probabilities_are_not_shifted(self) -> None:
+        """Their sums are 1 up to rounding, so only the division by the sum changes them."""
+        evidence = seen(softmax(2 * logits(3), axis=1).clip(0.005, 1), 64)
+        assert (evidence.form, evidence.lowest) == ("probabilities", 0.0)
+
     def test_damaged_rows_and_other_outputs_are_not(self) -> None:
         damaged = self.P.copy()
         damaged[:100] *= 0.9
