@@ -1,6 +1,5 @@
 """``covcal evaluate`` with groups, intervals, every metric, other files' networks, no labels."""
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -152,7 +151,9 @@ class TestBootstrap:
         path, document = small_files / "features.h5", small_files / "temp.json"
         options = ((), ("--bootstrap", 3), ("--bootstrap", 300), ("--fail-above", "ece=0.9"))
         shown = [covcal("evaluate", path, "-c", document, *each).out for each in options]
-        (verdict,) = {re.search(r"^Verdict +(.+)$", out, re.MULTILINE)[1] for out in shown}
+        lines = [line for out in shown for line in out.splitlines() if line.startswith("Verdict")]
+        assert len(lines) == len(options)
+        (verdict,) = {line.removeprefix("Verdict").strip() for line in lines}
         page = ("-o", small_files / "verdict.html", "-f")
         for resamples in (0, 30):
             out = covcal("report", path, "-c", document, *page, "--bootstrap", resamples).out
