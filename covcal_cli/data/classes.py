@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
+from unicodedata import normalize
 
 import numpy as np
 
@@ -62,6 +63,10 @@ class ClassMap:
         """Return the class number of a folder or label; None for an unknown name."""
         if folder in self.names:
             return self.names.index(folder)
+        # Some programs write an accented letter as two characters.
+        composed = [normalize("NFC", name) for name in self.names] if not folder.isascii() else []
+        if composed.count(normalize("NFC", folder)) == 1:
+            return composed.index(normalize("NFC", folder))
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -146,6 +147,15 @@ def test_a_name_of_two_classes_is_refused_when_used() -> None:
     assert classes.require(Path("src"), "maillot") == 1
     with pytest.raises(CovcalError, match="'crane' is the name of several classes"):
         classes.require(Path("src"), "crane")
+
+
+def test_names_in_another_normal_form_are_the_same() -> None:
+    """macOS decomposes letters in folder names. Two names that differ by form alone are kept."""
+    decomposed = normalize("NFD", "müde")
+    assert named_classes(("wach", "müde")).index(decomposed) == 1
+    assert named_classes(("wach", decomposed)).index("müde") == 1
+    both = named_classes(("müde", decomposed))
+    assert [both.index(name) for name in both.names] == [0, 1]
 
 
 def test_a_label_that_is_no_class_is_named_as_one() -> None:
