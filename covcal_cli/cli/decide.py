@@ -162,10 +162,9 @@ def decide(
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
-        following = f"covcal apply{rows}{other} --decide {as_word(output)}"
+        command = f"covcal apply{rows}{other} --decide {as_word(output)}"
         is_of_use = any(entry.threshold is not None or entry.sets for entry in decisions.values())
-        following += " writes the decision for every row"
-        console.wrote(output, following if is_of_use else None)
+        console.wrote(output, f"{command} writes the decision for every row" if is_of_use else None)
 
 
 def _estimates(
@@ -233,9 +232,10 @@ def answer(decision: "Decision", output: str) -> str:
                 "wrong)"
             )
         elif (point := decision.expected) is not None:
-            range_ = interval(point.low, point.high, point.error)
+            ends = interval(point.low, point.high, point.error)
+            range_ = f" ({ends})" if point.low < point.high else ""
             facts["Expect"] = (
-                f"{in_percent(point.error)} % of these rows to be wrong ({range_}). This is an "
+                f"{in_percent(point.error)} % of these rows to be wrong{range_}. This is an "
                 "estimate, not a promise."
             )
         elif use is None:

@@ -171,16 +171,17 @@ def decide(
         above = ranking.above(threshold)
         share = above / len(ranking)
         warnings = []
-        if settings.error is not None and use is None and above:
-            notes.append(
-                "on 10 to 16 % of 144 test shifts, an estimate accepted more wrong rows than "
-                "--error allows"
-            )
-        if use is None and above and (doubt := _doubt(file.source, scaled, threshold)):
-            warnings.append(
-                f"{doubt}. So more of the accepted rows may be wrong than estimated: label some "
-                "rows of covcal pick --for"
-            )
+        if use is None and above:
+            if settings.error is not None and calibration.labelled_rows is None:
+                notes.append(
+                    f"on {'38 to 44' if accuracy is None else '10 to 16'} % of 144 test shifts, "
+                    "such an estimate accepted more wrong rows than --error allows"
+                )
+            if doubt := _doubt(file.source, scaled, threshold):
+                warnings.append(
+                    f"{doubt}. So more of the accepted rows may be wrong than estimated: label "
+                    "some rows of covcal pick --for"
+                )
         names, numbers = file.classes, predicted
         if settings.by is not None and settings.by != BY_PREDICTED:
             values = column_groups(target, settings.by, drawn, [BY_PREDICTED])

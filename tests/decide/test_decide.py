@@ -14,6 +14,7 @@ from onnxruntime import InferenceSession
 
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
+from covcal_cli.cli.decide import answer
 from covcal_cli.decide.decide import DecideSettings, _Labelled, decide
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
@@ -87,13 +88,18 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     done = covcal("decide", "--error", 0.1, cwd=folder).require_success()
     assert done.out.startswith("Accept")
     assert "This is an estimate, not a promise." in done.out
-    assert "on 10 to 16 % of 144 test shifts, an estimate accepted more wrong rows" in done.err
+    assert "on 10 to 16 % of 144 test shifts, such an estimate accepted more" in done.err
     assert "covcal pick -n" in done.out
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert not decision.is_promise
     assert decision.expected is not None
     assert decision.expected.error < 0.1
     assert decision.rows == 800  # no test row
+    # Without an estimated accuracy, the error has no range, and fails more often.
+    settings = DecideSettings(error=0.1)
+    believed = decide(folder / "features.h5", folder / "cal.json", settings)
+    assert "on 38 to 44 % of 144 test shifts" in believed.notes[0]
+    assert " to be wrong. This is an estimate" in answer(believed, "decide.json")
     # The words follow the probability that the suggested number of labels is enough.
     assert 0.5 <= decision.promised_chance <= 1
     likely = "probably" if decision.promised_chance >= 0.8 else "perhaps"
