@@ -11,6 +11,7 @@ from covcal_cli.errors import TooFewRowsError, in_percent, interval, short_perce
 from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
+    from covcal_cli.decide.decide import DecideSettings
     from covcal_cli.estimators.inputs import Estimate
     from covcal_cli.estimators.metrics import MetricEstimate
     from covcal_cli.formats.calibration import Calibration
@@ -122,7 +123,7 @@ def decide(
         )
         if not to_stdout:
             check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
-        estimate, cost = _estimates(path, fitted, costs, console)
+        estimate, cost = _estimates(path, fitted, settings, console)
         with console.progress() as show:
             decision = choose(
                 path, document, settings, estimate, cost=cost, networks=networks, progress=show
@@ -168,22 +169,28 @@ def decide(
 
 
 def _estimates(
-    path: Path, calibration: "Calibration", costs: Path | None, console: Console
+    path: Path, calibration: "Calibration", settings: "DecideSettings", console: Console
 ) -> "tuple[Estimate | None, MetricEstimate | None]":
     """Return the estimated accuracy, and the mean cost if all rows are accepted.
 
     Both are None if no estimate is possible.
     """
-    fitted = calibration.labelled_rows
-    if costs is None and fitted is not None and fitted.design == "random":
-        console.note(
-            "the expected error has no range, because the calibration was fitted to labels of "
-            "random rows"
-        )
-        return None, None
     from covcal_cli.calibrate.estimate import estimate
     from covcal_cli.calibrate.problem import EstimateSettings
+    from covcal_cli.formats.features import FeatureFile
+    from covcal_cli.labels.draws import read_draw
+    from covcal_cli.labels.score import region_of
 
+    fitted = calibration.labelled_rows
+    if fitted is not None and settings.costs is None:
+        with FeatureFile(path) as file:
+            tests = any(region_of(batch.score) is not None for batch in read_draw(file).batches)
+        # An estimate by the labels that test a promise would change the order of the tests.
+        if fitted.design == "random" or (settings.error is not None and tests):
+            console.note(
+                "the expected error has no range, because the calibration was fitted to labels"
+            )
+            return None, None
     prior = calibration.target_prior
     try:
         estimation = estimate(
@@ -195,7 +202,7 @@ def _estimates(
                 target_prior=prior.name,
                 prior_shares=prior.shares,
             ),
-            costs=costs,
+            costs=settings.costs,
         )
     except TooFewRowsError as error:
         console.note(f"the expected error has no range: {error}")

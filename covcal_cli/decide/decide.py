@@ -64,7 +64,6 @@ class DecideSettings:
     # a column, or "predicted": show the expected error for each value
     by: str | None = None
     costs: Path | None = None  # costs.json, instead of an error
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.costs is not None and (self.error is not None or self.labels == "marked"):
@@ -116,8 +115,7 @@ def decide(
             )
         scaled = ScaledLogits(calibration.scaling, aligned)
         scores = scaled.confidence(target, rows, progress)
-        most = min(_MAX_ROWS, _MAX_VALUES // target.n_classes)
-        drawn = target.drawn(most, settings.seed, *splits)
+        drawn = target.drawn(min(_MAX_ROWS, _MAX_VALUES // target.n_classes), 0, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
         logits, temperature = scaled.prepared(target, drawn)
         accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
@@ -247,18 +245,15 @@ class _Labelled:
         """Return why the labels cannot be used, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
-                reason = (
-                    "the labelled rows were picked for the accuracy, so they cannot make a promise"
-                )
+                reason = "the labelled rows were picked for the accuracy, not for a promise"
                 if current_label() is not None:
                     return f"{reason}. With several labels, no rows can be picked for a promise"
                 return f"{reason}: pick rows with covcal pick --for decide.json"
-            return (
-                "it has no labelled rows: run covcal pick --for decide.json, label the rows, and "
-                "run covcal label"
-            )
+            return "it has no labelled rows: run covcal pick --for decide.json and covcal label"
+        # Earlier batches were removed before the first draw for a decision.
+        rows = self.draw.rows[self.draw.batch >= min(self.used)]
         fitted = calibration.labelled_rows
-        if fitted is not None and not set(fitted.ids).isdisjoint(self.target.ids(self.draw.rows)):
+        if fitted is not None and not set(fitted.ids).isdisjoint(self.target.ids(rows)):
             return (
                 f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
                 "promise: run covcal calibrate --labels none, and decide with the result"

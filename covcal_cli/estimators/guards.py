@@ -297,8 +297,9 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
         return None
     worst = found[logs[found].argmin()]
     return (
-        f"{errors[worst]} of the {rows[worst]} most confident source rows are wrong, but only "
-        f"{expected[worst]:.2g} were expected by their confidence"
+        f"{errors[worst]} of the {rows[worst]} most confident source rows are wrong, but "
+        f"{'only ' if expected[worst] >= 0.01 else 'fewer than '}{max(expected[worst], 0.01):.2g} "
+        "were expected by their confidence"
     )
 
 

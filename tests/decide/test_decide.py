@@ -165,7 +165,7 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
     # Sets follow the labels too: the estimate without labels may contradict this calibration.
     covcal("calibrate", "--labels", 60, "-qo", "random.json", cwd=folder).require_success()
     done = covcal("decide", "-c", "random.json", "--set", 0.9, "-f", cwd=folder).require_success()
-    assert "fitted to labels of random rows" in done.err
+    assert "because the calibration was fitted to labels" in done.err
     refused = covcal("decide", "--error", 0.15, "--labels", "marked", "-fq", cwd=folder)
     assert "covcal calibrate --labels none" in refused.error_line()
 
@@ -240,10 +240,16 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     cost = read_decision(folder / "cost.json", folder / "by_labels.json").cost
     assert cost is not None
     assert (cost.cost, cost.low, cost.high) == pytest.approx(cost_of_all(folder))
-    # Later labels for the decision are used, although the first ones left the pool changed.
-    covcal("decide", "--error", 0.15, "-q", cwd=folder).require_success()
+    # Later labels for the decision are used, although the calibration was fitted to the first ones,
+    # which left the pool. The estimate must not use them, because they test the promise.
+    promise = ("decide", "-c", "by_labels.json", "--error", 0.15)
+    assert "(" in covcal(*promise, "-q", cwd=folder).require_success().out.splitlines()[1]
     label(folder, 200)
-    covcal("decide", "--error", 0.15, "-f", "--labels", "marked", cwd=folder).require_success()
+    done = covcal(*promise, "-f", "--labels", "marked", cwd=folder).require_success()
+    assert "has no range, because the calibration was fitted to labels" in done.err
+    decision = read_decision(folder / "decide.json", folder / "by_labels.json")
+    assert decision.labels is not None
+    assert all(point.low == point.error == point.high for point in decision.curve)
 
 
 def test_a_draw_in_another_way_than_stated_is_refused(labelled: Path) -> None:
@@ -331,7 +337,7 @@ def test_an_estimate_warns_if_confident_source_rows_are_wrong(tmp_path: Path) ->
     write_features(tmp_path / "features.h5", source=source, target=target)
     covcal("calibrate", "--method", "temp", "-q", cwd=tmp_path).require_success()
     done = covcal("decide", "--error", 0.2, "-q", cwd=tmp_path).require_success()
-    assert "most confident source rows are wrong, but only" in done.err
+    assert "of the 10 most confident source rows are wrong, but fewer than" in done.err
     decision = read_decision(tmp_path / "decide.json", tmp_path / "cal.json")
     assert len(decision.warnings) == 1
 
