@@ -77,10 +77,14 @@ class HDF5Writer:
         self._file = h5py.File(self._sink, "w")
         # The new datasets by name, with the checksums so far.
         self._datasets: dict[str, tuple[Any, Checksums]] = {}
-        self._file.attrs["schema"] = schema
-        for name, value in attributes.items():
-            self._file.attrs[name] = _storable(value)
-        self.write("classes", utf8(classes))
+        try:
+            self._file.attrs["schema"] = schema
+            for name, value in attributes.items():
+                self._file.attrs[name] = _storable(value)
+            self.write("classes", utf8(classes))
+        except BaseException:  # a full disk: at the end of Python, HDF5 would crash on an open file
+            self.__exit__()
+            raise
 
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0

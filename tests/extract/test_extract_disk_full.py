@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
+from covcal_cli.formats.writer import HDF5Writer
 from tests.classifiers.onnx.onnx_graphs import grey_classifier
 from tests.cli_runner import covcal_process
 
@@ -24,3 +26,15 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(limit: int, tmp_path: Path) 
     line = done.error_line()
     assert line.startswith(f"no space left to write {tmp_path / 'f.h5'}: free some space")
     assert not list(tmp_path.glob("*f.h5*"))
+
+
+def test_a_file_that_cannot_be_begun_is_closed(tmp_path: Path) -> None:
+    """Python would crash at its end if the HDF5 file were still open."""
+
+    def opened() -> int:
+        return int(h5py.h5f.get_obj_count(h5py.h5f.OBJ_ALL, h5py.h5f.OBJ_FILE))
+
+    before = opened()
+    with pytest.raises(TypeError):
+        HDF5Writer(tmp_path / "x.h5", schema="s", classes=["a"], attributes={"a": object()})  # type: ignore[dict-item]
+    assert opened() == before
