@@ -339,10 +339,9 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
 ) -> None:
     """A row is accepted for a label where its confidence in that label is above the threshold."""
     output, rows = tmp_path / "decide.json", tmp_path / "p.csv"
-    made_it = covcal(
-        "decide", "features.h5", "-c", "cal.json", "--error", 0.15, "-o", output, cwd=several
-    )
-    made_it.require_success()
+    for name in ("features.h5", "cal.json"):
+        shutil.copy(several / name, tmp_path)
+    covcal("decide", "--error", 0.15, cwd=tmp_path).require_success()
     read = json.loads(output.read_text())["labels"]
     with one_label("dog"):
         settings = DecideSettings(error=0.15)
@@ -362,6 +361,8 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
     shown = covcal("evaluate", "features.h5", "-c", "cal.json", "--decide", output, cwd=several)
     assert "rows that the decision accepts" in shown.require_success().out
     covcal("decide", "features.h5", "-c", "cal.json", "--set", 0.9, cwd=several).usage_error()
+    line = covcal("pick", "--for", "decide.json", "-q", cwd=tmp_path).error_line()
+    assert "features.h5 holds several labels, but --for draws rows for one decision" in line
 
 
 def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
     from covcal_cli.report.metric_estimates import (
         ALL_CLASSES,
         MOST_CLASSES,
+        TOO_FEW_ROWS,
         UNKNOWN,
         is_unknown,
         metric_table,
@@ -247,6 +248,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                 )
             if any(map(is_unknown, estimation.metrics)):
                 legend.append(UNKNOWN)
+            if any(entry.value is None for entry in estimation.metrics):
+                legend.append(TOO_FEW_ROWS)
             lines = [" ".join(legend), estimation.metrics[0].interval]
             parts.insert(2, "\n".join(line for line in lines if line))
         if verbose:

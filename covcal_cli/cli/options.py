@@ -176,8 +176,8 @@ RowCosts = Annotated[
     typer.Option(
         "--cost",
         metavar="COSTS.JSON",
-        help="Add the mean cost of a row if every row is accepted. The file has the format of "
-        "covcal decide --cost.",
+        help="Add the mean cost of a row if every row is accepted. Example of the file: "
+        '{"wrong": 5, "pairs": [{"true": "a", "predicted": "b", "cost": 100}]}.',
     ),
 ]
 CostGate = Annotated[

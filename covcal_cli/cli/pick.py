@@ -1,5 +1,6 @@
 """``covcal pick``: draw target rows for a person to label."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -129,10 +130,12 @@ def pick(
     """
     from covcal_cli.formats.decision import rows_file_of
     from covcal_cli.formats.features import ALL, SPLITS
+    from covcal_cli.formats.lineage import labels_of
     from covcal_cli.labels.pick import PickSettings
     from covcal_cli.labels.pick import pick as draw
     from covcal_cli.labels.sheet import sheet_text
     from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO
+    from covcal_cli.multilabel import for_first_label
     from covcal_cli.records import json_of
 
     names = [name.value for name in split or []]
@@ -161,7 +164,8 @@ def pick(
         )
     console = Console(quiet=quiet, verbose=verbose)
     if file is None and decision is not None:
-        file = rows_file_of(decision)
+        labels = labels_of(None, [decision], remedy="make it with covcal decide")
+        file = for_first_label(labels, partial(rows_file_of, decision))
         console.note(f"reading {file}, the file of {decision}")
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"

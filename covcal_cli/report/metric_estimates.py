@@ -22,6 +22,11 @@ MOST_CLASSES = 20
 _ALL = 0.005
 ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % excludes nothing: label rows with covcal pick."
+TOO_FEW = "too few rows"
+TOO_FEW_ROWS = (
+    f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class, or for the precision fewer '
+    "than 5 rows predicted as the class. With labels, only labelled rows count."
+)
 LEAST, MOST = "--fail-below", "--fail-above"
 # A metric and its limit: an upper limit for a cost, else a lower limit.
 MetricLimit = tuple[Wanted, float, str]
@@ -158,7 +163,7 @@ def is_unknown(estimate: MetricEstimate) -> bool:
 def metric_cell(estimate: MetricEstimate) -> str:
     """Return a metric as text, with its range."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
-        return "too few rows"
+        return TOO_FEW
     has_range = estimate.low < estimate.high
     if estimate.metric == COST:
         ends = f" ({estimate.low:.3g} to {estimate.high:.3g})" if has_range else ""

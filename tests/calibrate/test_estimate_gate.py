@@ -184,6 +184,8 @@ def test_two_classes_need_a_name_and_too_few_rows_have_no_number(tmp_path: Path)
     assert "recall:ok or recall:fraud" in out
     target["logits"] = target["logits"] + np.array([0.0, -200.0], dtype=np.float32)
     write_features(path, source=source, target=target, class_names=["ok", "fraud"])
-    assert "too few rows" in covcal("estimate", path, "--metrics", "precision").out
+    out = covcal("estimate", path, "--metrics", "precision").out
+    assert "too few rows" in out
+    assert '"Too few rows" means fewer than 5 rows of the class' in out
     out = covcal("estimate", path, "--fail-below", "precision:fraud=0.5").error_line()
     assert "precision:fraud cannot be estimated" in out
