@@ -361,8 +361,8 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
     shown = covcal("evaluate", "features.h5", "-c", "cal.json", "--decide", output, cwd=several)
     assert "rows that the decision accepts" in shown.require_success().out
     covcal("decide", "features.h5", "-c", "cal.json", "--set", 0.9, cwd=several).usage_error()
-    line = covcal("pick", "--for", "decide.json", "-q", cwd=tmp_path).error_line()
-    assert "features.h5 holds several labels, but --for draws rows for one decision" in line
+    refused = covcal("pick", "--for", "decide.json", "-q", cwd=tmp_path).error_line()
+    assert "features.h5 holds several labels, but --for draws rows for one decision" in refused
 
 
 def test_a_label_is_watched_as_in_a_file_of_its_own(several: Path, tmp_path: Path) -> None:

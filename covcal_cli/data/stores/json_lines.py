@@ -321,7 +321,9 @@ class JSONLinesStore(Store):
             if end < len(text):
                 raise ValueError("it goes on after the object")
             # A key that occurs twice is rare, so the fast decoder comes first.
-            return value if text.count(":") == _key_count(value) else _STRICT_DECODER.decode(text)
+            if text.count('":') == _key_count(value) and " :" not in text and "\t:" not in text:
+                return value
+            return _STRICT_DECODER.decode(text)
         except (ValueError, RecursionError) as error:
             reason = str(error).split(": line")[0]
             raise self.error(
