@@ -23,7 +23,7 @@ from pathlib import Path
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import open_plain
+from covcal_cli.files import read_plain
 from covcal_cli.records import document_of, line_text, parsed_json
 from covcal_cli.watch.calendar import place_in_time
 from covcal_cli.watch.labels import pooled
@@ -83,8 +83,7 @@ def read_history(path: Path) -> History:
     Raises `CovcalError` if the file cannot be read, or is not a history.
     """
     try:
-        with open_plain(path) as handle:
-            return _extended(History(path), handle.readall())
+        return _extended(History(path), read_plain(path))
     except FileNotFoundError:
         return History(path)
     except ValueError as error:  # a pipe or device may never end

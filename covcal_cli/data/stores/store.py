@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import open_plain
+from covcal_cli.files import read_plain
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -185,8 +185,7 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
     if isinstance(value, bytes):
         return Image.open(BytesIO(value))
     # Pillow reads a third faster from memory.
-    with open_plain(folder / value) as file:
-        return Image.open(BytesIO(file.read()))
+    return Image.open(BytesIO(read_plain(folder / value)))
 
 
 LONGEST_LINE = 64 << 20  # Maximum number of characters in a line.
