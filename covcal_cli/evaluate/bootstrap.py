@@ -264,7 +264,7 @@ def ece_interval(
     mean, reach = _mean_gap(shares, confidence, gaps, n, 1 - (1 - wanted) / 2)
     least = np.full((), math.copysign(max(0.0, abs(mean) - reach), mean))
     low = max(low, float(part(least)))
-    return low, max(low, high)
+    return min(low, observed_part), max(high, observed_part)
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:

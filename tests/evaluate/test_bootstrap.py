@@ -137,6 +137,16 @@ class TestEceInterval:
         assert low == 0
         assert high > 0.3
 
+    @pytest.mark.parametrize("part", [np.abs, over, under])
+    def test_a_few_rows_that_are_far_off(self, part: Callable[[Float64s], Float64s]) -> None:
+        """No bin can be further off, so the interval must not end below the ECE that was found."""
+        for seed in range(10):
+            confidence = np.random.default_rng(seed).uniform(0.1, 0.9, 11)
+            bins = binned(confidence, confidence < 0.5)
+            found = float(part((bins.confidence_sums - bins.hits) / bins.n).sum())
+            low, high = ece_interval(bins, resamples=100, seed=0, part=part)
+            assert low - 1e-12 <= found <= high + 1e-12
+
     def test_all_wrong_and_sure(self) -> None:
         """Always wrong at 99 % is an ECE of about 99 %, beyond doubt, and never above 1."""
         sample = binned(np.full(500, 0.99), np.zeros(500, bool))
