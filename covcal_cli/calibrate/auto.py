@@ -13,8 +13,8 @@
 | ``cot`` or ``temp`` | ``--target-prior bbse``: the class frequencies are estimated |
 
 No choice has a T below the floor, because an estimate alone is not enough evidence to raise
-confidence. The floor is T_s with at least 10 errors on the source, else the upper end of the
-likelihood interval of T. The floor is never above 1.
+confidence. If the source has at least 10 errors, the floor is T_s. With fewer errors, the floor is
+the upper end of the likelihood interval of T. The floor is never above 1.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy.

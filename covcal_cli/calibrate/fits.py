@@ -19,8 +19,8 @@ Other methods match the mean target confidence to an estimate of the target accu
 | blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-T_s is the temperature of ``temp``. The floor is 1. If T_s is below 1 and the source has at least 10
-errors, the floor is T_s.
+T_s is the temperature of ``temp``. The floor is the smallest temperature that the source proves
+(`auto`).
 
 Two methods correct for the class frequencies of the target, by Bayes' rule (Saerens et al., Neural
 Computation 2002; Elkan, IJCAI 2001). The predicted class does not change.

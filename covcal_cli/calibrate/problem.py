@@ -218,8 +218,8 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 MAX_DISCRIMINATED = 500_000
 # Difference of source accuracy and confidence that gives a note.
 _FAR_BELOW = 0.15
-_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom
-_LOG_STEP = 1e-3  # accuracy of the end of an interval of log T
+_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom.
+_LOG_STEP = 1e-3  # Accuracy of the end of an interval of log T.
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 

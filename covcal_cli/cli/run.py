@@ -218,12 +218,12 @@ class _ProgressLines:
     facts: dict[str, str] = field(default_factory=dict)
     begun: list[str] = field(default_factory=list)
     warnings: set[str] = field(default_factory=set)
-    made: set[Path] = field(default_factory=set)  # The results that were not up to date.
+    made: set[Path] = field(default_factory=set)  # The results that were made again.
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def begin(self, step: str) -> None:
         self.begun.append(f"step {next(self.numbers)} of {self.steps}: {step}")
-        # extract prints its line at the first row, so bad input prints only the error
+        # Print the line of extract at the first row, so that bad input prints only the error.
         if step != "extract":
             self.print_begun()
 

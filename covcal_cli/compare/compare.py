@@ -128,7 +128,7 @@ class Comparison:
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
-        """Return the method with the best mean over shifts, without ``auto``."""
+        """Return the method with the best mean over shifts, except ``auto``."""
         sign = 1 if self.metric.better == "lower" else -1
         singles = [method for method in self.everywhere if method != AUTO]
         return min(singles, key=lambda method: sign * self.mean(method))

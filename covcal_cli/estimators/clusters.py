@@ -36,8 +36,8 @@ _NUDGES = 5
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
-_LARGEST_MOVE = 1e6  # JSON has no infinity
-_SMALL = 1e-4  # smaller dimensions are rounding errors of the logits
+_LARGEST_MOVE = 1e6  # JSON has no infinity.
+_SMALL = 1e-4  # Smaller dimensions are rounding errors of the logits.
 _MANY_CLASSES = 100  # With more classes, clustering takes long.
 ASSUMPTION = (
     "if the logits of each domain are standardised, the rows of a class are nearest to the source "
@@ -139,8 +139,8 @@ class Places:
 
     classes: Labels
     counts: Labels
-    means: Float64s  # (m, K)
-    spreads: Float64s  # (m, K)
+    means: Float64s  # (m, K).
+    spreads: Float64s  # (m, K).
     rows: int
 
 

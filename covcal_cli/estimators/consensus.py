@@ -218,7 +218,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates. The `unused` estimates only widen the range."""
+    """Combine the `used` estimates. The range also contains the `unused` estimates."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)

@@ -31,9 +31,9 @@ class AlignedForecasters:
     """Outputs of the aligned forecaster on the rows of the inputs."""
 
     source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members.
-    target_logits: Floats  # (n_t, K)
+    target_logits: Floats  # (n_t, K).
     source_labels: Labels  # (M, n_v), predicted labels of the members.
-    target_labels: Labels  # (M, n_t)
+    target_labels: Labels  # (M, n_t).
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class EstimatorInputs:
     Logits and labels are valid, because `FeatureFile` refuses invalid ones.
     """
 
-    source_logits: Floats  # (n_v, K)
+    source_logits: Floats  # (n_v, K).
     source_labels: Labels  # (n_v,), 0 .. K-1; some classes may have no row.
-    target_logits: Floats  # (n_t, K)
+    target_logits: Floats  # (n_t, K).
     temperature: float  # T_s, the temperature of temperature scaling on the source.
     aligned: AlignedForecasters | None = None
     # Importance weights q/p of the source rows, (n_v,).

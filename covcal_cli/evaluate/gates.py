@@ -39,7 +39,7 @@ class Gates:
     """
 
     limits: Sequence[Limit] = ()
-    allowed: Sequence[Limit] = ()  # largest allowed changes for the worse
+    allowed: Sequence[Limit] = ()  # limits of changes since the baseline
     baseline: Path | None = None
     confident: bool = True
     shared_by: int = 1  # number of labels that share one error probability
@@ -121,8 +121,8 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file. Default: the features file of the first calibration.
-    - `documents`: calibrations. Default: the calibration of the decision, or cal.json.
+    - `path`: a features or adapted file, by default that of the first calibration.
+    - `documents`: calibrations, by default that of the decision, or cal.json.
     - `settings`, `networks`, `decision`, `pooled`: see `evaluate`.
     - `check`: a function that checks all input files before the work starts.
 

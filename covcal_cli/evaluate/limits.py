@@ -39,7 +39,7 @@ from covcal_cli.records import read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A gate: the largest or smallest allowed value or change of a metric."""
+    """A limit of a metric, or of its change since the baseline."""
 
     metric: str
     limit: float  # A fraction.

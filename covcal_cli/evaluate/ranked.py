@@ -209,12 +209,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Wrong rows before each run, plus wrong rows up to its end, shape (runs,)."""
+        """Twice the mean number of wrong rows before a row of each run, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Right rows before each run, plus right rows up to its end, shape (runs,)."""
+        """Twice the mean number of right rows before a row of each run, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
@@ -223,7 +223,7 @@ class _Runs:
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # Within a run, wrong rows are spread evenly.
+        # Rows with equal confidence count as if wrong rows were spread evenly among them.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 

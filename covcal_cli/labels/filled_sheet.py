@@ -45,7 +45,7 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines, never a single column; or fill in a new copy of the CSV of covcal pick"
 _NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, beside its labels.
-_RELATIVE = 1e-3  # largest relative error from rounding in a spreadsheet
+_RELATIVE = 1e-3  # Largest relative error from rounding in a spreadsheet.
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
     r"([1-9]\d{0,8}):([1-9]\d{0,17}):([tve]{1,3}):(\d{1,18}):(.+):([0-9a-f]{16})(?::(\w+))?"
@@ -55,8 +55,8 @@ _WHOLE = re.compile(r"(\d+)[.,]0*")
 _WIDEST = 20  # Maximum number of digits of an id with restored zeros.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # significance level of the test for labels that moved by some lines
-_MOST_STEPS = 5  # number of lines by which labels may have moved
+_RAREST = 1e-4  # Significance level of the test for labels that moved by some lines.
+_MOST_STEPS = 5  # Number of lines by which labels may have moved.
 
 
 def read_sheet(path: Path) -> Sheet:

@@ -37,7 +37,7 @@ from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 
 RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
-_SHOWN = 5  # maximum number of rows in a message
+_SHOWN = 5  # Maximum number of rows in a message.
 # Labels are doubted if they agree with predictions no more than `_RANDOM` standard errors above
 # chance, while the mean confidence is `_RIGHT` standard errors and `_LEAST_GAIN` above chance.
 _LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2

@@ -8,8 +8,8 @@ T and the offset a of the log odds are fitted by Bayes' rule:
   else 8 points (the errors of the estimate in the benchmark).
 - **Prior of the offset.** Normal with mean 0.2 and standard deviation 0.4. A positive offset makes
   the confidence vary less, which is usually better after a shift.
-- **Likelihood.** c if the classifier is right on a labelled row, else 1 - c, to the power of the
-  row's weight. Weights have mean 1.
+- **Likelihood.** The confidence c if the classifier is right on a labelled row, else 1 - c. The
+  row's weight is the exponent. Weights have mean 1.
 - **Result.** The posterior mean of a, and the T whose mean confidence equals the posterior mean of
   the accuracy. Wrong extreme logits may put this mean outside both the estimate without labels and
   the interval of the labels; then it is limited to their range.

@@ -239,8 +239,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
     """Return one table for each annotator, with all rows and the annotator's labels."""
-    lines: dict[str, Mapping[str, str]] = {}  # the record of each row, by its cell ``draw``
-    labels: dict[str, dict[str, str]] = {}  # labels by annotator, and by the cell ``draw``
+    lines: dict[str, Mapping[str, str]] = {}  # The record of each row, by its cell ``draw``.
+    labels: dict[str, dict[str, str]] = {}  # Labels by annotator, and by the cell ``draw``.
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)

@@ -302,7 +302,7 @@ def _allowed(n: int, error: float, level: float) -> int:
 def best_region(
     ranking: Ranking, labels: int, error: float, level: float, labelled: Float64s = NONE
 ) -> tuple[float, Plan] | None:
-    """Return the threshold of the best region for `labels` labels, and its plan; or None.
+    """Find the best region for `labels` labels. Return its threshold and its plan, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
     approximation; the tests are exact.

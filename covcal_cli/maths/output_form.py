@@ -46,7 +46,7 @@ _MOST = 0.5
 _MANY = 0.1  # Share of rows with the sum 1 that cannot be chance.
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # minimum number of rows for a pattern
+_FEW_ROWS = 50  # Minimum number of rows for a pattern.
 # Columns are ranks if the first rows and most other rows have the same order of values.
 _FIRST_ROWS = 64
 _SAME_ORDER = {2: 1.0, 3: 0.99}  # by the number of columns

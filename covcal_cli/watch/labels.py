@@ -146,7 +146,7 @@ class FileLabels:
 
 
 def picked_labels(file: FeatureFile, seed: int) -> FileLabels | None:
-    """Return the labels of rows that `covcal pick` drew, or None."""
+    """Return the labels that a person gave to rows of `covcal pick`, or None."""
     return _of_draw(file, labelled_draw(file), seed)
 
 

@@ -51,7 +51,7 @@ from covcal_cli.watch.segments import Segments, segments_by, segments_of
 # Maximum number of rows to read from a period.
 _MOST_ROWS = 20_000
 _HASHED_IDS = 1 << 14  # Number of ids that are hashed at a time, to limit memory.
-_LEAST_ROWS = 2  # minimum number of rows for a covariance
+_LEAST_ROWS = 2  # Minimum number of rows for a covariance.
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class Measurement:
 
     entry: Measured
     state: Literal["new", "same", "grown", "other"]
-    is_of_decision: bool = False  # whether the decision was made on the file of this period
-    selection: str = ""  # how the labelled rows differ from a random sample
+    is_of_decision: bool = False  # Whether the decision was made on the file of this period.
+    selection: str = ""  # How the labelled rows differ from a random sample.
 
 
 def measurements(

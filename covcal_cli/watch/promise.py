@@ -28,8 +28,8 @@ from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy, Promise
 
 # Numbers of labels to suggest.
 _OFFERS = (10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000, 5000, 10_000)
-_MOST_LABELS = 20_000  # maximum number of labels that prove a confidence
-_PRIOR = 10.0  # weight of the estimated error, as a number of labels
+_MOST_LABELS = 20_000  # Maximum number of labels that prove a confidence.
+_PRIOR = 10.0  # Weight of the estimated error, as a number of labels.
 
 
 @dataclass(frozen=True)
