@@ -122,9 +122,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC=CHANGE",
-            help="Exit with 3 if a metric is worse than in the baseline by more than this limit, "
-            "and by more than chance explains. If both evaluations used the same rows, they are "
-            "compared row by row. May be repeated.",
+            help="Exit with 3 if a metric is significantly worse than in the baseline, by more "
+            "than this limit. If both evaluations used the same rows, they are compared row by row. "
+            "May be repeated.",
         ),
     ] = None,
     junit: options.Junit = None,

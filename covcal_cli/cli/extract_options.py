@@ -268,7 +268,7 @@ class ExtractOptions:
     ] = None
     exif: Annotated[
         bool | None,
-        typer.Option("--exif/--no-exif", help="Turn images upright as EXIF says. Default: off."),
+        typer.Option("--exif/--no-exif", help="Rotate images by their EXIF data. Default: off."),
     ] = None
     color: Annotated[ColorName | None, typer.Option(help="Colour channels.")] = None
     layout: Annotated[LayoutName | None, typer.Option(help="Order of the axes.")] = None

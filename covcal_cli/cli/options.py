@@ -149,7 +149,7 @@ ExpectedAccuracy = Annotated[
         max=1.0,
         metavar="SHARE",
         help="The accuracy that you expect on labelled source rows, such as 0.96. Exit with 3 if "
-        "the measured accuracy is lower by more than sampling noise explains.",
+        "the measured accuracy is significantly lower.",
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of all random numbers.")]

@@ -214,8 +214,8 @@ def pick(
         )
     if sheet.answers and not predictions:
         console.note(
-            f"not shown: {printable(', '.join(sheet.answers))}, because it seems to be the "
-            "classifier's answer. To show it, pass --predictions"
+            f"columns left out, because they seem to hold the classifier's answer: "
+            f"{printable(', '.join(sheet.answers))}. To show them, pass --predictions"
         )
     read = f"covcal label {as_word(path)}"
     saved = " ".join(as_word(sheet.path.name) for sheet in picked.sheets)

@@ -127,8 +127,8 @@ def watch(
         typer.Option(
             min=1e-6,
             max=1,
-            help="The most false alarms per year that you accept. A false alarm says that rows "
-            "changed, although they did not.",
+            help="Maximum number of false alarms per year. A false alarm says that rows changed, "
+            "although they did not.",
         ),
     ] = 0.05,
     fail_on: Annotated[

@@ -81,7 +81,7 @@ def test_the_sheet_has_the_kept_columns_and_no_answer(tmp_path: Path) -> None:
         file["target/columns/draw"] = utf8(["red"] * len(file["target/labels"]))
     sheet = tmp_path / "to-label.csv"
     run = covcal("pick", path, "-n", 30, "-o", sheet).require_success()
-    assert "not shown: y_pred, because it seems to be the classifier's answer" in run.err
+    assert "they seem to hold the classifier's answer: y_pred" in run.err
     names = [
         "id",
         "group_draw",
