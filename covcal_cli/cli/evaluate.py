@@ -123,8 +123,8 @@ def evaluate(
         typer.Option(
             metavar="METRIC=CHANGE",
             help="Exit with 3 if a metric is significantly worse than in the baseline, by more "
-            "than this limit. If both evaluations used the same rows, they are compared row by row. "
-            "May be repeated.",
+            "than this limit. If both evaluations used the same rows, they are compared row by "
+            "row. May be repeated.",
         ),
     ] = None,
     junit: options.Junit = None,
