@@ -119,9 +119,9 @@ def explained(error: OSError) -> str:
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
-def percent(share: float | None) -> str:
-    """Return a share as text with two decimals, such as ``12.50 %``; a dash for None."""
-    return "-" if share is None else f"{100 * share:.2f} %"
+def percent(share: float | None, digits: int = 2) -> str:
+    """Return a share as text, such as ``12.50 %``; a dash for None."""
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def short_percent(share: float) -> str:

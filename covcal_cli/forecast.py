@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Float64s, Floats, Labels, Rows
-from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError
+from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, percent
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.maths.networks import (
@@ -345,7 +345,7 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
         )
     if accuracy.is_below(expected):
         raise LimitExceededError(
-            f"the classifier gets {accuracy} right, but you expect {expected:.2%}. {CHECKS}"
+            f"the classifier gets {accuracy} right, but you expect {percent(expected, 2)}. {CHECKS}"
         )
 
 

@@ -13,7 +13,7 @@ from covcal_cli.calibrate.estimate import Estimation
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.data.rows import count_rows
 from covcal_cli.data.stores import format_of, open_store
-from covcal_cli.errors import CovcalError, printable
+from covcal_cli.errors import CovcalError, percent, printable
 from covcal_cli.evaluate.bootstrap import LEVEL
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap
 from covcal_cli.evaluate.metrics import METRICS
@@ -154,7 +154,7 @@ def _table_lines(path: Path) -> Lines:
     confidence = store.whole("confidence").astype(float)
     return [
         ("rows", f"{len(confidence)}, written by covcal apply"),
-        ("confidence", f"{confidence.mean():.1%} on average"),
+        ("confidence", f"{percent(confidence.mean(), 1)} on average"),
         ("columns", columns),
     ]
 
@@ -437,7 +437,7 @@ def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
 
 
 def _share(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2%}"
+    return "unknown" if value is None else percent(value, 2)
 
 
 def _number(value: float | None) -> str:
@@ -467,9 +467,8 @@ def _estimation_lines(path: Path) -> Lines:
             if estimate.trusted
             else ", not to be trusted"
         )
-        text = (
-            f"accuracy {estimate.accuracy:.1%} ({estimate.low:.1%} to {estimate.high:.1%}){doubt}"
-        )
+        ends = f"{percent(estimate.low, 1)} to {percent(estimate.high, 1)}"
+        text = f"accuracy {percent(estimate.accuracy, 1)} ({ends}){doubt}"
         lines.append((estimate.name, text))
     return [*lines, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
 

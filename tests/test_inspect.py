@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covcal_cli.errors import percent
 from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 from covcal_cli.run.journal import Journal, Messages
@@ -92,7 +93,8 @@ def test_metrics(features: Path) -> None:
     gap, _, numbers = found["none"].partition("; ")
     assert gap.removeprefix("confidence ") in answer
     assert numbers == (
-        f"accuracy {entry['accuracy']:.2%}, ECE {entry['ece']:.2%}, NLL {entry['nll']:.4f}"
+        f"accuracy {percent(entry['accuracy'])}, ECE {percent(entry['ece'])}, "
+        f"NLL {entry['nll']:.4f}"
     )
     assert found["classes"].removeprefix("with none, ") in answer
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 
 from covcal_cli.calibrate.methods import BBSE_PRIOR, METHODS
 from covcal_cli.calibrate.problem import MethodFit, Problem
+from covcal_cli.errors import percent
 from covcal_cli.estimators.consensus import reason_to_keep
 from covcal_cli.estimators.matched_temperature import possible_confidence
 from covcal_cli.formats.calibration import Candidate
@@ -69,17 +70,19 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
     accuracy, temperature = problem.accuracy.accuracy, problem.inputs.temperature
     confidence = float(problem.inputs.target_confidence.mean())
     floor = problem.least_temperature("original")
-    estimated = f"The estimated accuracy is {accuracy:.1%}"
+    estimated = f"The estimated accuracy is {percent(accuracy, 1)}"
     reason = reason_to_keep(problem.inputs, problem.accuracy)
     if reason is None:
         inputs = problem.inputs
         change = "raised" if confidence > accuracy else "lowered"
         reached = possible_confidence(accuracy, inputs.n_target, inputs.n_classes)
-        until = "both are equal" if reached == accuracy else f"the confidence is {reached:.1%}"
+        until = (
+            "both are equal" if reached == accuracy else f"the confidence is {percent(reached, 1)}"
+        )
         result = f"so T is {change} until {until}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but without labels, T is at least {floor:.3g}."
-        after = f"The mean confidence after temperature scaling is {confidence:.1%}"
+        after = f"The mean confidence after temperature scaling is {percent(confidence, 1)}"
         return _CONSENSUS, f"{estimated}. {after}, {result}"
     estimate = f"{estimated}, {reason}"
     if temperature >= floor:
@@ -100,7 +103,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     cot = problem.cot
     trusting, cautious = _rivals(problem)
     failed = [guard for guard in cot.guards if not guard.passed]
-    estimated = f"COT estimates an accuracy of {cot.accuracy:.1%}"
+    estimated = f"COT estimates an accuracy of {percent(cot.accuracy, 1)}"
     if failed:
         return cautious, (
             f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T "

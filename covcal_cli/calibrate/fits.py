@@ -45,7 +45,7 @@ import numpy as np
 
 from covcal_cli.arrays import Float64s
 from covcal_cli.calibrate.problem import MethodFit, Problem, minimised
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.estimators.confidences import atc
 from covcal_cli.estimators.consensus import ESTIMATE_ALONE
 from covcal_cli.estimators.guards import (
@@ -123,7 +123,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
             "that of temp"
         )
     text = (
-        f"RLLS estimates that the class frequencies changed by {shift.moved:.1%} (total variation "
+        f"RLLS estimates that the class frequencies changed by {percent(shift.moved, 1)} (total "
+        "variation "
         "distance)"
     )
     if shift.sigmas > MIN_SIGMA:
@@ -177,7 +178,8 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
-            f"{health.clipped_share:.1%} of the importance weights were cut at the limit U, "
+            f"{percent(health.clipped_share, 1)} of the importance weights were cut at the limit "
+            "U, "
             "because parts of the target have almost no source rows"
         )
     return warnings
@@ -193,7 +195,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if match.temperature < least:
         notes.append(
-            f"the estimated accuracy of {problem.cot.accuracy:.1%} would need T = "
+            f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} would need T = "
             f"{match.temperature:.4g}, but covcal does not set T below {least:.4g}, the T that "
             "fits the source"
         )
@@ -233,7 +235,8 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{on_logits}the estimated accuracy of {accuracy.accuracy:.1%} would need T = "
+                f"{on_logits}the estimated accuracy of {percent(accuracy.accuracy, 1)} would need "
+                "T = "
                 f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
             )
     temperatures = [

@@ -14,7 +14,7 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float32s, Float64s, Floats, Rows
 from covcal_cli.calibrate.methods import MARKED_LABELS
 from covcal_cli.calibrate.problem import EstimateSettings, MethodFit, Problem
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.estimators.inputs import Estimate, most_rows
 from covcal_cli.estimators.metrics import Groups, MetricEstimate, Wanted
 from covcal_cli.files import as_word
@@ -94,14 +94,16 @@ class LabelledFit:
         """Return a sentence about the accuracy."""
         alone = self.by_labels
         text = (
-            f"{len(self.draw)} labels show an accuracy of {alone.accuracy:.1%} ({alone.low:.1%} to "
-            f"{alone.high:.1%})"
+            f"{len(self.draw)} labels show an accuracy of {percent(alone.accuracy, 1)} "
+            f"({percent(alone.low, 1)} to "
+            f"{percent(alone.high, 1)})"
         )
         if self.prior is None:
             return f"{text}."
         return (
-            f"{text}. Combined with the estimate of {self.prior.accuracy:.1%} without labels, "
-            f"the accuracy is {self._accuracy:.1%}."
+            f"{text}. Combined with the estimate of {percent(self.prior.accuracy, 1)} without "
+            "labels, "
+            f"the accuracy is {percent(self._accuracy, 1)}."
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
@@ -162,14 +164,14 @@ class LabelledFit:
         fits = [self._without(batch > last) for last in numbers[:-1]]
         fits.append((self._scaling, self._accuracy))
         texts = [
-            f"after batch {number} ({total} labels): accuracy {accuracy:.1%}, T = "
+            f"after batch {number} ({total} labels): accuracy {percent(accuracy, 1)}, T = "
             f"{scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
             for number, (total, (scaling, accuracy)) in enumerate(
                 zip(np.cumsum(sizes), fits, strict=True), 1
             )
         ]
         if self.prior is not None:
-            texts[0] += f"; estimate without labels {self.prior.accuracy:.1%}"
+            texts[0] += f"; estimate without labels {percent(self.prior.accuracy, 1)}"
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
@@ -208,8 +210,8 @@ def agreement_with_labels(
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
     passed = low <= estimate <= high
     text = (
-        f"the estimate without labels is {estimate:.1%}, and the interval of the labels is "
-        f"{low:.1%} to {high:.1%}"
+        f"the estimate without labels is {percent(estimate, 1)}, and the interval of the labels is "
+        f"{percent(low, 1)} to {percent(high, 1)}"
     )
     if not passed:
         text += ". The estimate is outside this interval, so it gets less weight"

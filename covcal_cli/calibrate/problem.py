@@ -29,6 +29,7 @@ from covcal_cli.errors import (
     CovcalError,
     TooFewRowsError,
     checked_settings,
+    percent,
     require_at_least,
     require_one_of,
 )
@@ -278,8 +279,10 @@ class Validation:
         # This is a note, not a warning, because random forests are always under-confident.
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
-                f"on the source, the mean confidence is {confidence:.1%}, but the accuracy is "
-                f"{accuracy:.1%}. If the classifier was trained on these rows, extract other "
+                f"on the source, the mean confidence is {percent(confidence, 1)}, but the "
+                "accuracy is "
+                f"{percent(accuracy, 1)}. If the classifier was trained on these rows, extract "
+                "other "
                 "source rows"
             )
         if self.unlabelled:

@@ -302,8 +302,9 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
     auc, error = health["domain_auc"], health["discriminator_error"]
     return {
         "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit",
-        "Weight sizes": f"mean {mean:.3f}; the largest weight is {largest:.1%} of the total; "
-        f"{cut:.1%} of the weights were cut at the limit",
+        "Weight sizes": f"mean {mean:.3f}; the largest weight is {percent(largest, 1)} of the "
+        f"total; "
+        f"{percent(cut, 1)} of the weights were cut at the limit",
         "Domains": (
             f"a classifier separates source from target with AUC {auc:.3f} "
             f"(0.5 = indistinguishable) and squared error {error:.3f} (0.25 = chance)"

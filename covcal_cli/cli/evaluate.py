@@ -11,7 +11,7 @@ import typer
 from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
-from covcal_cli.errors import printable
+from covcal_cli.errors import percent, printable
 from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
     """Return the verdict on each calibration."""
-    from covcal_cli.evaluate.claims import ClassGaps, percent
+    from covcal_cli.evaluate.claims import ClassGaps
     from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import wilson
     from covcal_cli.report.verdict import measured_action, where_off
@@ -335,7 +335,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])
     files = sum(entry.role != "calibration" for entry in evaluation.inputs)
     answer["Accuracy"] = (
-        f"{percent(before.accuracy)} ({percent(low)} to {percent(high)}), {own_labels}"
+        f"{percent(before.accuracy, 0)} ({percent(low, 0)} to {percent(high, 0)}), {own_labels}"
         f"on {before.n} labelled target rows{f' of {files} files' if files > 1 else ''}"
     )
     for name in names[: 1 + _MOST_ANSWERED]:
@@ -392,11 +392,13 @@ def _one_decimal(share: float) -> str:
 
 def _promise(evaluation: "Evaluation", name: str) -> str:
     """Compare the promised accuracy with the measured accuracy."""
-    from covcal_cli.evaluate.claims import MeanGap, ece_sentence, percent
+    from covcal_cli.evaluate.claims import MeanGap, ece_sentence
 
     metrics = evaluation.metrics[name]
     gap = MeanGap.of(metrics.bins, evaluation.level)
-    promised = f"{percent(metrics.mean_confidence)} promised, {percent(metrics.accuracy)} right"
+    promised = (
+        f"{percent(metrics.mean_confidence, 0)} promised, {percent(metrics.accuracy, 0)} right"
+    )
     text = f"{gap.sentence}: {promised}" if gap.direction else f"{promised}; {gap.sentence}"
     interval = evaluation.intervals.get(name, {}).get("ece")
     if interval is not None:
@@ -491,9 +493,9 @@ def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
         if not (METRICS[change.metric].main or extras.every_metric):
             continue
         display = METRICS[change.metric].screen
-        percent = display is not None and display.percent
+        as_percent = display is not None and display.percent
         value, low, high = (
-            _signed(end, percent) for end in (change.value, change.low, change.high)
+            _signed(end, as_percent) for end in (change.value, change.low, change.high)
         )
         rows.append(
             [
@@ -540,15 +542,15 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
     return Table(columns, rows, texts=(0, 1))
 
 
-def _range(interval: tuple[float, float] | None, percent: bool = True) -> str:
-    return "-".join(_cell(end, percent) for end in interval or (None,))
+def _range(interval: tuple[float, float] | None, as_percent: bool = True) -> str:
+    return "-".join(_cell(end, as_percent) for end in interval or (None,))
 
 
-def _signed(value: float, percent: bool) -> str:
-    return f"{value:+.2%}" if percent else f"{value:+.4f}"
+def _signed(value: float, as_percent: bool) -> str:
+    return f"{value:+.2%}" if as_percent else f"{value:+.4f}"
 
 
-def _cell(value: float | None, percent: bool = True) -> str:
+def _cell(value: float | None, as_percent: bool = True) -> str:
     if value is None:
         return "-"
-    return f"{value:.2%}" if percent else f"{value:.4f}"
+    return f"{value:.2%}" if as_percent else f"{value:.4f}"

@@ -22,7 +22,7 @@ from covcal_cli.cli.options import (
     output,
 )
 from covcal_cli.cli.tables import aligned
-from covcal_cli.errors import CovcalError, LimitExceededError, StoppedError, printable
+from covcal_cli.errors import CovcalError, LimitExceededError, StoppedError, percent, printable
 from covcal_cli.files import as_word
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -305,11 +305,12 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
-        accuracy = f"{comparison.accuracy:.0%} estimated"
-        accuracy += f" ({comparison.low:.0%} to {comparison.high:.0%})"
+        accuracy = f"{percent(comparison.accuracy, 0)} estimated"
+        accuracy += f" ({percent(comparison.low, 0)} to {percent(comparison.high, 0)})"
         lines.append(f"Accuracy    {accuracy} on the new rows")
     lines.append(
-        f"Confidence  {comparison.old:.0%} by the old calibration, {comparison.new:.0%} by the new"
+        f"Confidence  {percent(comparison.old, 0)} by the old calibration, "
+        f"{percent(comparison.new, 0)} by the new"
     )
     lines.append(f"Old one     {comparison.answer}")
     lines.append(f"New rows    {comparison.change}")
@@ -374,8 +375,9 @@ def _summary(report: "RunReport", *, verbose: bool) -> str:
         metrics = report.evaluation.metrics
         before, after = metrics["none"], list(metrics.values())[-1]
         lines.append(
-            f"Measured          accuracy {after.accuracy:.1%}, ECE {before.ece:.1%} before and "
-            f"{after.ece:.1%} after, on {after.n} labelled target rows"
+            f"Measured          accuracy {percent(after.accuracy, 1)}, ECE "
+            f"{percent(before.ece, 1)} before and "
+            f"{percent(after.ece, 1)} after, on {after.n} labelled target rows"
         )
         tone, verdict = class_order_action(report.calibration) or measured_action(
             report.evaluation, list(metrics)[-1]

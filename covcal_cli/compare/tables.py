@@ -127,7 +127,7 @@ def caption_of_auto(comparison: Comparison) -> str:
         return text
     return (
         f"{text} The estimates are off by {100 * coverage.error:.1f} points on average. Their "
-        f"ranges contain {coverage.held:.0%} of the true accuracies and are "
+        f"ranges contain {100 * coverage.held:.0f} % of the true accuracies and are "
         f"{100 * coverage.width:.1f} points wide."
     )
 

@@ -11,7 +11,7 @@ from covcal_cli import array_arguments
 from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
-from covcal_cli.errors import CovcalError, checked, require_shares
+from covcal_cli.errors import CovcalError, checked, percent, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, plan
@@ -70,7 +70,7 @@ class Decision:
         if threshold >= 1:
             return f"Decision({settings}): accepts no row"
         kind = "a promise" if self.is_promise_ else "an estimate"
-        return f"Decision({settings}): accepts confidence above {threshold:.4%}, {kind}"
+        return f"Decision({settings}): accepts confidence above {percent(threshold, 4)}, {kind}"
 
     @checked
     def fit(

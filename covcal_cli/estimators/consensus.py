@@ -37,6 +37,7 @@ from functools import cached_property
 import numpy as np
 
 from covcal_cli.arrays import Float64s
+from covcal_cli.errors import percent
 from covcal_cli.estimators import confidences
 from covcal_cli.estimators.clusters import (
     CLUSTERING,
@@ -247,14 +248,15 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
     """Return the reason to choose `temp`, or None to choose `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
-    mean_confidence = f"the mean confidence of {confidence:.1%} after temperature scaling"
+    mean_confidence = f"the mean confidence of {percent(confidence, 1)} after temperature scaling"
     if distance < SAME:
         return f"within {100 * SAME:.0f} points of {mean_confidence}"
     sampling = _sampling(inputs, estimate.accuracy)
     if distance < sampling:
         return f"within its sampling error ({100 * sampling:.1f} points) of {mean_confidence}"
     if not estimate.bounds:
-        return f"but its range of {estimate.low:.0%} to {estimate.high:.0%} is too wide to act on"
+        ends = f"{percent(estimate.low, 0)} to {percent(estimate.high, 0)}"
+        return f"but its range of {ends} is too wide to act on"
     return None
 
 
@@ -282,7 +284,8 @@ def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
         return []
     text = (
         f"the estimated accuracy is {100 * rise:.1f} points above the source accuracy of "
-        f"{source_accuracy:.1%}, but a shift usually lowers the accuracy. Check that SOURCE comes "
+        f"{percent(source_accuracy, 1)}, but a shift usually lowers the accuracy. Check that "
+        "SOURCE comes "
         "before TARGET, and label some target rows with covcal pick"
     )
     return [Guard("rise of the accuracy", rise, limit, False, text)]
@@ -298,7 +301,8 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
     passed = below < MAX_BELOW
     points = f"at most {100 * MAX_BELOW:.0f} points" if passed else f"{100 * below:.1f} points"
     text = (
-        f"the mean target confidence of {confidence:.1%} is {points} below the estimated accuracy"
+        f"the mean target confidence of {percent(confidence, 1)} is {points} below the estimated "
+        "accuracy"
     )
     if not passed:
         text += (
@@ -316,7 +320,8 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
     distance = highest.accuracy - lowest.accuracy
     passed = distance < MAX_DISAGREEMENT
     text = (
-        f"{lowest.name} estimates {lowest.accuracy:.1%} and {highest.name} {highest.accuracy:.1%}"
+        f"{lowest.name} estimates {percent(lowest.accuracy, 1)} and {highest.name} "
+        f"{percent(highest.accuracy, 1)}"
     )
     text += (
         f", within {100 * MAX_DISAGREEMENT:.0f} points of each other"
@@ -336,7 +341,7 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     passed = distance < SAME
     text = (
         f"the estimated accuracy differs by {100 * distance:.1f} points from the mean confidence "
-        f"of {confidence:.1%} after temperature scaling"
+        f"of {percent(confidence, 1)} after temperature scaling"
     )
     if not passed:
         text += (

@@ -6,6 +6,7 @@ Each function returns a `Guard`: a number, its threshold and a sentence.
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
+from covcal_cli.errors import percent
 from covcal_cli.maths.weights import ImportanceWeights, effective_sample_size
 from covcal_cli.records import Guard
 
@@ -53,7 +54,8 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
-            f"{drift:.0%} of the predicted labels would have to change to match the source's "
+            f"{percent(drift, 0)} of the predicted labels would have to change to match the "
+            "source's "
             "class frequencies, so more than the class frequencies changed"
         )
         return Guard(FALL_IN_CONFIDENCE, drift, MAX_PLAUSIBLE_DRIFT, True, text)
@@ -103,7 +105,7 @@ def clusters_know_classes(strays: float) -> Guard:
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
-        f"class (at most {MAX_STRAYS:.0%})"
+        f"class (at most {percent(MAX_STRAYS, 0)})"
     )
     text += "" if passed else ". The classes form no clusters, so do not use this estimate"
     return Guard("source clusters", strays, MAX_STRAYS, passed, text)
@@ -140,7 +142,7 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
     advice = "" if passed else "; if you know how often each class occurs, pass --target-prior"
     text = (
         f"{_percent(drift, MAX_PRIOR_DRIFT)} of the predicted labels would have to change to "
-        f"match the source's class frequencies (at most {MAX_PRIOR_DRIFT:.0%}){advice}"
+        f"match the source's class frequencies (at most {percent(MAX_PRIOR_DRIFT, 0)}){advice}"
     )
     return Guard("prior drift", drift, MAX_PRIOR_DRIFT, passed, text)
 
@@ -154,7 +156,7 @@ def prior_rows(noise: float) -> Guard:
     passed = noise <= MAX_PRIOR_NOISE
     text = (
         "random sampling changes the class frequencies of the source by "
-        f"{_percent(noise, MAX_PRIOR_NOISE)} on average (at most {MAX_PRIOR_NOISE:.0%})"
+        f"{_percent(noise, MAX_PRIOR_NOISE)} on average (at most {percent(MAX_PRIOR_NOISE, 0)})"
     )
     text += "" if passed else "; give more labelled source validation rows of every class"
     return Guard("prior rows", noise, MAX_PRIOR_NOISE, passed, text)
@@ -169,7 +171,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
         "the class frequencies of the corrected probabilities differ from the target prior by "
-        f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {MAX_PRIOR_DRIFT:.0%})"
+        f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {percent(MAX_PRIOR_DRIFT, 0)})"
     )
     text += (
         ""
@@ -185,7 +187,7 @@ def above_chance(accuracy: float, n_classes: int) -> Guard:
     guessing = 1 / n_classes
     text = (
         f"the estimated accuracy is {_percent(accuracy, guessing)}, and guessing gives "
-        f"{guessing:.1%}"
+        f"{percent(guessing, 1)}"
     )
     text += "" if accuracy >= guessing else "; do not use this estimate"
     return Guard("above chance", accuracy, guessing, accuracy >= guessing, text)
@@ -220,7 +222,7 @@ def ess_share(weights: Float64s) -> Guard:
     verdict = "the domains overlap" if passed else "the domains hardly overlap"
     text = (
         f"{verdict}: the effective sample size is {_percent(share, MIN_ESS_SHARE)} of "
-        f"{len(weights)} rows (at least {MIN_ESS_SHARE:.0%} needed)"
+        f"{len(weights)} rows (at least {percent(MIN_ESS_SHARE, 0)} needed)"
     )
     text += "" if passed else "; do not use a method with iw"
     return Guard("effective sample share", share, MIN_ESS_SHARE, passed, text)
@@ -268,8 +270,8 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
     """Check whether T gives the wanted mean confidence."""
     gap = abs(wanted - used)
-    text = f"the mean confidence is set to {used:.2%}"
-    text += "" if gap == 0 else f" instead of {wanted:.2%}: {why}"
+    text = f"the mean confidence is set to {percent(used, 2)}"
+    text += "" if gap == 0 else f" instead of {percent(wanted, 2)}: {why}"
     return Guard("matched confidence", gap, 0.0, gap == 0, text)
 
 
@@ -304,7 +306,7 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
 
 
 def _percent(share: float, threshold: float) -> str:
-    return f"{_told_apart(100 * share, 100 * threshold, 1)}%"
+    return f"{_told_apart(100 * share, 100 * threshold, 1)} %"
 
 
 def _told_apart(value: float, threshold: float, digits: int) -> str:

@@ -7,7 +7,7 @@ may be.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from covcal_cli.errors import in_points
+from covcal_cli.errors import in_points, percent
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import wilson
@@ -110,8 +110,8 @@ class ClassGaps:
             return None
         group = self.off[0]
         return (
-            f"where {group.name} is predicted, {percent(group.mean_confidence)} is promised and "
-            f"{percent(group.accuracy)} is right ({group.n} rows)"
+            f"where {group.name} is predicted, {percent(group.mean_confidence, 0)} is promised and "
+            f"{percent(group.accuracy, 0)} is right ({group.n} rows)"
         )
 
     @property
@@ -150,11 +150,6 @@ def points(value: float) -> str:
     """Return the absolute value of a fraction in points, as text."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
-
-
-def percent(value: float | None) -> str:
-    """Return a fraction in percent, or a dash for None."""
-    return "-" if value is None else f"{100 * value:.0f} %"
 
 
 def _ends(low: float, high: float) -> str:

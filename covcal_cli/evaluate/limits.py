@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.evaluate.bins import Bins
 from covcal_cli.evaluate.bootstrap import (
     GROUP_METRICS,
@@ -315,7 +315,8 @@ class Baseline:
         bins = self.read.bins_of(name) if metric in PARTS else None
         if bins is None:
             raise CovcalError(
-                f"{self.path} has no {now.level:.0%} interval for {metric} of {name}: make a "
+                f"{self.path} has no {percent(now.level, 0)} interval for {metric} of {name}: "
+                "make a "
                 "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
             )
         settings = {"resamples": now.resamples, "seed": now.seed}

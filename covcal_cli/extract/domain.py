@@ -31,7 +31,7 @@ from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
 from covcal_cli.data.rows import RowNumbers
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.extract.parts import Block, DomainSpool, Join, LabelRows, Part, RawRows
 from covcal_cli.forecast import UNSEEN
 from covcal_cli.formats.features import SPLITS
@@ -325,7 +325,8 @@ class DomainExtraction:
                 "--on-error skip"
             )
         raise CovcalError(
-            f"{self.data.path}: more than {MAX_SKIPPED:.0%} of {self.chosen} images cannot be "
+            f"{self.data.path}: more than {percent(MAX_SKIPPED, 0)} of {self.chosen} images "
+            "cannot be "
             f"read: {named}{more}: repair or remove them"
         )
 

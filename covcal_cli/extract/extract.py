@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attributes
 from covcal_cli.extract.parts import (
     BLOCK_BYTES,
@@ -393,7 +393,8 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     shared = _shared_rows(*logits, len(source["ids"]))
     if shared is not None:
         return (
-            f"{shared:.0%} of the rows of {paths['target']} have the same outputs as rows of "
+            f"{percent(shared, 0)} of the rows of {paths['target']} have the same outputs as rows "
+            "of "
             f"{paths['source']}, but the target should hold new data. Unless this is only a test, "
             "leave these rows out"
         )
@@ -406,7 +407,8 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
         return None
     return (
         f"the classifier is more confident on the target {paths['target']} (mean "
-        f"{theirs.mean():.1%}) than on the source {paths['source']} ({ours.mean():.1%}). A shift "
+        f"{percent(theirs.mean(), 1)}) than on the source {paths['source']} "
+        f"({percent(ours.mean(), 1)}). A shift "
         "usually lowers confidence: check that SOURCE comes before TARGET"
     )
 

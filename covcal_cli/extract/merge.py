@@ -14,7 +14,7 @@ import numpy as np
 
 from covcal_cli import __version__
 from covcal_cli.arrays import Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
 from covcal_cli.extract.parts import (
     COMMON,
@@ -189,7 +189,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
     if skipped > MAX_SKIPPED * chosen:
         raise CovcalError(
             f"{skipped} of {chosen} {name} images could not be read, more than "
-            f"{MAX_SKIPPED:.0%}: repair or remove them, and extract again"
+            f"{percent(MAX_SKIPPED, 0)}: repair or remove them, and extract again"
         )
     return parts
 

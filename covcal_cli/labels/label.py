@@ -23,7 +23,7 @@ import numpy as np
 from covcal_cli.arrays import UNKNOWN_LABEL, Labels, Rows
 from covcal_cli.data.classes import ClassMap, listed, named_classes
 from covcal_cli.data.confidences import ANSWERS
-from covcal_cli.errors import CovcalError, require_one_of, shown
+from covcal_cli.errors import CovcalError, percent, require_one_of, shown
 from covcal_cli.files import atomic_output, check_output, require_file
 from covcal_cli.formats.features import REMEDY, FeatureFile, labels_in
 from covcal_cli.labels import filled_sheet
@@ -292,7 +292,8 @@ def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
         return ()
     return (
         f"{agreed} of {n} labels agree with the predicted class, about as many as in random order. "
-        f"But the mean confidence of these rows is {expected / n:.0%}. Check for a few rows that "
+        f"But the mean confidence of these rows is {percent(expected / n, 0)}. Check for a few "
+        "rows that "
         "the label belongs to the row",
     )
 

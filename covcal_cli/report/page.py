@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from covcal_cli import __version__
+from covcal_cli.errors import percent
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.report.tables import (
@@ -59,7 +60,10 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
     for index in np.flatnonzero(bins.counts):
         left, right = float(bins.edges[index]), float(bins.edges[index + 1])
         accuracy, confidence = float(bins.accuracy[index]), float(bins.confidence[index])
-        label = f"confidence {confidence:.1%}, accuracy {accuracy:.1%}, {bins.counts[index]} rows"
+        label = (
+            f"confidence {percent(confidence, 1)}, accuracy {percent(accuracy, 1)}, "
+            f"{bins.counts[index]} rows"
+        )
         low, high = sorted((accuracy, confidence))
         kind, colour = ("over", _OVER) if confidence > accuracy else ("under", _UNDER)
         share = float(bins.counts[index]) / most
@@ -80,8 +84,9 @@ def reliability_diagram(name: str, metrics: Metrics) -> str:
 
 def _in_words(name: str, metrics: Metrics) -> str:
     return (
-        f"Reliability of {name}: ECE {metrics.ece:.1%}, over-confident {metrics.over_ece:.1%}, "
-        f"under-confident {metrics.under_ece:.1%}, {metrics.n} rows"
+        f"Reliability of {name}: ECE {percent(metrics.ece, 1)}, over-confident "
+        f"{percent(metrics.over_ece, 1)}, "
+        f"under-confident {percent(metrics.under_ece, 1)}, {metrics.n} rows"
     )
 
 
@@ -138,8 +143,9 @@ def estimate_diagram(content: ReportContent) -> str:
         marks.append(("accuracy on the source", content.source_accuracy.share, "var(--faint)"))
     height = _ROW * len(marks) + 34
     text = (
-        f"Estimated accuracy {best.accuracy:.0%}, between {best.low:.0%} and {best.high:.0%}; "
-        + ", ".join(f"{name} {value:.0%}" for name, value, _ in marks[1:])
+        f"Estimated accuracy {percent(best.accuracy, 0)}, between {percent(best.low, 0)} and "
+        f"{percent(best.high, 0)}; "
+        + ", ".join(f"{name} {percent(value, 0)}" for name, value, _ in marks[1:])
     )
     parts = [
         f'<svg class="diagram" viewBox="0 0 {_SCALE_WIDTH} {height}" role="img">',
@@ -161,7 +167,7 @@ def estimate_diagram(content: ReportContent) -> str:
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
             f'<text x="{_at(value) + shift - (2 * shift if anchor == "start" else 0):.1f}" '
-            f'y="{y}" text-anchor="{anchor}">{safe(name)} {value:.0%}</text>'
+            f'y="{y}" text-anchor="{anchor}">{safe(name)} {percent(value, 0)}</text>'
         )
     return "\n".join([*parts, "</svg>"])
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError, printable
+from covcal_cli.errors import CovcalError, percent, printable
 from covcal_cli.files import write_text
 from covcal_cli.report.metric_estimates import MOST_CLASSES, metric_table
 from covcal_cli.report.page import STYLE, section, whole_page
@@ -249,7 +249,7 @@ def _periods_table(trend: Timeline) -> str:
         rows.append(
             [
                 *(numbers.period, period.verdict),
-                f"{numbers.confidence:.0%}" if numbers.rows else "-",
+                percent(numbers.confidence, 0) if numbers.rows else "-",
                 *(_with_interval(numbers.estimate), _by_labels(period), gap),
                 str(numbers.rows),
                 trend.history.change_of(period).replace(UNCHANGED, "no change found"),
@@ -277,7 +277,9 @@ def _promise(period: Period) -> str:
         return "-"
     error = period.promise.error
     return period.promise.verdict + (
-        "" if error is None else f" ({error.value:.1%}, {error.low:.1%} to {error.high:.1%})"
+        ""
+        if error is None
+        else f" ({percent(error.value, 1)}, {percent(error.low, 1)} to {percent(error.high, 1)})"
     )
 
 
@@ -289,9 +291,9 @@ def column_table(period: Period) -> Table:
             column.name,
             f"{column.psi:.2f}",
             f"{column.p:.2g}" if column.p >= _LEAST_P else f"<{_LEAST_P:g}",
-            f"{column.missing_before:.1%}",
-            f"{column.missing:.1%}",
-            f"{column.new:.1%}",
+            percent(column.missing_before, 1),
+            percent(column.missing, 1),
+            percent(column.new, 1),
             column.words.partition(": ")[2] if column.name in drifted else "no drift",
         ]
         for column in period.measured.columns
@@ -332,7 +334,7 @@ def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
         [
             part.segment,
             str(part.rows),
-            f"{part.confidence:.0%}",
+            percent(part.confidence, 0),
             _with_interval(part.accuracy),
             part.verdict,
             "; ".join(drift.words for drift in part.drifts[:1]) or "no drift",
@@ -347,7 +349,7 @@ def _with_interval(accuracy: PeriodAccuracy | None) -> str:
     if accuracy is None:
         return "-"
     value, low, high = (100 * end for end in (accuracy.accuracy, accuracy.low, accuracy.high))
-    return f"{value:.0f}% ({low:.0f} to {high:.0f}%)"
+    return f"{value:.0f} % ({low:.0f} to {high:.0f} %)"
 
 
 def _by_labels(period: Period) -> str:
@@ -529,7 +531,7 @@ def _hint(period: Period) -> str:
     )
     measured = "" if period.by_labels is None else f", by labels {_by_labels(period)}"
     return (
-        f"{numbers.period}: confidence {numbers.confidence:.1%}{estimated}{measured}, "
+        f"{numbers.period}: confidence {percent(numbers.confidence, 1)}{estimated}{measured}, "
         f"{numbers.rows} rows; {period.verdict}"
     )
 
@@ -539,7 +541,9 @@ def _accuracy(trend: Timeline) -> _Drawing:
     field = _Field(trend, _ACCURACY, low, high)
     steps = round(10 * (high - low))
     ticks = [(low + step / 10, f"{low + step / 10:.0%}") for step in range(steps + 1)]
-    last = f", last {trend.with_rows[-1].measured.confidence:.1%}" if trend.with_rows else ""
+    last = (
+        f", last {percent(trend.with_rows[-1].measured.confidence, 1)}" if trend.with_rows else ""
+    )
     words = (
         f"Confidence from {trend.names[0]} to {trend.names[-1]}{last}, and the estimated accuracy "
         "with its interval"

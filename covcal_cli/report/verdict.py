@@ -15,14 +15,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from covcal_cli.data.classes import listed
-from covcal_cli.errors import short_percent
+from covcal_cli.errors import percent, short_percent
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import (
     ClassGaps,
     MeanGap,
     direction_of,
     ece_sentence,
-    percent,
     points,
 )
 from covcal_cli.evaluate.evaluate import EvaluateSettings
@@ -281,7 +280,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     classes = ClassGaps.of(evaluation.classes.get(name, ()), evaluation.level)
     sentences = [
         f"Measured on {evaluation.n} labelled target rows. The classifier gets "
-        f"{evaluation.metrics[name].accuracy:.1%} of them right.{_left_out(evaluation)}",
+        f"{percent(evaluation.metrics[name].accuracy, 1)} of them right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
         *_compared(_differences(evaluation, name)),
         *_better(evaluation, name, content.calibrations),
@@ -461,14 +460,14 @@ def _expected(content: ReportContent) -> Verdict:
         best = content.estimation.estimates[0]
         ends = best.low, best.high
         sentences.append(
-            f"Estimated accuracy on the target: {percent(best.accuracy)} (between "
-            f"{100 * best.low:.0f} and {percent(best.high)}). {_sentence(best.interval)}"
+            f"Estimated accuracy on the target: {percent(best.accuracy, 0)} (between "
+            f"{100 * best.low:.0f} and {percent(best.high, 0)}). {_sentence(best.interval)}"
         )
     before, after = calibration.target_confidence
     if before is not None and after is not None:
         sentences.append(
-            f"Mean confidence on the target: {percent(before)} before calibration, "
-            f"{percent(after)} after. The confidence should equal the accuracy."
+            f"Mean confidence on the target: {percent(before, 0)} before calibration, "
+            f"{percent(after, 0)} after. The confidence should equal the accuracy."
         )
     labelled = calibration.estimates.get("labelled")
     if labelled is not None:
@@ -519,7 +518,7 @@ def unmeasured_action(
         return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"
     low, high = ends
     if high - low > WIDE:
-        between = f"{100 * low:.0f} and {percent(high)}"
+        between = f"{100 * low:.0f} and {percent(high, 0)}"
         return "mixed", f"Label 50 rows first: the accuracy is only known to be between {between}"
     return (
         "mixed",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from covcal_cli.errors import in_points, shown
+from covcal_cli.errors import in_points, percent, shown
 from covcal_cli.estimators.metrics import MetricEstimate
 from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.records import (
@@ -121,7 +121,7 @@ class ColumnDrift:
         if self.now != self.before:
             parts.append(f"{self.measure} {self.now} instead of {self.before}")
         if self._is_missing:
-            digits = 0 if f"{self.missing:.0%}" != f"{self.missing_before:.0%}" else 1
+            digits = 0 if percent(self.missing, 0) != percent(self.missing_before, 0) else 1
             shares = [f"{100 * part:.{digits}f} %" for part in (self.missing, self.missing_before)]
             parts.append(f"{shares[0]} of the values are missing instead of {shares[1]}")
         if self._has_new:
@@ -287,7 +287,7 @@ class Period(Document):
         accepted = self.measured.accepted
         if accepted is None:
             return ""
-        share = f"{accepted.rows / max(self.measured.rows, 1):.0%} of the rows"
+        share = f"{percent(accepted.rows / max(self.measured.rows, 1), 0)} of the rows"
         if accepted.expected is None:
             return share
         error, low, high = (

@@ -32,7 +32,7 @@ from typing import Literal
 import numpy as np
 
 from covcal_cli.arrays import Float64s
-from covcal_cli.errors import in_points
+from covcal_cli.errors import in_points, percent
 from covcal_cli.evaluate.gates import GateResult, Outcome
 from covcal_cli.maths.softmax import log_mean
 from covcal_cli.watch.labels import Pool
@@ -145,9 +145,8 @@ def verdict_on(
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
     source = "(the middle half of the estimated range)" if pool is None else f"by {best.of}"
-    numbers = (
-        f"confidence {entry.confidence:.0%}, accuracy {best.low:.0%} to {best.high:.0%} {source}"
-    )
+    ends = f"{percent(best.low, 0)} to {percent(best.high, 0)}"
+    numbers = f"confidence {percent(entry.confidence, 0)}, accuracy {ends} {source}"
     verdict = gap.verdict(tolerance)
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
@@ -301,7 +300,7 @@ def change_in_words(
         usual = float(strongest.quantiles.values.mean())
         if baseline is not None:
             usual = baseline.confidence
-        return f"the mean confidence is {confidence:.0%} instead of {usual:.0%}"
+        return f"the mean confidence is {percent(confidence, 0)} instead of {percent(usual, 0)}"
     if strongest is not None and strongest.class_number is not None:
         return share_in_words(strongest)
     auc = entries[-1].auc_target or entries[-1].auc_source
@@ -318,8 +317,9 @@ def change_in_words(
 def _share_in_words(name: str, share: float, usual: float) -> str:
     if abs(share - usual) < _SMALLEST:
         return f"the scores of class {name} changed, but not how often this class is predicted"
-    digits = 0 if f"{share:.0%}" != f"{usual:.0%}" else 1
-    return f"class {name} is predicted {share:.{digits}%} of the time instead of {usual:.{digits}%}"
+    digits = 0 if percent(share, 0) != percent(usual, 0) else 1
+    now, before = percent(share, digits), percent(usual, digits)
+    return f"class {name} is predicted {now} of the time instead of {before}"
 
 
 # The results of gates.

@@ -17,6 +17,7 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.methods import checks_of
 from covcal_cli.calibrate.problem import CalibrateSettings
 from covcal_cli.cli.calibrate import answer
+from covcal_cli.errors import percent
 from covcal_cli.estimators import consensus
 from covcal_cli.estimators.consensus import Estimates, reason_to_keep
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, read_inputs
@@ -351,7 +352,7 @@ def test_the_reason_beside_every_candidate_is_true(
         elif candidate.why.endswith("as near to the estimated accuracy as T allows"):
             assert kind == "below chance"
             assert not candidate.matched
-            after = f"{candidate.target_confidence:.1%}"
+            after = percent(candidate.target_confidence, 1)
             assert calibration.reason.endswith(f"T is raised until the confidence is {after}.")
         elif (
             candidate.why

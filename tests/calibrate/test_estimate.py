@@ -11,7 +11,7 @@ import pytest
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate, estimate_file
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings, Problem
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.estimators.consensus import Estimates
 from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.files import sha256_of
@@ -206,7 +206,10 @@ def test_inspect_knows_it(tmp_path: Path) -> None:
     covcal("estimate", path, "-o", tmp_path / "e.json").require_success()
     out = covcal("inspect", tmp_path / "e.json").require_success().out
     best = estimate(path).estimates[0]
-    assert f"accuracy {best.accuracy:.1%} ({best.low:.1%} to {best.high:.1%})" in out
+    assert (
+        f"accuracy {percent(best.accuracy, 1)} ({percent(best.low, 1)} to {percent(best.high, 1)})"
+        in out
+    )
     assert "covcal.estimate/1" in out
     (tmp_path / "e.json").write_text('{"schema": "covcal.estimate/1", "rows": {}}')
     assert "is damaged" in covcal("inspect", tmp_path / "e.json").error_line()

@@ -61,8 +61,8 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     first, *_ = done.out.splitlines()
     assert f" {100 * of_labels['accuracy']:.0f} % by 70 labels (" in first
     alone, without = (of_labels[f"accuracy_{one}"] for one in ("by_labels", "without_labels"))
-    assert f"70 labels show an accuracy of {alone:.1%} (" in done.out
-    assert f"Combined with the estimate of {without:.1%} without labels" in done.out
+    assert f"70 labels show an accuracy of {100 * alone:.1f} % (" in done.out
+    assert f"Combined with the estimate of {100 * without:.1f} % without labels" in done.out
     rows = content["labelled_rows"]
     assert (rows["design"], rows["population"], rows["batches"]) == ("marked", 400, [30, 40])
     found = read_calibration(tmp_path / "cal.json")

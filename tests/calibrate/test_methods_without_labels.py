@@ -235,7 +235,7 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
     assert "confusion condition" in {guard.name for guard in found.guards}
     (note,) = (text for text in found.notes if "RLLS" in text)
-    moved = f"{label_shift(inputs, 'rlls').moved:.1%}"
+    moved = f"{100 * label_shift(inputs, 'rlls').moved:.1f} %"
     text = "RLLS estimates that the class frequencies changed by"
     assert note == f"{text} {moved} (total variation distance)"
 

@@ -411,7 +411,7 @@ def test_how_the_estimates_fared() -> None:
     assert (other.error, other.held) == pytest.approx((0.1, 1))
     text = as_markdown(found)
     assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | estimators disagree |" in text
-    assert "off by 13.3 points on average. Their ranges contain 33% of" in " ".join(text.split())
+    assert "off by 13.3 points on average. Their ranges contain 33 % of" in " ".join(text.split())
     without = {s: tuple(replace(r, estimates=()) for r in rs) for s, rs in found.records.items()}
     assert replace(found, records=without).coverage() is None
 

@@ -45,7 +45,10 @@ def test_it_shows_the_rows_that_it_accepts() -> None:
     settings = "Decision(error=0.1, temperature=2.0)"
     assert repr(decision) == settings
     shown = repr(decision.fit(logits))
-    assert shown == f"{settings}: accepts confidence above {decision.threshold_:.4%}, an estimate"
+    assert (
+        shown
+        == f"{settings}: accepts confidence above {100 * decision.threshold_:.4f} %, an estimate"
+    )
     assert repr(decision.fit(logits, [0, 1], labels[:2])) == f"{settings}: accepts no row"
 
 

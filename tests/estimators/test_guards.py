@@ -28,7 +28,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.ess_share(np.ones(100)),
         lambda: guards.ess_share(np.r_[100.0, np.full(99, 1e-9)]),
-        "1.0% of 100 rows",
+        "1.0 % of 100 rows",
     ),
     (
         lambda: guards.ess_count(np.ones(50)),
@@ -53,7 +53,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.not_clamped(0.9, 0.9, ""),
         lambda: guards.not_clamped(0.05, 0.11, "because"),
-        "11.00% instead of 5.00%: because",
+        "11.00 % instead of 5.00 %: because",
     ),
     (
         lambda: guards.detectable_shift(0.021, 0.01),
@@ -79,7 +79,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.clusters_know_classes(0.5),
         lambda: guards.clusters_know_classes(0.6),
-        "60.0% of the source's rows end in the cluster of another class",
+        "60.0 % of the source's rows end in the cluster of another class",
     ),
     (
         lambda: guards.enough_rows(0.12),
@@ -99,7 +99,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.above_chance(0.2, 5),
         lambda: guards.above_chance(0.19, 5),
-        "guessing gives 20.0%",
+        "guessing gives 20.0 %",
     ),
     (
         lambda: guards.prior_rows(0.3),
@@ -109,18 +109,18 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.55, 0.45])),
         lambda: guards.prior_reached(np.array([0.5, 0.5]), np.array([0.8, 0.2])),
-        "differ from the target prior by 30.0%",
+        "differ from the target prior by 30.0 %",
     ),
 ]
 # As near to its threshold as anyone can tell, and on the wrong side of it.
 CLOSE: list[tuple[Callable[[], Guard], str]] = [
     (lambda: guards.precise(0.05503), "by up to 5.503 points (at most 5.5)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
-    (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03%"),
-    (lambda: guards.above_chance(0.19998, 5), "19.998%, and guessing gives 20.0%"),
+    (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03 %"),
+    (lambda: guards.above_chance(0.19998, 5), "19.998 %, and guessing gives 20.0 %"),
     (lambda: guards.ess_count(np.r_[np.ones(49), 0.9]), "size is 49.99 of"),
     (lambda: guards.domain_overlap(0.09999), "0.09999 (chance"),
-    (lambda: guards.prior_rows(0.3334), "33.34%"),
+    (lambda: guards.prior_rows(0.3334), "33.34 %"),
 ]
 
 

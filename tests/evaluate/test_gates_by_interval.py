@@ -421,7 +421,7 @@ class TestOtherRows:
             *("--fail-regression", "ece=0"),
             cwd=folder,
         )
-        assert "has no 95% interval for ece of temp" in run.error_line()
+        assert "has no 95 % interval for ece of temp" in run.error_line()
 
     def test_a_mean_without_an_interval(self, folder: Path) -> None:
         """What cannot be told of an old baseline is an error with the ways out, never a pass."""
@@ -433,7 +433,7 @@ class TestOtherRows:
             cwd=folder,
         )
         line = run.error_line()
-        assert "has no 95% interval for brier of temp" in line
+        assert "has no 95 % interval for brier of temp" in line
         assert "--confidence 0" in line
 
 

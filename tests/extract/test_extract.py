@@ -238,7 +238,7 @@ def test_more_than_one_percent_corrupt_stops_and_writes_nothing(
     for i in (0, 3, 6, 9):
         (source / "0" / f"{i:04d}.png").write_bytes(b"")
     with pytest.raises(
-        CovcalError, match=r"more than 1% of 200 images cannot be read: 0/0000\.png \(not an image"
+        CovcalError, match=r"more than 1 % of 200 images cannot be read: 0/0000\.png \(not an image"
     ):
         extract(model, source, None, tmp_path / "f.h5")
     assert not list(tmp_path.glob("*f.h5*"))

@@ -203,7 +203,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "bad images": (
         bad_images,
         (),
-        r"src: more than 1% of 100 images cannot be read: 1/1\.png \(not an image.*2/2\.png \(",
+        r"src: more than 1 % of 100 images cannot be read: 1/1\.png \(not an image.*2/2\.png \(",
     ),
     "class mismatch": (
         other_classes,

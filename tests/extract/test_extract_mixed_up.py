@@ -92,7 +92,7 @@ def test_a_corrupted_copy_is_no_copy(tmp_path: Path) -> None:
     assert warnings(extract(tmp_path, "s.npz", "t.npz")) == []
 
 
-@pytest.mark.parametrize(("shared", "said"), [(N, "100%"), (200, "67%"), (40, "13%"), (9, "")])
+@pytest.mark.parametrize(("shared", "said"), [(N, "100 %"), (200, "67 %"), (40, "13 %"), (9, "")])
 def test_source_rows_in_the_target_are_noticed(shared: int, said: str, tmp_path: Path) -> None:
     """By their outputs, whatever their ids and their order."""
     x, _ = rows(4, 0)
@@ -117,8 +117,8 @@ def test_a_swapped_pair_is_doubted(tmp_path: Path) -> None:
     save(tmp_path / "new.npz", 2, 1)
     (line,) = warnings(extract(tmp_path, "new.npz", "known.npz"))
     means = [softmax(rows(*drawn)[0], axis=1).max(axis=1).mean() for drawn in ((9, 0), (2, 1))]
-    assert f"the target known.npz (mean {means[0]:.1%})" in line
-    assert f"the source new.npz ({means[1]:.1%})" in line
+    assert f"the target known.npz (mean {100 * means[0]:.1f} %)" in line
+    assert f"the source new.npz ({100 * means[1]:.1f} %)" in line
     assert warnings(extract(tmp_path, "known.npz", "new.npz")) == []
 
 

@@ -68,7 +68,7 @@ def period(
         alarm=RaisedAlarm(log_evidence, log_threshold, raised, name, "confidence", "other rows"),
         segment=None,
         verdict=verdict,
-        why="confidence 81%, accuracy 78% to 84%",
+        why="confidence 81 %, accuracy 78 % to 84 %",
     )
 
 

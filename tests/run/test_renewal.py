@@ -18,6 +18,7 @@ from covcal_cli.cli.extract_options import (
     OnErrorName,
     ResampleName,
 )
+from covcal_cli.errors import percent
 from covcal_cli.evaluate.claims import MeanGap
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
@@ -214,7 +215,7 @@ def test_only_a_calibration_that_labels_prove_better_is_put_in_use(
     found = contents(folder / "out")
     text = " ".join(done.out.split())
     assert says in text
-    assert ("70% estimated (60% to 80%)" in text) == (by_labels is None)
+    assert ("70 % estimated (60 % to 80 %)" in text) == (by_labels is None)
     if is_replaced:
         assert found["cal.1.json"] == before["cal.json"]
         assert found["cal.1.reference.json"] == before["cal.reference.json"]
@@ -292,10 +293,12 @@ def test_the_comparison_is_that_of_estimate_and_watch(folder: Path) -> None:
     content = json.loads(covcal("estimate", *files, "-o", "-", cwd=folder).require_success().out)
     text = " ".join(done.out.split())
     first = content["estimates"][0]
-    estimate = f"{first['accuracy']:.0%} estimated ({first['low']:.0%} to {first['high']:.0%})"
-    assert estimate in text
+    accuracy, low, high = (percent(first[name], 0) for name in ("accuracy", "low", "high"))
+    assert f"{accuracy} estimated ({low} to {high})" in text
     new, old = (entry["mean_confidence"] for entry in content["calibrations"])
-    assert f"Confidence {old:.0%} by the old calibration, {new:.0%} by the new" in text
+    assert (
+        f"Confidence {percent(old, 0)} by the old calibration, {percent(new, 0)} by the new" in text
+    )
 
 
 def test_the_next_period_takes_the_place_of_one_that_was_left(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, percent
 from covcal_cli.run.run import results_folder
 from tests.cli_runner import Outcome, covcal, covcal_process
 from tests.run.conftest import RESAMPLES
@@ -79,7 +79,9 @@ def test_it_makes_every_result_and_prints_the_evaluation(whole: tuple[Path, Outc
     metrics = json.loads((folder / "out" / "metrics.json").read_text())["metrics"]
     method = json.loads((folder / "out" / "cal.json").read_text())["method_used"]
     ece = metrics[method]["ece"]
-    assert f"ECE {metrics['none']['ece']:.1%} before and {ece:.1%} after" in done.out
+    assert (
+        f"ECE {percent(metrics['none']['ece'], 1)} before and {percent(ece, 1)} after" in done.out
+    )
     assert done.err.splitlines()[-2:] == [
         "wrote out/calibrated.onnx",
         "wrote out/report.html",

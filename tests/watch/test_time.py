@@ -302,7 +302,8 @@ class TestSegments:
         assert last["alarm"]["raised"]
         assert last["alarm"]["since"] == "2026-W17"
         before = found[2]["measured"]["predicted"]
-        number, said = re.findall(r"class (\d) .* instead of ([\d.]+)%", last["alarm"]["change"])[0]
+        change = last["alarm"]["change"]
+        number, said = re.findall(r"class (\d) .* instead of ([\d.]+) %", change)[0]
         assert float(said) == pytest.approx(100 * before[int(number)], abs=0.5)
         assert (folder / "cal.reference.json").read_bytes() == reference
 

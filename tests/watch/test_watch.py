@@ -134,7 +134,7 @@ class TestVerdicts:
         """The class has its share of the period, and its share of the calibration's target."""
         (found,) = watched(made, "favoured.h5")["periods"]
         said = re.search(
-            r"class class (\d) is predicted (\d+)% of the time instead of (\d+)%",
+            r"class class (\d) is predicted (\d+) % of the time instead of (\d+) %",
             found["alarm"]["change"],
         )
         assert said is not None
@@ -510,7 +510,7 @@ class TestMarkedLabels:
         assert rows[-1][3].endswith(", labels")
         shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
         why = shown["periods"][0]["why"]
-        assert re.search(r"accuracy [0-9]+% to [0-9]+% by 80 labels", why)
+        assert re.search(r"accuracy [0-9]+ % to [0-9]+ % by 80 labels", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from covcal_cli.errors import percent
+
 PROBABILITIES = "probabilities"
 # The column of log-likelihoods of the choices.
 CHOICES = "logits"
@@ -288,7 +290,7 @@ class AnswerCounts:
             else ""
         )
         yield (
-            f"on average, {mean:.1%} of the probability belongs to other texts than "
+            f"on average, {percent(mean, 1)} of the probability belongs to other texts than "
             f"{', '.join(choices)}, so each row is divided by its sum{much}"
         )
         if self.unlisted:
