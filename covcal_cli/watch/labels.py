@@ -7,9 +7,10 @@ The interval of the gap is valid however often you look at it (`maths.odds.anyti
 
 A pool contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k has
 the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
-right with a probability of at least 1 - e. A pool is valid if its interval overlaps the intervals
-of all shorter pools, so that it begins after a change of the gap. The longest valid pool is used,
-or a shorter one if only the shorter pool proves a gap above the tolerance.
+right with a probability of at least 1 - e. If the gap changed at some period, the intervals of
+pools before and after the change do not overlap. So a pool is valid if its interval overlaps the
+intervals of all shorter pools. The longest valid pool is used, or a shorter one if only the shorter
+pool proves a gap above the tolerance.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,
 the CSV needs a third column, ``period``. If rows can have several labels, the CSV has a column

@@ -131,7 +131,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the mean logits of predicted classes, or None for two classes or too many."""
+    """Return the mean logits of each predicted class. None: two classes, or too many."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)

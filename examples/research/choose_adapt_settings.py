@@ -409,7 +409,7 @@ def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:
 def summary(scores: Iterable[Scores]) -> str:
     """Return a block per recipe with a line per family, and the recipes from best to worst.
 
-    ``sd`` is the standard deviation over single members, and ``worst`` is the worst shift. The
+    ``sd`` is the standard deviation over members, and ``worst`` is the ECE on the worst shift. The
     columns of a method are for three members, if at least three were trained.
     """
     by_recipe: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))

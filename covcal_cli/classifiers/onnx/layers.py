@@ -225,8 +225,8 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), features, None, weight, bias)
 
 
-# Linear layers of quantised numbers. Phi and W are the floats of the stored integers. The stored
-# result may therefore differ from phi W^T + b by one quantisation step.
+# Linear layers of quantised numbers. Phi and W are converted to floats. The stored result may
+# differ from phi W^T + b by one quantisation step.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:

@@ -2,8 +2,8 @@
 
 The trace of a `RandomRun` shows which layers lead to an output. Least squares finds the factors,
 constants and sums between these layers and the output. The last step is the tail: a softmax or
-another function of ``classifiers/proof.py``. A `Head` has the layers (`HeadLayer`), W and b, and
-the steps (`Fit`). If no layer gives the logits, an `Answer` replaces the `Head`.
+another function of ``classifiers/proof.py``. A `Head` holds W, b, the layers (`HeadLayer`) and the
+steps (`Fit`). If no layer gives the logits, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -227,7 +227,7 @@ class CSVStore(Store):
             if not undecided:
                 break
         n_lines = self._scan_rest(lines, reader.line_num, columns)
-        # A table without rows needs at least two names.
+        # With one column name and no rows, the file is probably not a CSV table.
         if self._n == 0 and len(self._names) == 1:
             raise self.error(
                 "there are no rows below the line of column names: give one row per example"
