@@ -401,7 +401,7 @@ def test_columns_that_may_be_ranks_are_doubted(
     else:
         path = tmp_path / "o.npz"
         np.savez(path, **{holds: values})  # type: ignore[arg-type]
-    assert "so the columns may be ranks" in (opened(path, holds).doubt_on_order or "")
+    assert "So the columns may be ranks" in (opened(path, holds).doubt_on_order or "")
 
 
 class TestAnswersOfLanguageModels:
