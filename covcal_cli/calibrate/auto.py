@@ -93,9 +93,9 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
             f"only prove that T is at most {floor:.3g}."
         )
     return _NONE, (
-        f"{estimate}. But temp is not used, because its T = {temperature:.4g} would raise "
-        "confidence, and the source has too few errors to prove that this is right: give more "
-        "labelled source rows."
+        f"{estimate}. The method temp would raise confidence (T = {temperature:.4g}), but the "
+        "source has too few errors to prove that confidence must rise: give more labelled source "
+        "rows."
     )
 
 
@@ -148,7 +148,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
         if chosen:
             return {
                 _NONE: "chosen: the source has too few errors to prove that confidence must rise",
-                _TEMP: "chosen: the estimated accuracy does not contradict its confidence",
+                _TEMP: "chosen: its mean confidence agrees with the estimated accuracy",
             }.get(
                 name,
                 "chosen: its mean confidence equals the estimated accuracy"

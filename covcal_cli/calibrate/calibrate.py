@@ -162,8 +162,8 @@ def _calibration(
         warnings.insert(
             0,
             f"the classifier makes no error on its {len(validation)} source validation rows, so "
-            "these rows cannot prove a T below 1. If it was trained on these rows, extract other "
-            "source rows",
+            "these rows cannot prove a T below 1. If the classifier was trained on these rows, "
+            "extract other source rows",
         )
     calibration = _document(
         problem.file,

@@ -210,8 +210,8 @@ def agreement_with_labels(
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
     passed = low <= estimate <= high
     text = (
-        f"the estimate without labels is {percent(estimate, 1)}, and the interval of the labels is "
-        f"{percent(low, 1)} to {percent(high, 1)}"
+        f"the estimated accuracy without labels is {percent(estimate, 1)}, and the labels give an "
+        f"interval of {percent(low, 1)} to {percent(high, 1)}"
     )
     if not passed:
         text += ". The estimate is outside this interval, so it gets less weight"
@@ -227,15 +227,12 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     count = effective_sample_size(draw.weights)
     picked = "were" if draw.is_for_decision else "were partly"
     text = (
-        f"the {len(draw)} labels {picked} picked for a decision. They are worth about "
-        f"{count:.0f} labels of random rows"
+        f"the {len(draw)} labels {picked} picked for a decision. For an estimate of all "
+        f"rows, these labels are as useful as {count:.0f} labels of randomly drawn rows"
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:
-        text += (
-            ". This is too few for an estimate or a fit of all rows: leave the labels out "
-            "with --labels none"
-        )
+        text += ". These are too few labels: pass --labels none, which leaves the labels out"
     return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 

@@ -136,7 +136,7 @@ def apply(
             f"{split_name} rows"
         )
         facts = {
-            "Confidence": f"{mean}: an estimate of their accuracy",
+            "Confidence": f"{mean}; this mean estimates the accuracy of the rows",
             "Calibration": f"{applied.method_used}, T = {temperature}",
         }
         console.screen(aligned(facts))

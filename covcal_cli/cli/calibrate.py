@@ -283,7 +283,7 @@ def _fit(calibration: "Calibration") -> str:
     labels = calibration.used_target_labels
     rows = "target rows" if labels else "source validation rows"
     rises = fit["loss"] > fit["loss_before"] and not labels
-    why = " (rises because T is not fitted to the source)" if rises else ""
+    why = " (the loss rises because T is not fitted to the source)" if rises else ""
     before, after = (f"{fit[name]:.5f}" for name in ("loss_before", "loss"))
     loss = f"{calibration.loss} loss {before} before and {after} after the fit{why}"
     return f"{fit['rows']} {rows}, {fit['errors']} errors; {loss}"

@@ -246,7 +246,7 @@ def answer(decision: "Decision", output: str) -> str:
                 "estimate, not a promise."
             )
         elif use is None:
-            facts["Reason"] = f"even of the {best}, more than {limit} may be wrong"
+            facts["Reason"] = f"more than {limit} of the {best} may be wrong"
         elif use.labels:
             allowed = f"at most {use.allowed} wrong rows" if use.allowed > 0 else "no wrong row"
             facts["Reason"] = (
@@ -254,7 +254,7 @@ def answer(decision: "Decision", output: str) -> str:
                 f"{allowed}"
             )
         else:
-            facts["Reason"] = f"too few of the {best} have labels for {promise}"
+            facts["Reason"] = f"{promise} needs more labels of {best}"
         if not decision.is_promise:
             facts["Labels"] = _offer(decision, output)
     if rule is not None:
@@ -292,7 +292,7 @@ def _offer(decision: "Decision", output: str) -> str:
     labels, is_first = decision.labels_needed, decision.labels is None
     if not labels:
         outlook = (
-            "no number of labels makes a promise likely"
+            "a promise is unlikely, even with many labels"
             if is_first
             else "even with more labels, a promise would cover only a few rows"
         )

@@ -343,7 +343,7 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
         subject = "Confidence" if name == NONE else f"After {printable(name)}"
         answer[subject] = _promise(evaluation, name)
         if single is None and name != NONE and classes.off:
-            answer[subject] += f". Do not trust it {printable(where_off(classes))}"
+            answer[subject] += f". Do not trust the confidence {printable(where_off(classes))}"
     if len(names) > 1 + _MOST_ANSWERED:
         answer["Others"] = (
             f"{len(names) - 1 - _MOST_ANSWERED} more calibrations, shown only in the table"
@@ -369,8 +369,8 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
             low, high = metrics.interval("accepted_error", evaluation.level)
             decided = "promised" if metrics.decision.is_promise else "expected"
             answer["Accepted"] = (
-                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. Their error is "
-                f"{_one_decimal(metrics.wrong / metrics.accepted)} ({_one_decimal(low)} to "
+                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. The error of these "
+                f"rows is {_one_decimal(metrics.wrong / metrics.accepted)} ({_one_decimal(low)} to "
                 f"{_one_decimal(high)})"
             )
             if metrics.decision.error is not None:
@@ -417,10 +417,10 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
         changes = (evaluation.difference(name, NONE, metric) for metric in labels)
         proved = [c for c in changes if c is not None and c.direction == direction]
         if any(map(is_large, proved)):
-            text += f". Proved {word} by {', '.join(labels[c.metric] for c in proved)}"
+            text += f". Significantly {word} by {', '.join(labels[c.metric] for c in proved)}"
         elif proved:
             scores = ", ".join(labels[c.metric] for c in proved)
-            text += f". Proved {word.lower()} by {scores}, but too little to matter"
+            text += f". Significantly {word.lower()} by {scores}, but too little to matter"
     return text
 
 

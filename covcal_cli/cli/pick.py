@@ -166,7 +166,7 @@ def pick(
     if file is None and decision is not None:
         labels = labels_of(None, [decision], remedy="make it with covcal decide")
         file = for_first_label(labels, partial(rows_file_of, decision))
-        console.note(f"reading {file}, the file of {decision}")
+        console.note(f"covcal pick reads {file}, because {decision} was made from this file")
     path = file_to_read(file, console)
     to_stdout = str(output) == "-"
     with console.progress() as progress:

@@ -348,7 +348,10 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     if labels is None:
         if as_asked:
             return f"{decision}{as_asked}: only an estimate supports this choice"
-        return f"{decision}: without labels of the new rows, only an estimate supports the new one"
+        return (
+            f"{decision}: without labels of the new rows, only an estimate supports the new "
+            "calibration"
+        )
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better and labels.is_off:

@@ -88,8 +88,9 @@ def caption(comparison: Comparison) -> str:
     unit = " points" if percent(comparison) else ""
     return (
         f"{text} Rank is the mean rank over shifts; 1 is best. The columns "
-        f"{', '.join(harm_heads(comparison))} count shifts where a method is worse than the "
-        f"better of {' and '.join(BASELINES)} by more than this number{unit}."
+        f"{', '.join(harm_heads(comparison))} count the shifts where a method is worse than "
+        f"the better of {' and '.join(BASELINES)} by more than this "
+        f"number{unit}."
     )
 
 
@@ -100,7 +101,7 @@ def _prefixes(comparison: Comparison) -> str:
     used = [meaning for part, meaning in meanings.items() if part in parts]
     text = f" {'; '.join(used)}." if used else ""
     left_out = [method for method in comparison.methods if method not in comparison.ran]
-    return f"{text} Could not run: {', '.join(left_out)}." if left_out else text
+    return f"{text} These methods could not run: {', '.join(left_out)}." if left_out else text
 
 
 def of_auto(comparison: Comparison) -> Table | None:
@@ -126,9 +127,9 @@ def caption_of_auto(comparison: Comparison) -> str:
     if coverage is None:
         return text
     return (
-        f"{text} The estimates are off by {100 * coverage.error:.1f} points on average. Their "
-        f"ranges contain {100 * coverage.held:.0f} % of the true accuracies and are "
-        f"{100 * coverage.width:.1f} points wide."
+        f"{text} The estimates are off by {100 * coverage.error:.1f} points on average. The "
+        f"ranges of the estimates contain {100 * coverage.held:.0f} % of the true accuracies and "
+        f"are {100 * coverage.width:.1f} points wide."
     )
 
 

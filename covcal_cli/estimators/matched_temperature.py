@@ -61,7 +61,7 @@ def match_accuracy(
     n, K = len(logits), int(logits.shape[1])
     wanted = possible_confidence(accuracy, n, K)
     why = (
-        f"{n} rows cannot distinguish a higher accuracy from 100 %"
+        f"{n} rows are too few to distinguish a higher accuracy from 100 %"
         if accuracy > wanted
         else "even uniform probabilities have about this confidence"
     )
@@ -89,9 +89,9 @@ def match_accuracy(
     if len(falls) == 0:
         best = int(np.abs(values).argmin())
         nearest = wanted + float(values[best])
-        less_or_more = "less" if values[best] > 0 else "more"
+        less_or_more = "lower" if values[best] > 0 else "higher"
         guard = not_clamped(
-            accuracy, nearest, f"no temperature gives these labels {less_or_more} confidence"
+            accuracy, nearest, f"no temperature gives a {less_or_more} mean confidence"
         )
         return Match(math.exp(float(grid[best])), nearest, 0, guard)
     rises = int(np.count_nonzero((values[:-1] < 0) & (values[1:] >= 0)))

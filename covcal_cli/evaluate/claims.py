@@ -49,8 +49,8 @@ class MeanGap:
             word = "too high" if self.direction > 0 else "too low"
             return f"{word} by {points(self.value)} points ({_ends(*ends)})"
         return (
-            f"no average error is proved ({points(self.low)} points too low to "
-            f"{points(self.high)} too high)"
+            f"the average error may be 0: the confidence is at most {points(self.low)} points too "
+            f"low or {points(self.high)} points too high"
         )
 
 
@@ -110,8 +110,9 @@ class ClassGaps:
             return None
         group = self.off[0]
         return (
-            f"where {group.name} is predicted, {percent(group.mean_confidence, 0)} is promised and "
-            f"{percent(group.accuracy, 0)} is right ({group.n} rows)"
+            f"where {group.name} is predicted, the confidence is "
+            f"{percent(group.mean_confidence, 0)} and the accuracy is "
+            f"{percent(group.accuracy, 0)} ({group.n} rows)"
         )
 
     @property
@@ -120,18 +121,20 @@ class ClassGaps:
         limit = in_points(f"{100 * self.margin:g}")
         if not self.undecided:
             if not self.off:
-                return f"all {self.n} predicted classes are within {limit}"
-            are = _are(self.off)
+                return (
+                    f"the confidence of all {self.n} predicted classes is right to within {limit}"
+                )
             return (
-                f"{len(self.off)} of {self.n} predicted classes {are} off by over {limit} "
-                f"({self._directions})"
+                f"the confidence of {len(self.off)} of {self.n} predicted classes is wrong by over "
+                f"{limit} ({self._directions})"
             )
-        unknown = f"the rows cannot decide for {len(self.undecided)}"
+        n = len(self.undecided)
         if not self.off:
-            return f"no predicted class is proved to be off by over {limit}; {unknown} of {self.n}"
+            return f"{n} of {self.n} predicted classes {_have(n)} too few rows for a verdict"
+        unknown = f"{n} class{'' if n == 1 else 'es'} {_have(n)} too few rows for a verdict"
         return (
-            f"at least {len(self.off)} of {self.n} predicted classes {_are(self.off)} off by over "
-            f"{limit} ({self._directions}); {unknown}"
+            f"the confidence of at least {len(self.off)} of {self.n} predicted classes is wrong by "
+            f"over {limit} ({self._directions}); {unknown}"
         )
 
     @property
@@ -157,5 +160,5 @@ def _ends(low: float, high: float) -> str:
     return near if near == far else f"{near} to {far}"
 
 
-def _are(groups: Sequence[GroupMetrics]) -> str:
-    return "is" if len(groups) == 1 else "are"
+def _have(n: int) -> str:
+    return "has" if n == 1 else "have"

@@ -588,8 +588,9 @@ def _notes_on_selection(
         scores = confidences(target.logits(some), 1.0)
         if how := tell_selection(scores[target_labels(target, some) >= 0], scores):
             yield (
-                f"the labelled rows are not a random sample of all rows, because {how}. So all "
-                "results are only about the labelled rows: label rows that covcal pick draws"
+                f"the labelled rows are not a random sample of all rows, because {how}. So the "
+                "results hold only for the labelled rows. To measure all rows, draw rows with "
+                "covcal pick, and label these rows"
             )
 
 

@@ -247,7 +247,7 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
         fewest = min(verdict.n or 0 for verdict in still_open)
         counted = _counted(len(still_open), len(verdicts))
         numbers = (
-            f"{limit}; the rows cannot decide for {counted} (the smallest group has {fewest} rows)"
+            f"{limit}; {counted} have too few rows to decide (the smallest group has {fewest} rows)"
         )
         return _result(gate, "not proved", first.calibration, numbers)
     numbers = f"{limit}; {_counted(len(verdicts), len(verdicts))} within the limit"
@@ -322,7 +322,7 @@ def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
         return (
-            f"{n} rows are too few, and even {_MOST} times as many may not decide, because the "
+            f"{n} rows are too few; even {_MOST} times as many rows may be too few, because the "
             "value is near the limit"
         )
     return f"{n} rows are too few; about {rows:,} would be enough"

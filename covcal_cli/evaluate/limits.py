@@ -77,7 +77,7 @@ def parse_regression(text: str) -> Limit:
     limit = _parse_metric(text)
     if GATED[limit.metric].better == "neither":
         raise ValueError(
-            f"{limit.metric} cannot be a gate, because neither a higher nor a lower value is better"
+            f"{limit.metric} cannot be a gate, because a high value can be good or bad"
         )
     if limit.by is not None:
         raise ValueError(

@@ -81,7 +81,8 @@ def tell_selection(labelled: Floats, every: Floats) -> str:
     error = float(np.sqrt(of_every.var() * (1 / m - 1 / n)))
     if abs(difference) <= _UNLIKELY * error:
         return ""
-    return f"the classifier is {'less' if difference < 0 else 'more'} sure of the labelled rows"
+    less_or_more = "less" if difference < 0 else "more"
+    return f"the classifier is {less_or_more} sure of the labelled rows than of all rows"
 
 
 # An open file and its forecasters, for each label.

@@ -307,7 +307,7 @@ def _estimated(content: ReportContent) -> Iterable[str]:
             "inside this range.</p>",
         )
     rows = content.estimation.labelled_rows
-    heading, labels = "Estimates without labels", "No estimate used a target label."
+    heading, labels = "Estimates without labels", "The estimates used no target labels."
     if rows is not None:
         heading = "Estimates with and without labels"
         labels = (

@@ -322,7 +322,9 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     if classes.off:
         return "bad", f"Do not trust the confidence {where_off(classes)}"
     little = (
-        f". {name} makes it worse, but too little to matter" if is_worse and not matters else ""
+        f". {name} makes the confidence worse, but too little to matter"
+        if is_worse and not matters
+        else ""
     )
     if most < NARROW:
         return "good", (
@@ -332,7 +334,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     rows = "1 row" if evaluation.n == 1 else f"{evaluation.n} rows"
     return "mixed", (
         f"Label more rows: the confidence may be off by up to {points(most)} points, and "
-        f"{rows} cannot decide{little}"
+        f"{rows} {'is' if evaluation.n == 1 else 'are'} too few to prove more{little}"
     )
 
 
@@ -349,11 +351,11 @@ def where_off(classes: ClassGaps) -> str:
         names = [group.name for group in named if direction_of(group) == word]
         if names:
             either = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-            parts.append(f"where {either} is{'' if parts else ' predicted'} ({word})")
+            parts.append(f"where {either} is predicted ({word})")
     rest = len(classes.off) - len(named)
     if rest:
         parts.append(f"for {rest} more classes" if rest > 1 else "for one more class")
-    return ", nor ".join(parts)
+    return ", or ".join(parts)
 
 
 def _left_out(evaluation: Evaluation) -> str:
@@ -424,13 +426,13 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
         for direction in (1, -1)
     )
     if worse and better:
-        conclusion = f"it is better by {better} and worse by {worse}"
+        conclusion = f"the calibration is better by {better} and worse by {worse}"
     elif worse:
-        conclusion = f"it is worse by {worse}"
+        conclusion = f"the calibration is worse by {worse}"
     elif better:
-        conclusion = f"it is better by {better}"
+        conclusion = f"the calibration is better by {better}"
     else:
-        conclusion = "these rows do not prove that it is better or worse"
+        conclusion = "the calibration is not significantly better or worse"
     if (worse or better) and not any(change.direction and is_large(change) for change in changes):
         conclusion += ", but too little to matter"
     return [f"Compared with the uncalibrated classifier on the same rows, {conclusion}."]
@@ -485,8 +487,7 @@ def _expected(content: ReportContent) -> Verdict:
     sentences.append(
         "Label a few hundred other rows to measure the error of every class."
         if labelled is not None
-        else "Without labels, no number can show whether the same input now has another right "
-        f"label. {_LABELS_HELP}"
+        else f"Only labels can show whether the right label of an input has changed. {_LABELS_HELP}"
     )
     return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))
 

@@ -257,7 +257,7 @@ class Pool:
         periods = f" of {self.first} to {self.last}"
         if self.first == self.last:
             periods = "" if self.last == entry.period else f" of {self.last}"
-        of = f"{self.labels} labels{periods} ({short_percent(1 - ERROR)} interval)"
+        of = f"{short_percent(1 - ERROR)} interval from {self.labels} labels{periods}"
         return PeriodAccuracy(value, low, high, of)
 
 

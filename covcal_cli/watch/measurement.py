@@ -321,7 +321,7 @@ def with_segments(standard: Standard, column: str, tolerance: float, level: floa
     if not segments.sketches:
         notes += (
             f"the drift of segments is not shown, because it needs {calibration.inputs[0].path} "
-            f"with the column {column}. Segments are judged only by labels",
+            f"with the column {column}. So covcal watch judges segments only with labels",
         )
     return replace(standard, notes=notes, segments=segments)
 

@@ -277,8 +277,8 @@ class Period(Document):
         if self.segment is None:
             return UNCHANGED
         return (
-            f"no change was found since {self.segment.since}. The rows since then are the "
-            f"reference now ({self.segment.reason})"
+            f"no change was found since {self.segment.since}. covcal watch now compares with the "
+            f"rows since then ({self.segment.reason})"
         )
 
     @property

@@ -144,9 +144,9 @@ def verdict_on(
     if best is None:
         return "not known", None, f"{entry.rows} rows are too few: watch longer periods"
     gap = gap_of(entry.confidence, best) if pool is None else pool.gap
-    source = "(the middle half of the estimated range)" if pool is None else f"by {best.of}"
+    source = "(the middle half of the estimated range)" if pool is None else f"({best.of})"
     ends = f"{percent(best.low, 0)} to {percent(best.high, 0)}"
-    numbers = f"confidence {percent(entry.confidence, 0)}, accuracy {ends} {source}"
+    numbers = f"the confidence is {percent(entry.confidence, 0)}, and the accuracy {ends} {source}"
     verdict = gap.verdict(tolerance)
     if verdict == "holds" and best.contradicted:
         return "not known", gap, f"{numbers}; the estimators disagree"
@@ -316,7 +316,7 @@ def change_in_words(
 
 def _share_in_words(name: str, share: float, usual: float) -> str:
     if abs(share - usual) < _SMALLEST:
-        return f"the scores of class {name} changed, but not how often this class is predicted"
+        return f"the scores of class {name} changed, but its predicted frequency did not"
     digits = 0 if percent(share, 0) != percent(usual, 0) else 1
     now, before = percent(share, digits), percent(usual, digits)
     return f"class {name} is predicted {now} of the time instead of {before}"

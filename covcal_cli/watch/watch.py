@@ -390,8 +390,8 @@ def selected(measurements: Sequence[Measurement]) -> list[str]:
     more = f" and {len(names) - 1} more periods" if len(names) > 1 else ""
     return [
         f"{names[0]}{more}: the labelled rows are not a random sample of the period, because "
-        f"{of[0].selection}. So all results by these labels can be wrong: label rows that covcal "
-        "pick draws"
+        f"{of[0].selection}. So results from these labels may be wrong: draw rows with covcal "
+        "pick, and label these rows"
     ]
 
 
@@ -408,8 +408,8 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     unlabelled = last.rows - (last.labels.rows if last.labels else 0)
     remedy = f"label some rows: covcal pick {as_word(last.file)} -n {min(50, unlabelled)}"
     if needed is not None:
-        remedy += f". If the confidence is right, about {needed:,} labels of all periods "
-        remedy += "together prove it"
+        remedy += f". If the confidence is right, about {needed:,} labels from all periods "
+        remedy += "together are enough to prove this"
     if not unlabelled:
         remedy = "all rows have labels: watch longer periods, or raise --tolerance"
     names = [period.measured.period for period in (unknown[0], unknown[-1])]

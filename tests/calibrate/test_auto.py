@@ -159,7 +159,7 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     found = calibrate(path)
     assert found.forecaster_temperature == 1.0
     assert found.method_used == "none"
-    assert "the source has too few errors to prove that this is right" in found.reason
+    assert "the source has too few errors to prove that confidence must rise" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
@@ -344,7 +344,7 @@ def test_the_reason_beside_every_candidate_is_true(
     plain = calibrate(path, CalibrateSettings(method="temp")).forecaster_temperature
     for candidate in calibration.candidates:
         assert candidate.expected_ece is not None
-        if candidate.why == "chosen: the estimated accuracy does not contradict its confidence":
+        if candidate.why == "chosen: its mean confidence agrees with the estimated accuracy":
             assert reason_to_keep(*estimate_of(path)) is not None
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched

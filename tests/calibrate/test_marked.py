@@ -236,7 +236,7 @@ def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
     check = next(guard for guard in fitted.guards if guard.name == "effective labels")
     assert (check.passed, check.threshold) == (False, 20)
     assert 1 <= check.value < 20
-    assert any("too few for an estimate or a fit" in warning for warning in fitted.warnings)
+    assert any("too few labels: pass --labels none" in warning for warning in fitted.warnings)
     (first, *_) = fitted.warnings[0].split("; ")
     assert unmeasured_action(fitted)[1].startswith(f"Label more rows: {first[:20]}")
 

@@ -202,7 +202,7 @@ def test_several_crossings_and_a_clamp_are_said_in_words(tmp_path: Path) -> None
     path.unlink()
     write_adapted(path, source=source, target=target)
     found = calibrate(path, CalibrateSettings(method="fl+cot"))
-    assert any("no temperature gives these labels more" in text for text in found.warnings)
+    assert any("no temperature gives a higher mean" in text for text in found.warnings)
 
 
 def best_temperature(logits: Floats, labels: NDArray[np.int64], weights: Floats) -> float:

@@ -130,7 +130,7 @@ def test_what_stands_is_not_made_again(tmp_path: Path) -> None:
             assert "atc" in covcal(*more, cwd=tmp_path).require_success().out
             without = covcal(*asked, "--no-adapt", cwd=tmp_path).require_success()
     assert not any(line.startswith("fl+temp") for line in without.out.splitlines())
-    assert "Could not run: fl+temp." in without.out
+    assert "These methods could not run: fl+temp." in without.out
     kept = tmp_path / "covcal-compare" / "default" / "far-seed0.h5"
     before = kept.read_bytes()
     with short_training(20, members=2):  # another setting under the same name is no such file
@@ -332,7 +332,7 @@ def test_a_method_that_a_file_does_not_fit_is_left_out_and_named(tmp_path: Path)
     asked = ("--methods", "fl+temp,cot", "--seeds", 1, "-v")
     done = covcal("compare", "logits.h5", *asked, cwd=tmp_path).require_success()
     assert "logits: fl+temp left out: " in done.err
-    assert "Could not run: fl+temp." in done.out
+    assert "These methods could not run: fl+temp." in done.out
 
 
 # What the table says.
@@ -411,7 +411,9 @@ def test_how_the_estimates_fared() -> None:
     assert (other.error, other.held) == pytest.approx((0.1, 1))
     text = as_markdown(found)
     assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | estimators disagree |" in text
-    assert "off by 13.3 points on average. Their ranges contain 33 % of" in " ".join(text.split())
+    assert "off by 13.3 points on average. The ranges of the estimates contain 33 % of" in " ".join(
+        text.split()
+    )
     without = {s: tuple(replace(r, estimates=()) for r in rs) for s, rs in found.records.items()}
     assert replace(found, records=without).coverage() is None
 

@@ -109,7 +109,7 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     (folder / "features.h5").rename(folder / "other.h5")
     covcal("decide", "other.h5", "--error", "0.1", "-f", cwd=folder).require_success()
     fewer = covcal("pick", "-n", decision.labels_needed - 1, "--for", "decide.json", cwd=folder)
-    assert "note: reading other.h5, the file of decide.json" in fewer.err
+    assert "note: covcal pick reads other.h5, because decide.json was made" in fewer.err
     assert f"suggests {decision.labels_needed} labels" in fewer.require_success().err
 
 
@@ -481,7 +481,7 @@ def test_sets_say_if_labels_were_drawn_for_rows_to_accept(folder: Path) -> None:
     refused = covcal("pick", "-qn", 50, "--for", "decide.json", "-o", "t.csv", cwd=folder)
     assert "extract the data to another file" in refused.error_line()
     assert (
-        "too few of the rows with the highest confidence"
+        "needs more labels of rows with the highest confidence"
         in covcal("decide", "--error", 1e-6, "-f", cwd=folder).out
     )
 

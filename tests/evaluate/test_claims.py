@@ -40,13 +40,13 @@ class TestMeanGap:
         [
             (MeanGap(0.112, 0.08, 0.14), "too high by 11 points (8.0 to 14)"),
             (MeanGap(-0.112, -0.14, -0.08), "too low by 11 points (8.0 to 14)"),
-            (MeanGap(0.03, -0.02, 0.08), "(2.0 points too low to 8.0 too high)"),
+            (MeanGap(0.03, -0.02, 0.08), "at most 2.0 points too low or 8.0 points too high"),
         ],
     )
     def test_words(self, gap: MeanGap, words: str) -> None:
         """An error is stated only where the interval excludes 0."""
         assert words in gap.sentence
-        assert gap.direction or gap.sentence.startswith("no average error is proved")
+        assert gap.direction or gap.sentence.startswith("the average error may be 0")
 
 
 def test_one_point_is_singular() -> None:
@@ -80,17 +80,19 @@ class TestClassGaps:
         """Few rows prove one class of five that are all off: at least one, and four undecided."""
         gaps = ClassGaps.of(classes_of(600, (0.2,) * 5))
         assert 1 <= len(gaps.off) < 5
-        assert gaps.count.startswith(f"at least {len(gaps.off)} of 5 predicted classes ")
-        assert gaps.count.endswith(f"the rows cannot decide for {5 - len(gaps.off)}")
+        assert gaps.count.startswith(f"the confidence of at least {len(gaps.off)} of 5 predicted")
+        assert gaps.count.endswith("too few rows for a verdict")
 
     def test_many_rows_decide_for_all(self) -> None:
         """With many rows, the count is a fact, and the worst class is named with its numbers."""
         gaps = ClassGaps.of(classes_of(200_000, (0.0, 0.2, 0.1, 0.0)))
-        assert gaps.count == "2 of 4 predicted classes are off by over 5 points (2 too high)"
+        assert gaps.count == (
+            "the confidence of 2 of 4 predicted classes is wrong by over 5 points (2 too high)"
+        )
         assert gaps.worst is not None
-        assert gaps.worst.startswith("where class 1 is predicted, 70 % is promised and 50 % is ")
+        assert gaps.worst.startswith("where class 1 is predicted, the confidence is 70 % and the ")
         assert ClassGaps.of(classes_of(200_000, (0.0, 0.0))).count == (
-            "all 2 predicted classes are within 5 points"
+            "the confidence of all 2 predicted classes is right to within 5 points"
         )
 
     def test_a_fair_classifier_is_rarely_accused(self) -> None:

@@ -241,7 +241,7 @@ class TestRegression:
         [
             (("--fail-regression", "ece=0.1"), "needs --baseline"),
             (("--baseline", "temp.json"), "needs --fail-regression"),
-            (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "neither a higher nor"),
+            (("--baseline", "a", "--fail-regression", "mean_confidence=0"), "can be good or bad"),
             (("--baseline", "a", "--fail-regression", "ece=-1"), "must be between 0 and"),
             (("--baseline", "a", "--fail-regression", "n=1"), "METRIC=LIMIT"),
         ],

@@ -20,8 +20,12 @@ def test_random_rows_are_hardly_ever_reported(tied: bool) -> None:
         scores = scores.round(2)
     for m in (10, 50, 1000) * 200:
         assert not tell_selection(rng.choice(scores, m, replace=False), scores)
-    assert tell_selection(np.sort(scores)[:30], scores).endswith("less sure of the labelled rows")
-    assert tell_selection(np.sort(scores)[-99:], scores).endswith("more sure of the labelled rows")
+    assert tell_selection(np.sort(scores)[:30], scores).endswith(
+        "less sure of the labelled rows than of all rows"
+    )
+    assert tell_selection(np.sort(scores)[-99:], scores).endswith(
+        "more sure of the labelled rows than of all rows"
+    )
     assert not tell_selection(scores, scores)
 
 
@@ -54,4 +58,4 @@ def test_labels_of_one_rare_class_are_reported(tmp_path: Path) -> None:
         file = tmp_path / f"{is_reported}.h5"
         covcal.extract(None, source, target, file, covcal.ExtractSettings(outputs="logits"))
         notes = " ".join(covcal.evaluate(file, {}).notes)
-        assert ("only about the labelled rows" in notes) == is_reported
+        assert ("hold only for the labelled rows" in notes) == is_reported

@@ -171,11 +171,11 @@ class TestVerdict:
         stronger = 1.3 * content["temperatures"]["forecaster"]
         page = reported(folder, "-c", str(calibrated(folder, name="b.json", forecaster=stronger)))
         assert "Better than before, but do not rely on it: the confidence is too" in page.words
-        assert "it is better by" in page.words
+        assert "the calibration is better by" in page.words
         # A proved gain of a hundredth of a point changes no advice.
         tiny = calibrated(folder, name="c.json", forecaster=1.001)
         page = reported(folder, "-c", str(tiny), "-f")
-        assert "it is better by" in page.words
+        assert "the calibration is better by" in page.words
         assert "Do not trust the confidence: it is too" in page.words
 
     def test_a_later_calibration_that_is_proved_better(self, folder: Path) -> None:
@@ -193,7 +193,7 @@ class TestVerdict:
         """The confidence before calibration is wrong too."""
         page = reported(folder, "-c", str(calibrated(folder, forecaster=0.2)))
         assert "on average, and temp makes it worse." in page.words
-        assert "it is worse by" in page.words
+        assert "the calibration is worse by" in page.words
 
     def test_harm_that_overlapping_intervals_would_hide(self, tmp_path: Path) -> None:
         """Rows that are judged twice tell a small harm apart."""
@@ -218,30 +218,32 @@ class TestVerdict:
         document = calibrated(tmp_path, forecaster=1.1)
         page = reported(tmp_path, "-c", str(document))
         assert "Use this confidence: " in page.words
-        assert " points. temp makes it worse, but too little to matter." in page.words
-        assert "it is worse by ECE and log loss, but too little to matter." in page.words
+        assert " points. temp makes the confidence worse, but too little to matter." in page.words
+        assert (
+            "the calibration is worse by ECE and log loss, but too little to matter." in page.words
+        )
         shown = covcal("evaluate", "-c", document, "--bootstrap", 100, cwd=tmp_path).out
-        assert "Proved worse by log loss, ECE, but too little to matter" in shown
+        assert "Significantly worse by log loss, ECE, but too little to matter" in shown
 
     def test_no_difference_is_no_verdict(self, tmp_path: Path) -> None:
         write_features(tmp_path / "features.h5", target=honest_domain(300))
         page = reported(tmp_path, "-c", str(calibrated(tmp_path, forecaster=1.01)))
-        assert "do not prove that it is better or worse" in page.words
+        assert "the calibration is not significantly better or worse" in page.words
 
     def test_a_class_that_an_average_hides(self, tmp_path: Path) -> None:
         """A rare class is promised at the rate of a balanced source: on average all is well."""
         page = reported_on_classes(tmp_path, rows=8000)
-        where = "where dog is predicted (too high), nor where cat is (too low)"
+        where = "where dog is predicted (too high), or where cat is predicted (too low)"
         assert f"Do not trust the confidence {where}." in page.words
         assert re.search(
-            r"Where dog is predicted, 7\d % is promised and 1\d % is right", page.words
+            r"Where dog is predicted, the confidence is 7\d % and the accuracy is 1\d %", page.words
         )
 
     def test_a_class_of_few_rows_is_not_judged(self, tmp_path: Path) -> None:
         """The page says that the class could not be judged."""
         page = reported_on_classes(tmp_path, rows=20)
         assert "where dog is predicted" not in page.words
-        assert "the rows cannot decide for" in page.words
+        assert "too few rows for a verdict" in page.words
 
     def test_what_cancels_out_is_said(self, tmp_path: Path) -> None:
         """Too much where the classifier is sure and too little where it is not."""
@@ -255,7 +257,8 @@ class TestVerdict:
         assert ece is not None
         assert float(ece[1]) > 1
         assert re.search(
-            r"No average error|On average the confidence is too \w+ by [01]\.\d", page.words
+            r"The average error may be 0|On average the confidence is too \w+ by [01]\.\d",
+            page.words,
         )
 
     def test_without_intervals_nothing_is_said_of_chance(self, folder: Path) -> None:
@@ -268,8 +271,8 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
         page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
         assert re.search(
-            r"Label more rows: the confidence may be off by up to \d+ points, and 40 rows cannot "
-            "decide",
+            r"Label more rows: the confidence may be off by up to \d+ points, and 40 rows are "
+            "too few to prove more",
             page.words,
         )
 
@@ -292,7 +295,7 @@ class TestVerdict:
         assert "the label may no longer be the most probable class" in page.words
         assert page.tags.count("figure") == 1
         assert "estimated accuracy" in page.words
-        assert "Estimates of the target accuracy. No estimate used a target label." in page.words
+        assert "target accuracy. The estimates used no target labels." in page.words
 
     def test_the_estimated_accuracy_has_its_range(self, tmp_path: Path) -> None:
         """In whole percent: the estimate is not known better."""

@@ -296,7 +296,7 @@ class TestSegments:
         week = week_of_shops()
         right = (week["logits"].argmax(axis=1) == week["labels"])[:200].mean()
         assert found["accuracy"]["accuracy"] == pytest.approx(right, abs=0.01)
-        assert "by 200 labels" in found["why"]
+        assert "from 200 labels" in found["why"]
 
     def test_a_predicted_class_is_judged_by_labels_alone(self, shops: Path) -> None:
         found = segments(shops, "--segment", "predicted")

@@ -230,7 +230,7 @@ class TestLateLabels:
         right = (rows["logits"].argmax(axis=1) == rows["labels"]).mean()
         assert one["measured"]["labels"]["accuracy"] == pytest.approx(right)
         assert one["measured"]["labels"]["rows"] == sum(WEEK)
-        assert one["by_labels"]["of"].startswith("200 labels (95 % interval)")
+        assert one["by_labels"]["of"].startswith("95 % interval from 200 labels")
         before = lines(folder)
         watched(folder, "--labels", "late.csv")  # again
         assert lines(folder) == before
@@ -275,7 +275,7 @@ class TestLateLabels:
         assert widths == sorted(widths, reverse=True)
         last = found["periods"][-1]
         assert last["measured"]["labels"] is None
-        assert last["by_labels"]["of"] == "210 labels of 2026-W02 to 2026-W04 (95 % interval)"
+        assert last["by_labels"]["of"] == "95 % interval from 210 labels of 2026-W02 to 2026-W04"
 
 
 class TestSegments:
@@ -322,7 +322,7 @@ class TestSegments:
         week(folder / "week.h5", 30, moved=1.0)
         done = covcal("watch", "2026-W14=week.h5", "--history", "h.jsonl", cwd=folder)
         assert (
-            "since 2026-W12. The rows since then are the reference now (accepted: a new camera)"
+            "covcal watch now compares with the rows since then (accepted: a new camera)"
             in done.out
         )
         again = covcal(*arguments, cwd=folder).error_line()

@@ -154,7 +154,7 @@ class TestVerdicts:
         assert found["gap"]["low"] > 0.05
         done = covcal("watch", "moved.h5", cwd=tmp_path).require_success()
         points = round(100 * found["gap"]["value"])
-        assert done.out.startswith(f"moved  off by about {points} points: confidence ")
+        assert done.out.startswith(f"moved  off by about {points} points: the confidence is ")
 
     @pytest.mark.parametrize(("rows", "estimated"), [(1, False), (15, False), (16, True)])
     def test_a_period_of_few_rows(self, rows: int, estimated: bool, folder: Path) -> None:
@@ -490,7 +490,7 @@ class TestMarkedLabels:
         target = clusters_domain("later", sizes=WEEK, moved=1.0, seed=10)
         drawn = target["split"] < 2
         right = (target["logits"].argmax(axis=1) == target["labels"])[drawn].mean()
-        assert by_labels["of"] == "80 labels (95 % interval)"
+        assert by_labels["of"] == "95 % interval from 80 labels"
         assert by_labels["low"] <= right <= by_labels["high"]
         assert found["gap"]["value"] == pytest.approx(one["confidence"] - by_labels["accuracy"])
 
@@ -510,7 +510,7 @@ class TestMarkedLabels:
         assert rows[-1][3].endswith(", labels")
         shown = json.loads(covcal("watch", "moved.h5", "-o", "-", cwd=labelled).out)
         why = shown["periods"][0]["why"]
-        assert re.search(r"accuracy [0-9]+ % to [0-9]+ % by 80 labels", why)
+        assert re.search(r"accuracy [0-9]+ % to [0-9]+ % \(95 % interval from 80 labels", why)
 
     @pytest.mark.parametrize(("wrong", "verdict"), [(0, "not known"), (1, "off")])
     def test_they_judge_without_any_alarm(self, wrong: int, verdict: str, labelled: Path) -> None:
@@ -525,7 +525,7 @@ class TestMarkedLabels:
         (found,) = watched(labelled, "wrong.h5")["periods"]
         assert not found["alarm"]["raised"]
         assert found["verdict"] == verdict
-        assert "by 40 labels (95 % interval)" in found["why"]
+        assert "(95 % interval from 40 labels)" in found["why"]
 
     def test_labels_before_a_change_do_not_count_after_it(self, labelled: Path) -> None:
         rows = clusters_domain("later", sizes=WEEK, seed=3)
