@@ -133,7 +133,9 @@ def networks_for(
     if aligned and not file.is_adapted:
         return fitted_networks(calibration, document, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
-        raise CovcalError(f"{file.path} has other aligned networks than the calibration: {AGAIN}")
+        raise CovcalError(
+            f"{file.path} and the calibration have different aligned networks: {AGAIN}"
+        )
     if networks is not None:
         why = "holds" if aligned else "needs no"
         raise CovcalError(f"{file.path} {why} aligned logits: leave out --networks")
@@ -158,8 +160,8 @@ def fitted_networks(
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{path} has other aligned networks than {document}: pass --networks and the adapted "
-            "file that the calibration was fitted on, or calibrate again"
+            f"{document} was not fitted with the aligned networks of {path}: pass --networks and "
+            "the adapted file that the calibration was fitted on, or calibrate again"
         )
     return networks_read
 
@@ -390,14 +392,15 @@ def _require_same_classes(
         if name == wanted:
             continue
         differs = f"(class {index} is {name}, not {wanted})"
-        names = "other class names than the calibration"
+        names = "different class names"
         if same_model and sorted(classes) == sorted(expected):
-            names = "the classes of the calibration in another order"
+            names = "the same classes in different orders"
         # one model may have several class names; in tables, other names mean other classes
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
-            raise CovcalError(f"{file.path} has {names} {differs}: {AGAIN}")
+            raise CovcalError(f"{file.path} and the calibration have {names} {differs}: {AGAIN}")
         raise CovcalError(
-            f"{file.path} has {names} {differs}: extract it again with --classes {document}"
+            f"{file.path} and the calibration have {names} {differs}: extract it again with "
+            f"--classes {document}"
         )
 
 

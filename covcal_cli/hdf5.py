@@ -146,7 +146,9 @@ class Dataset:
     def __getitem__(self, key: Any) -> AnyArray:
         """Return the values of a slice, or all values for ``()``."""
         if isinstance(key, str):
-            raise CovcalError(f"{self.path}: {self.name} is a dataset, not a group: make it again")
+            raise CovcalError(
+                f"{self.path}: {self.name} is a dataset, not a group: make the file again"
+            )
         with _readable(self.path, self.name):
             if self._checksums is None:
                 return np.asarray(self._raw[key])
@@ -204,18 +206,22 @@ class Dataset:
     def _changed(self) -> CovcalError:
         return CovcalError(
             f"{self.path}: {self.name} was changed after covcal wrote the file: copy the file "
-            "again or make it again. If you changed it yourself, delete its attribute "
+            f"again or make it again. If you changed {self.name} yourself, delete its attribute "
             f"{CRC32} and the file's attribute {ATTRIBUTES_SHA256}"
         )
 
     def texts(self) -> list[str]:
         """Return the values of a list of UTF-8 texts."""
         if self.ndim != 1 or self.dtype.kind != "S":
-            raise CovcalError(f"{self.path}: {self.name} is not a list of texts: make it again")
+            raise CovcalError(
+                f"{self.path}: {self.name} is not a list of texts: make the file again"
+            )
         try:
             return [bytes(value).decode("utf-8") for value in self[:]]
         except UnicodeDecodeError as error:
-            raise CovcalError(f"{self.path}: {self.name} is not UTF-8: make it again") from error
+            raise CovcalError(
+                f"{self.path}: {self.name} is not UTF-8: make the file again"
+            ) from error
 
 
 @cache
@@ -245,12 +251,14 @@ class Group(Mapping[str, Any]):
     def __getitem__(self, name: Any) -> Any:
         """Return the group or dataset called `name`. Raises `CovcalError` for an unknown name."""
         if not isinstance(name, str):
-            raise CovcalError(f"{self.path}: {self.name} is a group, not a dataset: make it again")
+            raise CovcalError(
+                f"{self.path}: {self.name} is a group, not a dataset: make the file again"
+            )
         place = self._place(name)
         if place[1:] in self.datasets:
             return self.datasets[place[1:]]
         if name not in self:
-            raise CovcalError(f"{self.path}: {place} is missing: make it again")
+            raise CovcalError(f"{self.path}: {place} is missing: make the file again")
         with _readable(self.path, place):
             member = self.members.get(place[1:]) or self._raw[name].id
         if isinstance(member, h5py.h5g.GroupID):
@@ -319,8 +327,8 @@ class File(Group):
                 if digest not in (None, _attributes_sha256(self.attrs)):
                     raise CovcalError(
                         f"{path}: its attributes were changed after covcal wrote the file: copy "
-                        "the file again or make it again. If you changed them yourself, delete "
-                        f"the attribute {ATTRIBUTES_SHA256}"
+                        "the file again or make it again. If you changed the attributes yourself, "
+                        f"delete the attribute {ATTRIBUTES_SHA256}"
                     )
             place = within(self.attrs)
             with _readable(path, place):
@@ -467,7 +475,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
         away = "virtual"
     if away:
         raise CovcalError(
-            f"{where} is {away}, but covcal does not read other files: write the values "
+            f"{where} is {away}, but covcal reads only values in the file itself: write the values "
             "themselves into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize

@@ -57,8 +57,8 @@ def bomb(file: Any, name: str) -> None:
 MAKERS: dict[Callable[[Any, str], None], str] = {
     external_link: r"is a link to other\.h5:/x, but covcal does not follow links",
     soft_link: "is a link to /somewhere/else, but covcal does not follow links",
-    external_storage: "is stored in another file, but covcal does not read other files",
-    virtual: "is virtual, but covcal does not read other files",
+    external_storage: "is stored in another file, but covcal reads only values in the file itself",
+    virtual: "is virtual, but covcal reads only values in the file itself",
     unwritten: "was not written completely",
     half_written: "was not written completely",
     bomb: r"needs 3\.1 GB, but the file has only \d+ bytes",

@@ -42,7 +42,7 @@ ONE_NUMBER = (
 )
 SIGMOIDS = (
     "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "
-    "the confidences of method none differ from the model's"
+    "the confidences of method none differ from the model's own confidences"
 )
 _LABELS_ONLY = (
     "the model returns only a label, so covcal computes the confidences as the softmax "

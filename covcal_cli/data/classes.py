@@ -202,7 +202,7 @@ def missing_classes(path: Path, labels: Labels, classes: ClassMap) -> str | None
     if not len(present) or not missing:
         return None
     names = listed([classes.names[index] for index in missing])
-    return f"{path} has no rows of {len(missing)} of the {len(classes.names)} classes: {names}"
+    return f"{path} has no rows of these classes ({len(missing)} of {len(classes.names)}): {names}"
 
 
 def is_plain_number(name: str) -> bool:

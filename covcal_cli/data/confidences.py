@@ -249,16 +249,16 @@ class ConfidenceStore(Store):
         low = int((values < chance).sum())
         if low:
             yield (
-                f"{low} of {len(values)} confidences are set to {chance:.2g}, because they are "
-                f"lower than a guess among {len(self._names)} answers"
+                f"{low} of {len(values)} confidences are lower than a random guess among "
+                f"{len(self._names)} answers, so covcal sets them to {chance:.2g}"
             )
         # With d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1.
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
             yield (
-                f"{high} of {len(values)} confidences were rounded to 1 ({decimals} decimals) and "
-                f"are set to {most:.8g}"
+                f"{high} of {len(values)} confidences were rounded to 1 ({decimals} decimals), so "
+                f"covcal sets them to {most:.8g}"
             )
         self._confidences = np.clip(values, chance * (1 + _ABOVE_CHANCE), most)
 
@@ -304,7 +304,8 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     without = [columns for columns in every if columns.predictions is None]
     if 0 < len(without) < len(every):
         raise without[0].store.error(
-            "the column prediction is missing, but the other table has one: add this column"
+            "this table has no column prediction, but the other table has this column: add the "
+            "column"
         )
     if without or not 1 <= len(named) <= _MOST_CLASSES:
         return EVENTS

@@ -42,7 +42,7 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
         missing = [entry.name for entry in wanted if entry.name not in entries]
         raise store.error(
             f"the model has {len(wanted)} inputs, but the data lack {listed(missing)} and hold "
-            f"only {listed(list(entries))}: give each input an array or column of its name"
+            f"only {listed(list(entries))}: save an array or column with the name of each input"
         )
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
         return [Feed(wanted[0], (_ROWS_NAME,))]
@@ -59,7 +59,8 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
         )
     there = listed(list(entries)) or "nothing"
     raise store.error(
-        f"the rows must be in an array x, but there is only {there}: save the rows as x"
+        f"covcal reads the rows from an array x, but the file holds only {there}: save the rows as "
+        "x"
     )
 
 
@@ -173,7 +174,7 @@ def _check_columns(store: Store, feed: Feed) -> None:
         return
     entries = store.entries
     texts = [name for name in entries if entries[name].is_text and not is_of_rows(store, name)]
-    beside = f"; ignored columns of texts: {listed(texts)}" if texts else ""
+    beside = f"; text columns are ignored: {listed(texts)}" if texts else ""
     raise CovcalError(
         f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "
         f"model expects {wanted.describe()}: give one column per feature in the model's order. "

@@ -101,7 +101,7 @@ class FolderData(ImageFiles):
             return
         if self._images(files):
             raise CovcalError(
-                f"{self.path} has images beside its {folders[0].name} folder: move them into "
+                f"{self.path} has images beside its {folders[0].name} folder: move the images into "
                 "train, val or test"
             )
         for entry in folders:
@@ -231,8 +231,8 @@ def _shards_of(path: Path) -> list[Path]:
     nested = [shard for folder in inside for shard in sorted(folder.glob(_PATTERN))]
     if shards and nested:
         raise CovcalError(
-            f"{path} has shards beside its {nested[0].parent.name} folder: move them into train, "
-            "val or test"
+            f"{path} has shards beside its {nested[0].parent.name} folder: move the shards into "
+            "train, val or test"
         )
     for shard in shards or nested:
         require_file(shard, remedy=_REMEDY)
@@ -302,7 +302,8 @@ def _add(
     elif extension in ("cls", "json"):
         if member.size > _LONGEST_LABEL:
             raise CovcalError(
-                f"{shard}: {member.name} has {member.size} bytes, too many for a class: {_REMEDY}"
+                f"{shard}: {member.name} has {member.size} bytes, which is too long for a class: "
+                f"{_REMEDY}"
             )
         content = os.pread(descriptor, member.size, member.offset_data)
         label = _label(shard, member.name, extension, content)
@@ -327,7 +328,8 @@ def _label(shard: Path, name: str, extension: str, content: bytes) -> str:
 def _require_whole(shard: Path, needed: int, size: int) -> None:
     if needed > size:
         raise CovcalError(
-            f"{shard} is cut short: it has {size} of at least {needed} bytes. Copy it again"
+            f"{shard} is cut short: it has {size} bytes but needs at least {needed}. Copy the file "
+            "again"
         )
 
 

@@ -165,7 +165,7 @@ def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_R
 def _reason(error: BaseException) -> str:
     """Return the reason why an image is not readable, without its path."""
     if isinstance(error, UnidentifiedImageError):
-        return "not an image, or of an unknown kind"
+        return "this is not an image, or its format is unknown"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return one_line(error) or type(error).__name__

@@ -124,9 +124,9 @@ class RowLabels:
         if numbers and (lacks_one or are_signs):
             raise self._error(
                 f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))}, and there are "
-                f"{count} classes. So -1 may be a class, or may mean unknown. If -1 is a class, "
-                f"write 0 to {count - 1}, or name all classes (also -1) with --classes FILE. If "
-                "-1 means unknown, leave the label empty"
+                f"{count} classes. So -1 may be a class or may mean unknown. If -1 is a class, "
+                f"write 0 to {count - 1}, or name all classes (also -1) with --classes FILE. If -1 "
+                "means unknown, leave the label empty"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:

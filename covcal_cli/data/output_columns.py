@@ -100,7 +100,7 @@ class OutputColumns:
         if own is None or own == names or set(own) != set(names):
             return self
         note = (
-            "the classes are in another order than in the first table, so they are matched by name"
+            "the two tables have the classes in different orders, so covcal matches classes by name"
         )
         order = tuple(self.order[own.index(name)] for name in names)
         return replace(self, names=names, order=order, notes=(*self.notes, note))
@@ -123,9 +123,9 @@ def kind_of(store: Store) -> OutputKind:
         return "logits" if any("logit" in name.lower() for name in like) else "probabilities"
     raise store.error(
         f"no column looks like an output of a classifier; the file has {_contents(store)}. Name "
-        "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column "
-        "is enough. A column confidence or an array logits [n, K] works too. To run a model on "
-        "these rows, give the MODEL first"
+        "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column is "
+        "enough. You can also give one column confidence, or an array logits of shape [n, K]. To "
+        "run a model on these rows, give the MODEL first"
     )
 
 
@@ -155,8 +155,8 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
         columns = _named_by_array(store, columns)
     elif len(outputs) == 1:
         note = (
-            f"{outputs[0]} is read as the {kind} of class 1; the other class is 0. To name the "
-            "classes, pass --classes FILE"
+            f"{outputs[0]} is read as the {kind} of class 1. The other class is class 0. To name "
+            "the classes, pass --classes FILE"
         )
         positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive=positive, notes=(note,))
@@ -171,7 +171,7 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
     text = store.texts(name)[0].strip()
     remedy = f"give one column of numbers {_COLUMN[kind]} per class"
     if text.endswith("%"):
-        remedy = "save numbers without the sign, divided by 100"
+        remedy = "divide the percentages by 100 and save them without the percent sign"
     elif name in store.with_commas:
         remedy = (
             "save numbers with a decimal point instead of a comma. In Python: pandas.read_csv"
@@ -292,8 +292,8 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     others = _of_other(store, kind)
     if others:
         return CovcalError(
-            f"{store.path} holds {listed(list(others))}, which are names for {other}: pass "
-            f"--{other}, or rename them to {_COLUMN[kind]} if they are {kind}"
+            f"{store.path} holds {listed(list(others))}, and covcal reads such names as {other}: "
+            f"pass --{other}. If the values are {kind}, use the names {_COLUMN[kind]}"
         )
     single = [name for name in store.entries if name.lower() in CONFIDENCES]
     of_one = (

@@ -227,8 +227,7 @@ class OutputTable:
             notes = self._checked_probabilities(seen)
         lacking = (
             f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "
-            "covcal gives such a class half of the smallest probability in the row, or less if "
-            "little probability is left"
+            "covcal gives such a class at most half of the smallest probability in the row"
         )
         order = seen.doubt_on_order
         self.doubt_on_order = order and f"{self.path}: {order}"
@@ -268,7 +267,7 @@ class OutputTable:
             added = "shifts and " if seen.lowest else ""
             divided = f" (covcal {added}divides each row by its sum)" if scaled else ""
             raise self._store.error(
-                f"{seen.fact}: rename them to {names} and pass --probabilities{divided}"
+                f"{seen.fact}: rename the outputs to {names} and pass --probabilities{divided}"
             )
         if seen.form == "bounded":
             yield seen.fact + _READ_AS_LOGITS
@@ -298,7 +297,7 @@ class OutputTable:
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (
-                f"probabilities are rounded: rows sum to {1 - seen.tolerance:g} to "
+                f"the probabilities are rounded and their sums are {1 - seen.tolerance:g} to "
                 f"{1 + seen.tolerance:g}, so each row is divided by its sum"
             )
         if seen.low < seen.lowest:
@@ -316,8 +315,8 @@ class OutputTable:
             raise self._not_a_probability(*seen.first_outside)
         if seen.form == "probabilities":
             yield (
-                "every row sums to 1, as for one label per row: leave out --multilabel if each "
-                "row has exactly one label"
+                "every row sums to 1, so each row may have exactly one label. If this is true, "
+                "leave out --multilabel"
             )
 
     def _not_a_probability(self, row: int, value: float) -> CovcalError:
@@ -475,8 +474,8 @@ def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Pa
     missing = [name for name in names if name not in own] if columns.width > 1 else []
     if not own or are_placeholders(own) or not (unknown or missing):
         return
-    has = [f"{file.path} has {listed(unknown)}, which {classes} does not name"] if unknown else []
-    lacks = [f"{file.path} lacks {listed(missing)}"] if missing else []
+    has = [f"only {file.path} has {listed(unknown)}"] if unknown else []
+    lacks = [f"only {classes} has {listed(missing)}"] if missing else []
     noun = f"the names in {columns.named_by}" if columns.named_by else "the columns"
     raise CovcalError(
         f"{file.path} and {classes} have different class names ({'; '.join((*has, *lacks))}): "

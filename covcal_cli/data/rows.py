@@ -194,8 +194,8 @@ class RowFacts:
         self.notes: tuple[str, ...] = ()
         if left_out:
             self.notes = (
-                f"{', '.join(left_out)}: not kept, because its texts are longer than "
-                f"{_LONGEST_GROUP} characters. To keep it for covcal pick, pass --keep "
+                f"covcal does not keep {', '.join(left_out)}, because some texts are longer than "
+                f"{_LONGEST_GROUP} characters. To keep {left_out[0]} for covcal pick, pass --keep "
                 f"{left_out[0]}",
             )
         label = self._only(label_names) or self._choice()
@@ -246,7 +246,9 @@ class RowFacts:
         """Return the only array with one of these names, in any case, or None."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
-            raise self._store.error(f"{own[0]} and {own[1]} mean the same: keep one of them")
+            raise self._store.error(
+                f"{own[0]} and {own[1]} have the same meaning: keep only {own[0]} or only {own[1]}"
+            )
         return own[0] if own else None
 
     def _choice(self) -> str | None:
@@ -353,7 +355,7 @@ def count_rows(store: Store) -> int:
     ]
     first = next((name for name in ("x", *wide, *entries) if name in entries), None)
     if first is None:
-        raise CovcalError(f"{store.path} holds nothing: save the rows as x")
+        raise CovcalError(f"{store.path} is empty: save the rows as an array x")
     entry = entries[first]
     if entry.dtype.kind == "O":
         raise store.error("it holds Python objects: save plain numeric arrays")
@@ -477,7 +479,7 @@ def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[
         ends = name.lower().endswith(("_id", " id", "-id")) or name.endswith("Id")
         if ends and len(np.unique(values)) == len(values) > 1:
             return (
-                f"{path}: its ids are row numbers. To use {name} as ids, rename the column to id",
+                f"the ids of {path} are row numbers. To use {name} as ids, rename the column to id",
             )
     return ()
 
@@ -502,7 +504,7 @@ def note_on_ids(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
         more = f" ({len(repeated) - 1} more ids occur several times)" if len(repeated) > 1 else ""
         notes.append(
             f"{path}: {count} rows have the id {row_id!r}{more}. Joining results by id would "
-            "repeat such rows"
+            "repeat these rows"
         )
     return tuple(notes)
 

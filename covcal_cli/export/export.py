@@ -105,8 +105,9 @@ def export(
     if labels and (kind is TORCH or decision is not None):
         what = "--decide" if decision is not None else kind.words
         raise CovcalError(
-            f"{document} holds {len(labels)} labels, but export takes {what} only if rows have one "
-            "label: use covcal apply, which writes the probability and decision of every label"
+            f"{document} is for {len(labels)} labels, but with {what}, export supports only one "
+            "label per row: use covcal apply, which writes the probability and decision of every "
+            "label"
         )
     calibrations = for_each_label(labels, lambda: read_calibration(document))
     calibration = next(iter(calibrations.values()))
@@ -134,12 +135,12 @@ def export(
             raise CovcalError(f"{model} holds its own weights: leave out --weights")
         exporter = onnx_exporter(Path(model), independent=bool(labels))
     if exporter.sha256 != calibration.model["sha256"]:
-        remedy = "export that model, or extract and calibrate this one"
+        remedy = "export the model of the calibration, or extract and calibrate the new model"
         if names_a_function(model):
             remedy = f"pass the --weights of extract, or {remedy}"
         raise CovcalError(
-            f"{document} was made for another model ({calibration.model['name']}, with another "
-            f"sha256) than {model}: {remedy}"
+            f"{document} was made for the model {calibration.model['name']}, and {model} is a "
+            f"different model (its sha256 differs): {remedy}"
         )
     # Open the model with the same tensors as in the extraction.
     aligned = calibrated_networks(calibration, document, networks)

@@ -72,15 +72,15 @@ def prove(
         )
     if agreement.output_error > answers.output_tolerance:
         raise CovcalError(
-            f"{answers.where}: the model's own outputs change by {agreement.output_error:.1g} "
-            f"(relative) with the calibration in the model, so nothing was written: {remedy}"
+            f"{answers.where}: adding the calibration changes the model's own outputs by "
+            f"{agreement.output_error:.1g} (relative), so nothing was written: {remedy}"
         )
     if forecaster.accept_above is not None and not np.array_equal(
         added_outputs[3], added_outputs[2] > np.float32(forecaster.accept_above)
     ):
         raise CovcalError(
-            f"{answers.where}: the new model accepts other rows than the decision, so nothing "
-            f"was written: {remedy}"
+            f"{answers.where}: the new model and the decision file accept different rows, so "
+            f"nothing was written: {remedy}"
         )
     if agreement.probability_error > TOLERANCE:
         raise CovcalError(

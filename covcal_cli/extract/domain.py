@@ -325,9 +325,8 @@ class DomainExtraction:
                 "--on-error skip"
             )
         raise CovcalError(
-            f"{self.data.path}: more than {percent(MAX_SKIPPED, 0)} of {self.chosen} images "
-            "cannot be "
-            f"read: {named}{more}: repair or remove them"
+            f"{self.data.path}: more than {percent(MAX_SKIPPED, 0)} of {self.chosen} images cannot "
+            f"be read: {named}{more}: repair or remove these images"
         )
 
     def _require_finite(self, arrays: Block, piece: Batch) -> None:

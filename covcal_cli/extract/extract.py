@@ -320,7 +320,7 @@ def dry_run(
     check_output(output, force=True, inputs=inputs)
     in_the_way = None
     if output.exists() and not force:
-        in_the_way = f"{output} already exists: without --dry-run, pass --force to replace it"
+        in_the_way = f"{output} already exists. To replace it in the real run, pass --force"
     plan = prepare(model, source, target, settings)
     domains, evidence = plan.domains.values(), OutputEvidence()
     seconds = _seconds(plan, evidence)

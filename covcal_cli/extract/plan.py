@@ -136,7 +136,7 @@ class ExtractPlan:
             if outputs == "confidence":
                 read += " in one prediction per row"
         elif classifier.outputs.are_logged and not self.settings.multilabel:
-            read = "its output is probabilities, so logits are their logarithms"
+            read = "its output is probabilities, and covcal uses their logarithms as logits"
         else:
             read = _READINGS[classifier.tail]
         if classifier.n_features is None:
@@ -223,9 +223,9 @@ def prepare(
     if any(value is not None and value < 1 for value in (settings.batch, settings.threads)):
         raise CovcalError("batch and threads must be at least 1")
     if source is None and target is None:
-        raise CovcalError("there is no source and no target: give at least one")
+        raise CovcalError("the source and the target are missing: give at least one path")
     if settings.multilabel and settings.selection.shard is not None:
-        raise CovcalError("--multilabel does not extract shards: leave out --shard")
+        raise CovcalError("--multilabel does not work with --shard: leave out --shard")
     # Open the classifier, and then the data as its inputs. The class names come from --classes,
     # else from the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
@@ -362,8 +362,8 @@ def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
     if any(classes.index(folder) is not None for folder in folders):
         return None
     return (
-        f"{target.path}: no folder is a class ({listed(folders)}), so its rows have no labels. If "
-        "the folders are classes, give them the names of the classes"
+        f"{target.path}: the folders ({listed(folders)}) do not have the names of classes, so the "
+        "rows have no labels. If the folders are classes, give them the names of the classes"
     )
 
 
@@ -389,8 +389,8 @@ def _require_labelled(
         if lacking:
             raise CovcalError(
                 f"all labelled rows of {data.path} have the same value for {listed(lacking)}, so "
-                "the confidence of these labels cannot be calibrated: leave out their outputs, or "
-                "give more rows"
+                "the confidence of these labels cannot be calibrated: leave out the outputs of "
+                "these labels, or give more rows"
             )
     elif len(present) == 1:
         raise CovcalError(
@@ -409,7 +409,8 @@ def _opened(
     if settings.outputs is not None or model is None:
         if model is not None or target is None:
             raise CovcalError(
-                "tables of outputs need a target: give its path, and do not give a model"
+                "tables of outputs need a target and no model: give the path of the target, and "
+                "leave out the model"
             )
         tables = open_outputs(
             source,
@@ -507,7 +508,8 @@ def base_preprocessing(
     if of_model is not None:
         preprocessing, origin = of_model
         return preprocessing, (
-            f"images are preprocessed as {origin} says; to leave this out, pass --preprocess none"
+            f"images are preprocessed as {origin} says. To skip preprocessing, pass --preprocess "
+            "none"
         )
     if settings.preprocessing.is_default:
         return Preprocessing(), (

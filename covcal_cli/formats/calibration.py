@@ -254,7 +254,7 @@ def _fault(calibration: Calibration) -> str | None:
         if len(shares) != len(calibration.classes):
             return f"target_prior.shares has {len(shares)} entries"
         if min(shares) < 0 or not abs(sum(shares) - 1) < _SHARES_TOLERANCE:
-            return "target_prior.shares are not shares that add up to 1"
+            return "the values of target_prior.shares are negative or do not add up to 1"
     rows = calibration.labelled_rows
     if rows is not None and rows.n != len(rows.ids):
         return f"labelled_rows has {len(rows.ids)} ids, not {rows.n}"

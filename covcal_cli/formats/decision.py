@@ -133,7 +133,7 @@ class Decision(Document):
         if not 0 < self.certainty < 1:
             raise ValueError(f"certainty is {self.certainty}, not between 0 and 1")
         if not self.splits or not set(self.splits) <= set(SPLITS):
-            raise ValueError(f"splits are not among {', '.join(SPLITS)}")
+            raise ValueError(f"splits must name some of {', '.join(SPLITS)}")
         if not self.curve:
             raise ValueError("curve is empty")
         for point, following in pairwise(self.curve):
@@ -144,7 +144,7 @@ class Decision(Document):
         if not any(entry.role == "calibration" for entry in self.inputs):
             raise ValueError("inputs have no calibration")
         if not any(entry.role in _OF_ROWS for entry in self.inputs):
-            raise ValueError("inputs have no file of rows")
+            raise ValueError("inputs name no file with rows")
 
     @property
     def accepts_rows(self) -> bool:
@@ -191,9 +191,8 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     digests = [sha256_of(Path(calibration)) for calibration in calibrations]
     if decision.calibration.sha256 not in digests:
         raise CovcalError(
-            f"{path} was made with another calibration than "
-            f"{' or '.join(map(str, calibrations))}: run covcal decide again, or pass its "
-            "calibration with -c"
+            f"{path} was not made with {' or '.join(map(str, calibrations))}: run covcal decide "
+            "again, or pass with -c the calibration that it was made with"
         )
     return decision
 

@@ -450,8 +450,8 @@ class FeatureFile:
                 )
             if dataset.dtype.kind in "fiu" and not dataset.is_usual:
                 raise CovcalError(
-                    f"{self.path}: /{name} is damaged ({dataset.dtype} of an unusual form): copy "
-                    "the file again or make it again"
+                    f"{self.path}: /{name} is damaged (its number format {dataset.dtype} is "
+                    "unusual): copy the file again or make it again"
                 )
 
     def _class_names(self) -> list[str]:

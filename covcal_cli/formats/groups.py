@@ -68,8 +68,8 @@ def joined_groups(
     for entry in groups[1:]:
         if (entry.values.dtype.kind == "S") != (values.dtype.kind == "S"):
             raise CovcalError(
-                f"column {column!r} holds texts in one of {targets[0].path} and "
-                f"{entry.target.path}, and numbers in the other: group by another column"
+                f"column {column!r} has different types in {targets[0].path} and "
+                f"{entry.target.path} (texts and numbers): group by another column"
             )
         values = np.union1d(values, entry.values)
     if len(values) > MAX_GROUPS:

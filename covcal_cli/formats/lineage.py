@@ -141,8 +141,8 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
     path = fitted.path
     if fitted.is_outside:
         raise CovcalError(
-            f"{document} was fitted on {path}, which is outside its folder. To {purpose} this "
-            f"file, pass {path} -c {document}"
+            f"{document} was fitted on {path}, which is outside the folder of the calibration. To "
+            f"{purpose} this file, pass {path} -c {document}"
         )
     if not path.is_file():
         raise CovcalError(

@@ -92,7 +92,7 @@ class Results(Document):
         for name, second in self.kept.items():
             number = _number(second)
             if number < 1 or second != _numbered(name, str(number)):
-                raise ValueError(f"{shown(second)} is not a name for an old {name}")
+                raise ValueError(f"{shown(second)} is not a valid name for an earlier {name}")
 
 
 def own_path(folder: Path, name: str) -> Path:
@@ -102,7 +102,7 @@ def own_path(folder: Path, name: str) -> Path:
     """
     path = folder / name
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-        raise CovcalError(f"{path} is a link that leads out of {folder}: remove it")
+        raise CovcalError(f"{path} is a link to a place outside {folder}: remove the link")
     return path
 
 

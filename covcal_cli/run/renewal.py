@@ -225,8 +225,8 @@ def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | N
     if _is_code(name):
         return name
     raise CovcalError(
-        f"{folder} was made with the model {name} (relative to this folder), which is gone: put "
-        "it back"
+        f"{folder} was made with the model {name} (path relative to this folder), but this file is "
+        "missing: put the model back"
     )
 
 

@@ -86,8 +86,8 @@ class RunSettings:
             )
         if self.extraction.multilabel and self.adapts:
             raise CovcalError(
-                "adapt learns features for one classifier, but --multilabel has several: use "
-                "another --method, without --adapt"
+                "--multilabel does not work with --adapt or methods that adapt: leave out --adapt, "
+                "and use another --method"
             )
 
     @property

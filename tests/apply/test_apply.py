@@ -480,7 +480,7 @@ class TestNewRows:
             (lambda file: file.__delitem__("networks"), "/networks is missing"),
             (
                 lambda file: file["networks/head/bias_0"].__setitem__(0, 9.0),
-                "has other aligned networks than cal.json: pass --networks",
+                "cal.json was not fitted with the aligned networks of",
             ),
         ],
     )
@@ -682,7 +682,7 @@ class TestCommand:
         ("change", "message"),
         [
             ({"attributes": {"model_sha256": "6" * 64}}, "come from different models"),
-            ({"class_names": ["class 0", "class 1", "x"]}, "has other class names"),
+            ({"class_names": ["class 0", "class 1", "x"]}, "have different class names"),
         ],
     )
     @pytest.mark.parametrize("method", ["temp", "fl+temp"])

@@ -69,7 +69,7 @@ def test_classes_go_by_name(kinds: tuple[str, str], tmp_path: Path) -> None:
     label(target, np.array(CLASSES)[truth])
     arguments = ("extract", "--probabilities", source.name, target.name)
     done = covcal(*arguments, cwd=tmp_path).require_success()
-    assert f"{target.name}: the classes are in another order than in the first table" in done.err
+    assert f"{target.name}: the two tables have the classes in different orders" in done.err
     for path in (source, target):
         assert f"{path.name}: " in done.err
         assert "were written by covcal apply and are not true labels" in done.err

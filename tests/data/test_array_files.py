@@ -119,7 +119,7 @@ def test_the_only_wide_array_is_the_input_whatever_its_name(tmp_path: Path) -> N
 
 def test_two_wide_arrays_without_an_x_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, train=ROWS, test=ROWS[:3])
-    with pytest.raises(CovcalError, match=r"must be in an array x, but there is only train, test"):
+    with pytest.raises(CovcalError, match=r"from an array x, but the file holds only train, test"):
         opened(path, VECTORS)
 
 
@@ -188,7 +188,7 @@ def cut(folder: Path) -> Path:
 BAD: dict[str, tuple[Any, str]] = {
     "texts": ({"x": np.array([["a"], ["b"]])}, "x holds <U1, not numbers"),
     "one axis": ({"x": np.zeros(3)}, r"x has shape \[3\]: give one row per example"),
-    "nothing": ({}, "holds nothing: save the rows as x"),
+    "nothing": ({}, "is empty: save the rows as an array x"),
     "short y": ({"x": ROWS, "y": np.zeros(9, int)}, r"y has shape \[9\] but there are 10 rows"),
     "one-hot y": (
         {"x": ROWS, "y": np.eye(3, dtype=int)[np.arange(10) % 3]},
@@ -204,7 +204,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "complex y": ({"x": ROWS, "y": np.zeros(10, complex)}, "y holds complex128: save class"),
     "two labels": (
         {"x": ROWS, "y": np.zeros(10), "label": np.zeros(10)},
-        "y and label mean the same",
+        "y and label have the same meaning",
     ),
     "bad split": (
         {"x": ROWS, "split": np.repeat([0, 3], 5)},
@@ -294,7 +294,7 @@ def test_an_array_that_a_file_holds_twice_is_refused(tmp_path: Path) -> None:
     path = save(tmp_path, x=ROWS)
     with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings(action="ignore"):
         archive.writestr("x.npy", archive.read("x.npy"))
-    with pytest.raises(CovcalError, match=r"data\.npz: it holds x twice: save it again"):
+    with pytest.raises(CovcalError, match=r"data\.npz: the array x occurs twice: save"):
         opened(path)
 
 

@@ -169,7 +169,7 @@ def test_missing_classes_are_named_only_where_there_are_labels() -> None:
     target = Path("tgt")
     note = missing_classes(target, np.array([0, 0, 2, -1]), classes)
     assert note is not None
-    assert "tgt has no rows of 1 of the 3 classes: dog" in note
+    assert "tgt has no rows of these classes (1 of 3): dog" in note
     assert missing_classes(target, np.array([0, 1, 2]), classes) is None
     assert missing_classes(target, np.array([-1, -1]), classes) is None
 

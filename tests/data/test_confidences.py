@@ -77,7 +77,7 @@ def test_percentages_are_divided_and_rows_without_confidence_left_out(tmp_path: 
     with_signs = [("a", "80%"), ("b", "none"), ("c", "6%")]
     read = opened(table(tmp_path / "b.csv", "prediction,conf", with_signs))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.5], rtol=1e-3)
-    assert any("1 of 2 confidences are set to 0.5" in note for note in read.notes)
+    assert any("so covcal sets them to 0.5" in note for note in read.notes)
 
 
 def test_a_confidence_of_1_is_as_sure_as_its_decimals(tmp_path: Path) -> None:

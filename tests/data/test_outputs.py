@@ -183,7 +183,7 @@ class TestLayoutsOfTools:
         assert found.labels(numbered_classes(2)).tolist() == hard
         assert (found.n_classes, found.class_names) == (2, None)
         assert (
-            f"{column} is read as the probabilities of class 1; the other class is 0"
+            f"{column} is read as the probabilities of class 1. The other class is class 0"
             in found.notes[0]
         )
 
@@ -247,7 +247,7 @@ class TestLayoutsOfTools:
         assert opened(path, "probabilities").class_names == names
         if kind == "parquet":
             lists["class_names"][3] = ["a", "b", "c"]
-            with pytest.raises(CovcalError, match="class_names names different classes or orders"):
+            with pytest.raises(CovcalError, match="class_names does not list the same classes"):
                 opened(write_parquet(path, arrays | lists), "probabilities")
 
     @pytest.mark.parametrize("names", [("c", "a", "b"), ("0", "1", "2")])
@@ -268,7 +268,7 @@ class TestLayoutsOfTools:
         ("cell", "remedy"),
         [
             ("[0.1, 0.9]", "one column of numbers prob_NAME per class"),
-            ("52.3%", "save numbers without the sign, divided by 100"),
+            ("52.3%", "divide the percentages by 100 and save them without the percent sign"),
         ],
     )
     def test_texts_are_no_outputs(self, cell: str, remedy: str, tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ class TestProbabilitiesGivenAsLogits:
         values = np.tile(softmax(LOGITS), (50, 1))
         values[:failed] = 0
         rows = "every row sums" if failed == 0 else "1999 of 2000 rows sum"
-        message = rf"{rows} to 1, as probabilities do: rename them to the array prob"
+        message = rf"{rows} to 1, as probabilities do: rename the outputs to the array prob"
         with pytest.raises(CovcalError, match=message):
             opened(self.save(tmp_path, values), "logits")
 
@@ -571,7 +571,7 @@ def test_rounded_probabilities_are_taken_with_a_note(
     values[7, values[7].argmax()] += 3 * 10.0**-decimals
     np.savez(tmp_path / "t.npz", probabilities=values)
     table = opened(tmp_path / "t.npz", "probabilities")
-    assert f"probabilities are rounded: rows sum to {sums} to 1.0" in table.notes[0]
+    assert f"the probabilities are rounded and their sums are {sums} to 1.0" in table.notes[0]
     expected = np.maximum(values, 1e-38) / values.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(softmax(read(table)), expected, atol=1e-6)
     exact[200] *= 0.97
@@ -599,7 +599,7 @@ def test_the_names_tell_one_from_the_other(
     kind: str, holds: OutputKind, asked: OutputKind, tmp_path: Path
 ) -> None:
     path = write(kind, tmp_path, LOGITS, holds)
-    message = rf"which are names for {holds}: pass --{holds}, or rename them to {asked[:4]}"
+    message = rf"reads such names as {holds}: pass --{holds}. .* use the names {asked[:4]}"
     with pytest.raises(CovcalError, match=message):
         opened(path, asked)
 

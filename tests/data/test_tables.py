@@ -170,7 +170,7 @@ BAD: dict[str, tuple[str, str]] = {
     "other digits": ("a,b\n1,2\n3,\uff11\n", "column b holds '\uff11' in line 3, but numbers"),
     "other digits first": (
         "a,b\n1,\u0663\n3,4\n",
-        r"has 1 columns .* ignored columns of texts: b",
+        r"has 1 columns .* text columns are ignored: b",
     ),
     "decimal comma": (
         "a;b\n1;0,5\n3;0,6\n",
@@ -183,12 +183,12 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "too many": (
         "a,b,c,colour\n1,2,3,red\n",
-        r"has 3 columns of numbers \(a, b, c; ignored columns of texts: colour\) but "
+        r"has 3 columns of numbers \(a, b, c; text columns are ignored: colour\) but "
         r"the model expects float32 \[N, 2\]: give one column per feature in the model's "
         r"order\. Rename every other column to group_NAME",
     ),
     "quote": ('a,b\n1,"2\n', "is not a readable CSV file"),
-    "both labels": ("a,b,y,label\n1,2,0,0\n", "y and label mean the same: keep one of them"),
+    "both labels": ("a,b,y,label\n1,2,0,0\n", "y and label have the same meaning: keep only"),
     "split": ("a,b,split\n1,2,train\n1,2,dev\n", "split holds 'dev' in line 3"),
 }
 
@@ -240,12 +240,12 @@ def test_missing_values_are_for_models_that_take_them(tmp_path: Path) -> None:
 def test_a_table_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes("a,straße\n1,2\n".encode("latin-1"))
-    with pytest.raises(CovcalError, match="line 1 is neither UTF-8 nor UTF-16 text: save the file"):
+    with pytest.raises(CovcalError, match="line 1 is not UTF-8 or UTF-16 text: save the file"):
         opened(path)
     lines = tmp_path / "rows.jsonl"
     long = b'{"a": "%s"}\n' % (b"1" * 800)
     lines.write_bytes(long * 2_500 + '{"a": "é"}\n'.encode("latin-1"))
-    with pytest.raises(CovcalError, match="line 2501 is neither UTF-8 nor UTF-16 text"):
+    with pytest.raises(CovcalError, match="line 2501 is not UTF-8 or UTF-16 text"):
         open_store(lines)
     path.write_bytes(b"PK\x03\x04\xff\xfe")
     with pytest.raises(CovcalError, match="it is a workbook or a ZIP archive"):

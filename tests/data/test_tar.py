@@ -82,7 +82,7 @@ def test_split_folders_of_shards_give_the_split(tmp_path: Path) -> None:
     assert data.given_split is not None
     assert data.given_split.tolist() == [2, 0, 1]
     write_tar(tmp_path / "stray.tar", {"a.png": png(1)})
-    with pytest.raises(CovcalError, match="has shards beside its test folder: move them"):
+    with pytest.raises(CovcalError, match="has shards beside its test folder: move the shards"):
         opened(tmp_path, GREY)
 
 
@@ -112,7 +112,7 @@ def test_a_shard_cut_between_two_members_is_named(tmp_path: Path) -> None:
     """What is left is a readable archive but for its end."""
     path = write_tar(tmp_path / "cut.tar", {f"{i}.png": png(i) for i in range(4)})
     path.write_bytes(path.read_bytes()[: 2 * 1024])
-    with pytest.raises(CovcalError, match=r"cut\.tar is cut short: it has 2048 of at least"):
+    with pytest.raises(CovcalError, match=r"cut\.tar is cut short: it has 2048 bytes but needs"):
         opened(path, GREY)
 
 

@@ -269,7 +269,7 @@ class TestCalibrations:
             (
                 "classes",
                 ["class 0", "other", "class 2"],
-                "has other class names than the calibration (class 1 is class 1, not other)",
+                "and the calibration have different class names (class 1 is class 1, not other)",
                 "cal.json",
             ),
             (
@@ -282,7 +282,7 @@ class TestCalibrations:
             (
                 "networks_sha256",
                 "0" * 64,
-                "has other aligned networks than the calibration",
+                "and the calibration have different aligned networks",
                 AGAIN,
             ),
         ],
@@ -695,4 +695,4 @@ class TestSeveralFiles:
         texts["columns/shop"] = np.full(50, b"north")
         write_features(tmp_path / "texts.h5", target=texts)
         done = covcal("evaluate", nights[1], tmp_path / "texts.h5", "--by", "shop")
-        assert "holds texts in one of" in done.error_line()
+        assert "has different types in" in done.error_line()

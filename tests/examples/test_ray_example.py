@@ -139,7 +139,7 @@ def test_a_row_that_cannot_be_read_comes_back_with_its_reason(data: Path) -> Non
     found = worker(columns([{"domain": "source", "first": 0, "last": 110}]))
     (bad,) = np.flatnonzero(found["reason"] != "")
     assert found["id"][bad] == CORRUPT
-    assert found["reason"][bad] == "not an image, or of an unknown kind"
+    assert found["reason"][bad] == "this is not an image, or its format is unknown"
     assert np.isnan(found["logits"]).all(axis=1).nonzero()[0].tolist() == [bad]
 
 

@@ -139,8 +139,8 @@ class TestRefusals:
         model.doc_string = "retrained"
         case.model.write_bytes(model.SerializeToString())
         line = case.export().error_line()
-        assert "was made for another model" in line
-        assert line.endswith("export that model, or extract and calibrate this one")
+        assert "is a different model (its sha256 differs)" in line
+        assert line.endswith("or extract and calibrate the new model")
         assert not case.output.exists()
 
     def test_logits_from_elsewhere(self, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ class TestTheProof:
             return real(build, logits, output)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "the model's own outputs change by" in line
+        assert "adding the calibration changes the model's own outputs by" in line
 
     def test_the_library_says_what_it_found(self, tmp_path: Path) -> None:
         """The report holds the figures of the proof."""

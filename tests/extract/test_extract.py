@@ -157,7 +157,7 @@ def test_the_target_alone_is_enough(model: Path, target: Path, tmp_path: Path) -
 
 
 def test_neither_domain_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(CovcalError, match="no source and no target"):
+    with pytest.raises(CovcalError, match="the source and the target are missing"):
         extract(model, None, None, tmp_path / "f.h5")
 
 
@@ -222,7 +222,7 @@ def test_a_corrupt_image_is_skipped_named_and_counted(model: Path, tmp_path: Pat
     (source / "2" / "0002.png").write_bytes(b"<html>")
     report = extract(model, source, None, tmp_path / "f.h5")
     (domain,) = report.domains
-    reason = "not an image, or of an unknown kind"
+    reason = "this is not an image, or its format is unknown"
     assert domain.skipped == (("1/0001.png", reason), ("2/0002.png", reason))
     assert sum(domain.rows.values()) == domain.labelled == 198
     found = contents(tmp_path / "f.h5", "source")
@@ -238,7 +238,8 @@ def test_more_than_one_percent_corrupt_stops_and_writes_nothing(
     for i in (0, 3, 6, 9):
         (source / "0" / f"{i:04d}.png").write_bytes(b"")
     with pytest.raises(
-        CovcalError, match=r"more than 1 % of 200 images cannot be read: 0/0000\.png \(not an image"
+        CovcalError,
+        match=r"more than 1 % of 200 images cannot be read: 0/0000\.png \(this is not an image",
     ):
         extract(model, source, None, tmp_path / "f.h5")
     assert not list(tmp_path.glob("*f.h5*"))
@@ -310,7 +311,7 @@ def test_classes_are_those_of_the_source_by_name(model: Path, tmp_path: Path) ->
     days = write_images(tmp_path / "days", [f"2026-11-{day}/{day}.png" for day in range(10, 19)])
     report = extract(model, source, days, tmp_path / "h.h5")
     assert contents(tmp_path / "h.h5", "target")["labels"].tolist() == [-1] * 9
-    assert any("days: no folder is a class (2026-11-10" in text for text in report.warnings)
+    assert any("days: the folders (2026-11-10" in text for text in report.warnings)
 
 
 def test_a_source_that_cannot_serve_is_refused(model: Path, target: Path, tmp_path: Path) -> None:

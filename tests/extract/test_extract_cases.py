@@ -183,7 +183,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "new opset": (newer, (), "opset 99|operator set 99"),
     "custom op": (custom, (), r"my\.custom"),
     "several heads": (save("two heads"), (), "choose one with --model-output NAME"),
-    "no head": (save("no layer"), (), r"\(trees, kernels or neighbours\?\).*--phi input"),
+    "no head": (save("no layer"), (), r"trees, kernels or neighbours.*--phi input"),
     "not affine": (save("relu after the 1x1 convolution"), (), "--phi none"),
     "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: change --color"),
     "size": (grey_images, ("--size", 7), "--size 7 does not fit .*: pass --size 4"),
@@ -203,7 +203,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "bad images": (
         bad_images,
         (),
-        r"src: more than 1 % of 100 images cannot be read: 1/1\.png \(not an image.*2/2\.png \(",
+        r"src: more than 1 % of 100 images cannot be read: 1/1\.png \(this is not.*2/2\.png \(",
     ),
     "class mismatch": (
         other_classes,
@@ -238,7 +238,7 @@ class TestPublicCases:
         images(tmp_path / "tgt", [f"{name}/{i}.png" for name in "ac" for i in range(4)])
         done = extract(tmp_path).require_success()
         assert written(tmp_path)["target/labels"].tolist() == [0] * 4 + [2] * 4
-        assert "note: tgt has no rows of 1 of the 3 classes: b" in done.err
+        assert "note: tgt has no rows of these classes (1 of 3): b" in done.err
 
     def test_2_numbered_folders_in_the_order_of_their_text(self, tmp_path: Path) -> None:
         """pytorch/vision#714: folder 10 is class 10, not class 2."""

@@ -91,8 +91,8 @@ class TestClassesInAnotherOrder:
         extract("r.csv")
         line = covcal(command, "n.h5", "-c", "cal.json", cwd=calibrated).error_line()
         assert line == (
-            "n.h5 has the classes of the calibration in another order (class 0 is eel, not cat): "
-            "extract it again with --classes cal.json"
+            "n.h5 and the calibration have the same classes in different orders "
+            "(class 0 is eel, not cat): extract it again with --classes cal.json"
         )
         extract("r.csv", "--classes", "cal.json")
         if command == "evaluate":
@@ -111,7 +111,7 @@ class TestClassesInAnotherOrder:
         arguments = ("--logits", "--target", "o.csv", "-o", "n.h5")
         covcal("extract", *arguments, cwd=calibrated).require_success()
         line = covcal("apply", "n.h5", "-c", "cal.json", cwd=calibrated).error_line()
-        assert "has other class names than the calibration (class 2 is emu, not eel)" in line
+        assert "have different class names (class 2 is emu, not eel)" in line
         assert "--classes" not in line
 
 
@@ -194,8 +194,8 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--logits",
             outputs(values=PERCENT),
-            "every row sums to 100, as percentages do: rename them to the columns prob_NAME and "
-            "pass --probabilities (covcal divides each row by its sum)",
+            "every row sums to 100, as percentages do: rename the outputs to the columns prob_NAME "
+            "and pass --probabilities (covcal divides each row by its sum)",
         ),
         (
             "--probabilities",

@@ -71,7 +71,7 @@ def test_what_both_domains_have_to_say_is_said_once(more: tuple[str, ...], tmp_p
     """One file with ids that repeat serves for both domains."""
     save(tmp_path / "s.npz", 4, 0, id=np.arange(N) // 2)
     lines = extract(tmp_path, "s.npz", "s.npz", *more).err.splitlines()
-    assert sum("Joining results by id would repeat such rows" in line for line in lines) == 1
+    assert sum("Joining results by id would repeat these rows" in line for line in lines) == 1
 
 
 def test_a_copy_of_the_source_is_noticed(tmp_path: Path) -> None:

@@ -173,6 +173,6 @@ def test_rows_without_ids_may_have_a_column_of_names() -> None:
     path, names = Path("t.csv"), np.array([b"a", b"b"])
     (note,) = note_on_numbered_rows(path, {"age": np.arange(2), "customer_id": names})
     assert note == (
-        "t.csv: its ids are row numbers. To use customer_id as ids, rename the column to id"
+        "the ids of t.csv are row numbers. To use customer_id as ids, rename the column to id"
     )
     assert not note_on_numbered_rows(path, {"shop_id": names[[0, 0]], "paid": names})

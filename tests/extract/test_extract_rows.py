@@ -164,7 +164,7 @@ def test_a_skipped_file_is_named_on_stderr_and_in_the_file(corrupt: Path) -> Non
     copytree(corrupt / "src", corrupt / "tgt")
     arguments = ("extract", "model.onnx", "src", "tgt")
     done = covcal(*arguments, "--on-error", "skip", cwd=corrupt).require_success()
-    reason = "not an image, or of an unknown kind"
+    reason = "this is not an image, or its format is unknown"
     assert done.err.count(f"1/100.png ({reason})\n") == 2
     found = group(corrupt / "features.h5", "target")
     assert found["skipped"].tolist() == [b"1/100.png"]
@@ -177,7 +177,9 @@ def test_on_error_fail_stops_at_the_first(corrupt: Path) -> None:
     copytree(corrupt / "src", corrupt / "tgt")
     arguments = ("extract", "model.onnx", "src", "tgt", "--on-error", "fail")
     line = covcal(*arguments, cwd=corrupt).error_line()
-    assert line.startswith("src: 1/100.png (not an image, or of an unknown kind) cannot be read: ")
+    assert line.startswith(
+        "src: 1/100.png (this is not an image, or its format is unknown) cannot be read: "
+    )
     assert sorted(path.name for path in corrupt.iterdir()) == ["model.onnx", "src", "tgt"]
 
 
@@ -317,7 +319,7 @@ class TestDryRun:
         """A dry run writes nothing, so it only says that the run itself would need --force."""
         (tmp_path / "features.h5").write_text("old")
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
-        told = "note: features.h5 already exists: without --dry-run, pass --force"
+        told = "note: features.h5 already exists. To replace it in the real run, pass --force"
         assert told in covcal(*arguments, cwd=tmp_path).require_success().err
         assert told not in covcal(*arguments, "-f", cwd=tmp_path).require_success().err
         assert (tmp_path / "features.h5").read_text() == "old"

@@ -19,7 +19,7 @@ def test_ids_that_repeat_or_are_empty_are_named(option: str, tmp_path: Path) -> 
     first = model(tmp_path) if option == "model" else option
     done = covcal("extract", first, "--target", "t.csv", cwd=tmp_path).require_success()
     assert (
-        "t.csv: 3 rows have the id 'r3'. Joining results by id would repeat such rows" in done.err
+        "t.csv: 3 rows have the id 'r3'. Joining results by id would repeat these rows" in done.err
     )
     assert "t.csv: 1 of 40 ids are empty (first in row 12)" in done.err
     save("csv", tmp_path, "t", {"id": [f"r{row}" for row in range(N)], **table})

@@ -64,7 +64,7 @@ def test_a_column_that_a_model_reads_is_kept_on_request(tmp_path: Path) -> None:
         save("csv", tmp_path, domain, columns(domain) | {"review": REVIEWS})
     run = ("extract", name, "source.csv", "target.csv", "-o")
     said = covcal(*run, "few.h5", cwd=tmp_path).require_success()
-    assert "To keep it for covcal pick, pass --keep review" in said.err
+    assert "To keep review for covcal pick, pass --keep review" in said.err
     covcal(*run, "all.h5", "--keep", "review", "--keep", "age", cwd=tmp_path).require_success()
     with h5py.File(tmp_path / "few.h5") as few, h5py.File(tmp_path / "all.h5") as full:
         assert "columns" not in few["target"]

@@ -60,7 +60,7 @@ def test_shards_merged_in_any_order_give_the_bytes_of_one_run(
     with h5py.File(one) as file:
         assert file["source/skipped"][:].tolist() == [CORRUPT.encode()]
         assert file["source/skipped_reasons"][:].tolist() == [
-            b"not an image, or of an unknown kind"
+            b"this is not an image, or its format is unknown"
         ]
         assert "shard" not in file
     assert sha256_of(tmp_path / "merged.h5") == sha256_of(one)

@@ -142,7 +142,9 @@ def test_only_the_rows_left_are_run(data: Path, tmp_path: Path) -> None:
         *range(64, SOURCE_ROWS, BATCH),
         SOURCE_ROWS,
     ]
-    assert report.domains[0].skipped == ((CORRUPT, "not an image, or of an unknown kind"),)
+    assert report.domains[0].skipped == (
+        (CORRUPT, "this is not an image, or its format is unknown"),
+    )
     require_same(data, output)
 
 

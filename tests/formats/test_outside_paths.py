@@ -36,7 +36,10 @@ def test_no_command_opens_it_by_itself(command: str, named: tuple[str, ...], her
     """The error says how to name it, and so named it is read."""
     output = {"evaluate": (), "apply": ("-o", "rows.csv"), "report": ("-o", "page.html")}[command]
     line = covcal(command, *named, *output, cwd=here).error_line()
-    assert "cal.json was fitted on ../features.h5, which is outside its folder" in line
+    assert (
+        "cal.json was fitted on ../features.h5, which is outside the folder of the calibration"
+        in line
+    )
     covcal(command, "../features.h5", *named, *output, cwd=here).require_success()
 
 
@@ -49,7 +52,7 @@ def test_a_path_in_a_document_from_elsewhere(path: str, here: Path) -> None:
     calibration = read_calibration(here / "cal.json")
     assert calibration.inputs[0].is_outside
     assert not is_unchanged(calibration.inputs[0])
-    assert "is outside its folder" in covcal("evaluate", cwd=here).error_line()
+    assert "is outside the folder of the calibration" in covcal("evaluate", cwd=here).error_line()
     assert "so covcal does not open it" in covcal("inspect", "cal.json", cwd=here).out
     (here / "there").mkdir()
     inside = here / "there" / "features.h5"

@@ -84,7 +84,7 @@ def test_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     found = pictures_of(folder, ["a/0.png", "a/b/1.png"])
     assert found.uris[0] == ""
     assert decoded(found.uris[1]).size == (40, 20)
-    assert found.unreadable == {"a/0.png": "not an image, or of an unknown kind"}
+    assert found.unreadable == {"a/0.png": "this is not an image, or its format is unknown"}
 
 
 def test_ids_of_other_images_are_refused(tmp_path: Path) -> None:

@@ -502,7 +502,10 @@ def gone_features(folder: Path) -> str:
 
 def gone_model(folder: Path) -> str:
     (folder / "digits.onnx").unlink()
-    return "out was made with the model ../digits.onnx (relative to this folder), which is gone"
+    return (
+        "out was made with the model ../digits.onnx (path relative to this folder), but this file "
+        "is missing"
+    )
 
 
 def named_code(folder: Path) -> str:

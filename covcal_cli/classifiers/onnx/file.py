@@ -95,7 +95,7 @@ class OnnxFile:
             ) from error
         missing = set(providers) - set(session.get_providers())
         if missing:
-            raise _no_start(sorted(missing), "a driver or library that it needs is missing")
+            raise _no_start(sorted(missing), "a driver or library is missing")
         return session
 
 
@@ -229,8 +229,9 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
 def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
     names = ", ".join(name.removesuffix(_SUFFIX) for name in providers)
     return CovcalError(
-        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install what "
-        "it needs (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass --providers cpu"
+        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install the "
+        "missing driver or library (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass "
+        "--providers cpu"
     )
 
 
@@ -357,8 +358,8 @@ def _existing(path: Path, location: str, tensor: str) -> Path:
     file = path.parent / location
     if not file.is_file():
         raise CovcalError(
-            f"{path} needs the file {location} in the same folder (it holds weights such as "
-            f"{tensor!r}): copy that file too"
+            f"{path} needs the file {location} with weights such as {tensor!r}: copy {location} to "
+            "the folder of the model"
         )
     with file.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:

@@ -198,7 +198,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         names = " and ".join(value.name for value in states)
         raise CovcalError(
             f"{graph.file.path} has inputs that do not have one row per example: {names} (all "
-            f"inputs: {described}). Export the model without such inputs, or give the model's "
+            f"inputs: {described}). Export the model without these inputs, or give the model's "
             "outputs as a table with --logits"
         )
     return tuple(

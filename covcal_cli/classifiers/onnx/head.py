@@ -168,7 +168,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
     if choice.is_label:
         raise CovcalError(
             f"{graph.file.path} gives only labels ({choice.name}) and has no linear layer that "
-            "gives logits: export its probabilities"
+            "gives logits: export the model with its probabilities"
         )
     tensor, follower = choice.tensor, None
     node = graph.maker(tensor)
@@ -276,9 +276,9 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     answers = [name for name in layers if not is_internal(name)]
     if not answers:
         raise CovcalError(
-            f"{graph.file.path} has no linear layer before output {', '.join(layers)} (trees, "
-            "kernels or neighbours?). Pass --phi input to use the input as features, --phi NAME "
-            "to use another tensor, or --phi none to keep only the logits"
+            f"{graph.file.path} has no linear layer before output {', '.join(layers)}. The model "
+            "may use trees, kernels or neighbours. Pass --phi input to use the input as features, "
+            "--phi NAME to use another tensor, or --phi none to keep only the logits"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in answers}) > 1:
         made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in answers}

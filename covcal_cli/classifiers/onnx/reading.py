@@ -176,11 +176,11 @@ class Tail:
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
         # With --phi none, the model's output is read.
-        way = "pass --phi none to read the output itself" if head.features else "export them"
+        way = "pass --phi none to read the output itself" if head.features else "export the logits"
         return UnknownTailError(
-            f"{self.where}: covcal does not know how output {names} is computed. It is not the "
-            f"logits of {head.layer or head.logits.name}{follows}, nor their softmax, log-softmax "
-            f"or sigmoid: {way}, or choose another output with --model-output NAME"
+            f"{self.where}: covcal does not know how output {names} is computed from the logits of "
+            f"{head.layer or head.logits.name}{follows}: {way}, or choose another output with "
+            "--model-output NAME"
         )
 
 

@@ -173,7 +173,9 @@ class Part:
                 continue
             self.dtype = dtype
             return
-        raise problem or CovcalError(f"{graph.file.path}: a part of the model does not run")
+        raise problem or CovcalError(
+            f"{graph.file.path}: onnxruntime cannot run a part of the model"
+        )
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
         """Return the values of the targets."""
@@ -183,7 +185,9 @@ class Part:
         try:
             arrays = self._session.run(self._targets, fed)
         except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
-            raise CovcalError("a part of the model does not run on random numbers") from error
+            raise CovcalError(
+                "a part of the model failed when covcal ran it on random numbers"
+            ) from error
         return [np.asarray(value, dtype=np.float64) for value in arrays]
 
     @property
@@ -233,5 +237,5 @@ def affine_map(
 def _rows(part: Part, points: Float64s, row: tuple[int, ...]) -> Float64s:
     (values,) = part.run([points.reshape(len(points), *row)])
     if values.ndim == 0 or len(values) != len(points):
-        raise CovcalError("a part of the model gives more or fewer rows than it gets")
+        raise CovcalError("a part of the model returns another number of rows than its input has")
     return values.reshape(len(points), -1)

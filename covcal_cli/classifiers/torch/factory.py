@@ -40,7 +40,8 @@ def open_function(reference: str, weights: Path | None) -> Program:
                 "on the CPU"
             ) from error
         notes: tuple[str, ...] = (
-            f"{reference} sets the weights: if the function does not load weights, pass --weights",
+            f"covcal uses the weights that {reference} sets. If this function loads no weights, "
+            "pass --weights",
         )
         if weights is not None:
             notes = load_weights(module, weights, reference)

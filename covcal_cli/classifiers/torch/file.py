@@ -326,7 +326,11 @@ def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
                 "other weights"
             )
     module.load_state_dict(weights)
-    return (f"{path}: the prefix {stripped!r} was removed from every name",) if stripped else ()
+    return (
+        (f"{path}: covcal removed the prefix {stripped!r} from the name of every weight",)
+        if stripped
+        else ()
+    )
 
 
 def _saved(path: Path) -> dict[str, Tensor]:

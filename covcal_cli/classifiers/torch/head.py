@@ -178,7 +178,9 @@ def find_head(run: RandomRun) -> Head:
     if chosen is None:
         rows = "1 random row" if run.n == 1 else f"{run.n} random rows"
         few = f" on {rows}" if run.n < _ENOUGH_ROWS else ""
-        other = f"export it with a dynamic batch, or {_OTHER_WAYS}" if few else _OTHER_WAYS
+        other = (
+            f"export the model with a dynamic batch size, or {_OTHER_WAYS}" if few else _OTHER_WAYS
+        )
         raise CovcalError(f"{run.where}: {reasons[0]}{few}: {other}")
     return chosen
 
@@ -296,7 +298,7 @@ def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) 
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
     verb = "follows" if len(after) == 1 else "follow"
     listed = f" ({', '.join(after)} {verb} it)" if after else ""
-    return f"{name} is neither the logits of {described} nor their softmax{listed}"
+    return f"covcal cannot compute {name} from the logits of {described}{listed}"
 
 
 def _described(op: str, name: str) -> str:

@@ -65,7 +65,7 @@ def find_inputs(
         if any(n in shape[:1] or shape[:2] == (1, n) for shape in shapes):
             inputs = _inputs(guess, names, module)
             described = " and ".join(f"{value.name} {value.describe()}" for value in inputs)
-            return inputs, guess.rows, f"the input is read as {described}, {guess.source}"
+            return inputs, guess.rows, f"covcal reads the input as {described}, {guess.source}"
         results = ", ".join(
             f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items()
         )
@@ -75,7 +75,7 @@ def find_inputs(
     if failures:
         more = f" (or of {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
         raise CovcalError(f"{where} does not run on inputs of {failures[0]}{more}: {remedy}")
-    reason = "the shape of the input cannot be seen from the first layer"
+    reason = "the first layer does not show the shape of the input"
     if needed > 1:
         reason = f"forward takes {needed} inputs ({', '.join(names[:needed])})"
     raise CovcalError(f"{where}: {reason}: {remedy}")
@@ -115,7 +115,7 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
     for holder in holders:
         yield from _declared(holder)
     kind, width = _first_layer(module)
-    layer = f"as its first layer ({kind}) shows"
+    layer = f"because the first layer is {kind}"
     if kind == "Linear":
         yield _random((width,), (None, width), layer)
     elif kind == "Conv2d":

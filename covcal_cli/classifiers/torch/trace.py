@@ -418,8 +418,8 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
         listed = ", ".join([*names[-_SHOWN:], *(["..."] if len(names) > _SHOWN else [])])
         raise CovcalError(
             f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for --phi: "
-            f"choose input, none, or one of {listed}. A name means the output of the module; add "
-            ".input for its input"
+            f"choose input, none, or one of {listed}. The name of a module selects the output of "
+            "the module. To select the input of the module, add .input to the name"
         )
     if hookable:
         return _ModuleTap(program.where, name + side, modules[name])

@@ -61,7 +61,7 @@ def load_preprocessing(
         similar = similar_presets(text)
         hint = f" (did you mean {', '.join(similar)}?)" if similar else ""
         raise CovcalError(
-            f"--preprocess {text} is neither a file nor a known preset{hint}: pass {_KINDS}"
+            f"covcal finds no file or preset {text} for --preprocess{hint}: pass {_KINDS}"
         )
     return preset
 
@@ -103,7 +103,9 @@ def _from_file(path: Path) -> Preprocessing:
     content = _content(path)
     settings = _read(content, str(path))
     if settings is None:
-        kind = "a model's config" if "model_type" in content else "no preprocessing of a known kind"
+        kind = (
+            "a model's config" if "model_type" in content else "no preprocessing that covcal knows"
+        )
         raise CovcalError(f"{path} holds {kind}: pass {_KINDS}")
     return settings
 
@@ -140,7 +142,7 @@ def _is_ultralytics(metadata: Mapping[str, str]) -> bool:
 def _ultralytics(metadata: Mapping[str, str]) -> Preprocessing:
     if not _is_ultralytics(metadata):
         task = metadata.get("task")
-        reason = f"its task is {task}" if task else "it has no imgsz or no task"
+        reason = f"its task is {task}" if task else "imgsz or task is missing"
         raise CovcalError(
             f"the model's metadata do not describe an Ultralytics classifier ({reason}): pass "
             "another --preprocess"

@@ -114,8 +114,8 @@ def load_function(text: str) -> ImageFunction:
         missing = str(getattr(error, "name", None))
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{missing}."):
             reason = (
-                f": no module {missing} in this folder or among the installed packages: check the "
-                "name"
+                f": there is no module {missing} in this folder or in the installed packages: "
+                "check the name"
             )
         elif isinstance(error, AttributeError):
             reason = f": {module_name} has no {name}: check the name"

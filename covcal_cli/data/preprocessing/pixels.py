@@ -68,7 +68,7 @@ class Resize:
         part = match.groupdict()
         fill = tuple(int(value) for value in (part["fill"] or "").split(",") if value)
         if any(value > _WHITE for value in fill):
-            raise ValueError(f"{text!r} has a border outside 0 to 255")
+            raise ValueError(f"{text!r} has a border value outside 0 to 255")
         sides = [int(part[name]) for name in ("height", "width", "side") if part[name]]
         if 0 in sides:
             raise ValueError(f"{text!r} has a side of 0 pixels")
@@ -126,8 +126,8 @@ def resized(image: "Image.Image", resize: Resize, resample: Resample) -> "Image.
     limit = Image.MAX_IMAGE_PIXELS
     if limit is not None and height * width > limit:
         raise ValueError(
-            f"{image.height}x{image.width} pixels would become {height}x{width}: the image is "
-            "too long"
+            f"resizing the image from {image.height}x{image.width} to {height}x{width} pixels "
+            "would need too much memory"
         )
     return image.resize((width, height), Image.Resampling[resample.upper()])
 

@@ -82,7 +82,7 @@ class NpzStore(Store):
                             stream = NpyStream(file)
                         name = member.removesuffix(".npy")
                         if name in self.entries:
-                            raise self.error(f"it holds {name} twice: save it again")
+                            raise self.error(f"the array {name} occurs twice: save the file again")
                         self.entries[name] = Entry(stream.shape, stream.dtype)
                         self._require_plausible(archive.getinfo(member), stream)
         except _UNREADABLE as error:
@@ -92,9 +92,9 @@ class NpzStore(Store):
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} needs {needed / 1000000000.0:.1f} GB, "
-                f"but the file has only {member.compress_size} bytes for this: save shorter texts "
-                "or fewer rows"
+                f"{member.filename.removesuffix('.npy')} needs {needed / 1000000000.0:.1f} GB, but "
+                f"only {member.compress_size} bytes are stored in the file: save shorter texts or "
+                "fewer rows"
             )
 
     def whole(self, name: str) -> AnyArray:

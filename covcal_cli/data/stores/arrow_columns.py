@@ -139,8 +139,8 @@ class ArrowColumns:
         # A missing index (NaN) fails this comparison.
         if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
-                f"{self.path}: column {name} holds sparse vectors with wrong indices: save it "
-                "again, or as lists with vector_to_array"
+                f"{self.path}: column {name} holds sparse vectors with wrong indices: save the "
+                "column again, or convert it to lists with vector_to_array"
             )
         places[of_sparse] = listed
         dense = np.zeros((len(column), width))
@@ -194,8 +194,8 @@ class ArrowColumns:
             or not (np.asarray(texts.indices).reshape(-1, len(names)) == codes).all()
         ):
             raise CovcalError(
-                f"{self.path}: column {name} names different classes or orders in different rows: "
-                "give every row the same list, or one column prob_NAME per class"
+                f"{self.path}: column {name} does not list the same classes in the same order in "
+                "all rows: give every row the same list, or save one column prob_NAME per class"
             )
 
     def are_pairs(self, kind: Any) -> bool:

@@ -302,7 +302,8 @@ class AnswerCounts:
         if self.without:
             yield (
                 f"{self.without} {of_lines} list none of the answers, so all answers get the same "
-                "probability: check the names in --choices, and that the model did not refuse"
+                "probability: check the names in --choices, and check that the model did not "
+                "refuse to answer"
             )
         if self.behind:
             yield (

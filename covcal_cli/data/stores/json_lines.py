@@ -197,10 +197,10 @@ class JSONLinesStore(Store):
         labels = {text for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "the file holds token log-probabilities, but fewer than two right answers: give "
-                "every source row its right answer in the field label (the fields are "
-                f"{', '.join(self._columns) or 'no other field'}). For a target alone, name the "
-                "answers: --choices A B C D"
+                "token log-probabilities need at least two different right answers in the file: "
+                "give every source row its right answer in the field label (the fields are "
+                f"{', '.join(self._columns) or 'no other field'}). If you extract only a target, "
+                "name the answers with --choices A B C D"
             )
         if double := differing_in_case(labels):
             raise self.error(
@@ -294,7 +294,9 @@ class JSONLinesStore(Store):
                 )
             text = text.removeprefix(",").lstrip() or file.read(_CHUNK).lstrip()
         if (text[1:] + file.read(_CHUNK)).strip():
-            raise self.error("the file goes on after the end of the list: save one list of rows")
+            raise self.error(
+                "the file has more text after the end of the list: save one list of rows"
+            )
 
     def _line(self, lines: Iterator[tuple[int, str]], skipped: int) -> tuple[int, str]:
         for _ in range(skipped):
@@ -319,7 +321,7 @@ class JSONLinesStore(Store):
         try:
             value, end = _DECODER.raw_decode(text)
             if end < len(text):
-                raise ValueError("it goes on after the object")
+                raise ValueError("there is more text after the object")
             # A key that occurs twice is rare, so the fast decoder comes first.
             if text.count('":') == _key_count(value) and " :" not in text and "\t:" not in text:
                 return value
@@ -448,8 +450,8 @@ class JSONLinesStore(Store):
             except (ValueError, TypeError, OverflowError):
                 wrong = next((i for i, cell in enumerate(cells) if not _are_numbers(cell)), 0)
                 raise self.error(
-                    f"{name} of {self.place(int(rows[wrong]))} is not a number of 64 bits: "
-                    "write a smaller number"
+                    f"{name} of {self.place(int(rows[wrong]))} does not fit into 64 bits: write a "
+                    "smaller number"
                 ) from None
             return array
 

@@ -53,7 +53,9 @@ class ParquetStore(Store):
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise CovcalError(f"{path}: this needs pyarrow: pip install pyarrow") from error
+            raise CovcalError(
+                f"covcal needs pyarrow to read {path}: run pip install pyarrow"
+            ) from error
         self.path = path
         self._arrow: Any = pyarrow
         self._columns = ArrowColumns(pyarrow, path)

@@ -226,9 +226,9 @@ def not_text(path: Path) -> str:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
                     line += error.object[: error.start].count(b"\n")
-                    return f"line {line} is neither UTF-8 nor UTF-16 text: save the file as UTF-8"
+                    return f"line {line} is not UTF-8 or UTF-16 text: save the file as UTF-8"
                 line += block.count(b"\n")
-    return "it is neither UTF-8 nor UTF-16 text: save it as UTF-8"
+    return "it is not UTF-8 or UTF-16 text: save the file as UTF-8"
 
 
 def short_lines(path: Path, file: IO[str]) -> Iterator[str]:

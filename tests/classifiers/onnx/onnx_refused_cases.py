@@ -40,10 +40,10 @@ CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
-        r"has no linear layer before output y \(trees, kernels or neigh.*"
+        r"has no linear layer before output y \. The model may use trees, kernels or neigh.*"
         "--phi input .* --phi NAME .* --phi none",
     ),
-    "a tree": Refused(tree(), r"kernels or neighbours\?\)\. Pass --phi input"),
+    "a tree": Refused(tree(), r"kernels or neighbours\. Pass --phi input"),
     "two heads": Refused(
         Graph(
             [
@@ -95,15 +95,15 @@ REFUSED: dict[str, Refused] = {
     ),
     "classes along the rows for a while": Refused(
         TURNED,
-        r"is computed. It is not the logits of Gemm z, which Transpose changes.*: pass --phi none",
+        r"is computed from the logits of Gemm z, which Transpose changes.*: pass --phi none",
     ),
     "relu as the tail": Refused(
         Graph([*HIDDEN, GEMM, node("Relu", "z", "y")]),
-        r"is computed. It is not the logits of Gemm z, which Relu changes.*: pass --phi none",
+        r"is computed from the logits of Gemm z, which Relu changes.*: pass --phi none",
     ),
     "softmax over the rows": Refused(
         Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=0)]),
-        "nor their softmax, log-softmax or sigmoid",
+        "is computed from the logits of .*: ",
     ),
     "a bias from the input": Refused(
         Graph(
@@ -162,7 +162,7 @@ REFUSED: dict[str, Refused] = {
             typed_inputs=(("x", FLOAT, ["batch", D_IN]), ("state", FLOAT, [2, "batch", D_IN])),
         ),
         r"has inputs that do not have one row per example: state \(all inputs: x \[\?, 6\], state "
-        r"\[2, \?, 6\]\)\. Export the model without such inputs, or .* --logits",
+        r"\[2, \?, 6\]\)\. Export the model without these inputs, or .* --logits",
     ),
     "a parameter": Refused(
         Graph(
@@ -191,7 +191,7 @@ REFUSED: dict[str, Refused] = {
             types={"y": INT64},
             shapes={"y": ["N"]},
         ),
-        "gives only labels .* export its probabilities",
+        "gives only labels .* export the model with its probabilities",
         {"phi": "none"},
     ),
     "an unknown tensor": Refused(

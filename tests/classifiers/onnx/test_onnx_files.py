@@ -111,7 +111,7 @@ def test_missing_weights_of_a_constant_node_are_named(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(
         CovcalError,
-        match=r"needs the file gone\.data in the same folder \(it holds weights such as 'inner'",
+        match=r"needs the file gone\.data with weights such as 'inner'",
     ):
         open_onnx(path)
 

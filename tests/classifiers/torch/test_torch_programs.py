@@ -192,9 +192,10 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assumed = open_torch(f"{ZOO}:images")
     assert assumed.inputs[0].shape == (None, CHANNELS, None, None)
     assert assumed.notes == (
-        "the input is read as x float32 [N, 3, ?, ?], as its first layer (Conv2d) shows; the "
+        "covcal reads the input as x float32 [N, 3, ?, ?], because the first layer is Conv2d; the "
         "module runs on 224x224",
-        f"{ZOO}:images sets the weights: if the function does not load weights, pass --weights",
+        f"covcal uses the weights that {ZOO}:images sets. If this function loads no weights, "
+        "pass --weights",
     )
 
 
@@ -272,7 +273,7 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
 def test_a_head_that_is_not_affine_still_gives_logits() -> None:
     """SqueezeNet's kind: refused with the reason, usable with --phi."""
     with pytest.raises(
-        CovcalError, match=r"neither the logits of conv2d head.*relu_, mean follow.*--phi none"
+        CovcalError, match=r"from the logits of conv2d head.*relu_, mean follow.*--phi none"
     ):
         open_torch(f"{ZOO}:convolved_relu_pooled")
     x = rows(PIXELS)

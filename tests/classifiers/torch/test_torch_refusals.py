@@ -21,7 +21,7 @@ ZOO = torch_modules.__name__
 # name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
-        ": the output is neither the logits of conv2d head nor their softmax (relu_, mean "
+        ": covcal cannot compute the output from the logits of conv2d head (relu_, mean "
         "follow it): pass --phi NAME or --phi input to choose the "
         "features, or --phi none to keep only the logits"
     ),
@@ -29,15 +29,15 @@ REFUSED = {
         ": conv2d body.0, the last layer before the output, is not a 1x1 convolution, so the "
         "logits are not a linear function of one feature vector: pass --phi"
     ),
-    "with_square": ": the output is neither the logits of linear head nor their softmax",
+    "with_square": ": covcal cannot compute the output from the logits of linear head",
     "multiplied": (
         ": the output combines 2 layers (linear head, linear second), but not as a sum: pass --phi"
     ),
     "two_answers": " has 2 outputs that could hold the classes (left (from linear head), right",
-    "one_relu": ": the output is neither the logits of linear head nor their softmax",
+    "one_relu": ": covcal cannot compute the output from the logits of linear head",
     "dice": (" gives different outputs for the same rows (relative difference "),
-    "no_layer": ": the shape of the input cannot be seen from the first layer: set ",
-    "recurrent": ": the shape of the input cannot be seen from the first layer: set ",
+    "no_layer": ": the first layer does not show the shape of the input: set ",
+    "recurrent": ": the first layer does not show the shape of the input: set ",
     "two_unknown_inputs": ": forward takes 2 inputs (left, right): set module.example_input_array",
     "odd_sides": " does not run on inputs of [4, 3, 224, 224]: RuntimeError: mat1 and mat2 ",
     "lazy": ": 0.weight is a lazy layer without a shape: run the module once inside the function",
@@ -205,8 +205,9 @@ def test_unknown_phi_lists_what_there_is() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:mlp", phi="hidden")
     assert str(error.value) == (
-        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. A "
-        "name means the output of the module; add .input for its input"
+        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. The "
+        "name of a module selects the output of the module. To select the input of the module, "
+        "add .input to the name"
     )
     with pytest.raises(
         CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, but features need one"
@@ -217,7 +218,7 @@ def test_unknown_phi_lists_what_there_is() -> None:
 def test_exported_programs_that_hide_their_head(tmp_path: Path) -> None:
     """One row cannot tell an added constant; inputs by keyword cannot be fed in order."""
     one = save(torch_modules.by_hand(), "static", tmp_path / "one.pt2", rows((D_IN,), 1))
-    with pytest.raises(CovcalError, match=r" on 1 random row: export it with a dynamic"):
+    with pytest.raises(CovcalError, match=r" on 1 random row: export the model with a dyn"):
         open_classifier(one, trusted=True)
     exporter: Any = torch.export
     named = exporter.export(torch_modules.mlp().eval(), (), {"x": rows((D_IN,))})

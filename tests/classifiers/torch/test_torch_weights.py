@@ -47,7 +47,10 @@ def test_weights_are_found_in_checkpoints(place: str, prefix: str, tmp_path: Pat
     x = rows((D_IN,))
     _, logits = classifier.prove({"x": x.numpy()}).run({"x": x.numpy()})
     np.testing.assert_allclose(logits, expected_logits(weights, x), rtol=1e-5, atol=1e-5)
-    said = f"{path}: the prefix {prefix!r} was removed from every name" in classifier.notes
+    said = (
+        f"{path}: covcal removed the prefix {prefix!r} from the name of every weight"
+        in classifier.notes
+    )
     assert said == bool(prefix)
     assert classifier.sha256 != open_torch(f"{ZOO}:mlp").sha256
 

@@ -254,7 +254,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
         ({"pretrained_cfg": {"input_size": [224, 224]}}, "input_size is .*it must be .channels"),
         ({"pretrained_cfg": {"input_size": [3, 64, 48]}}, "how timm resizes to 64x48 with a fixed"),
         ({"model_type": "vit", "hidden_size": 768}, "holds a model's config: pass a preprocessor"),
-        ({"a": 1}, "holds no preprocessing of a known kind: pass"),
+        ({"a": 1}, "holds no preprocessing that covcal knows: pass"),
         ([1], "is not a JSON object"),
         ("{", "is not readable JSON"),
     ],
@@ -275,10 +275,10 @@ def test_a_file_that_cannot_be_followed_is_refused_in_one_line(
         ("resnet50.IMAGENET1K_V9", "does not name the weights"),
         (
             "resnet5.IMAGENET1K_V2",
-            r"is neither a file nor a known preset.*\(did you mean resnet50.IMAGENET",
+            r"finds no file or preset .*\(did you mean resnet50.IMAGENET",
         ),
         ("gone.json", "gone.json does not exist: pass a preprocessor_config.json"),
-        ("something", "something is neither a file nor a known preset: pass a prepro"),
+        ("something", "no file or preset something for --preprocess: pass a prepro"),
         ("no_such_module_here:f", "no module no_such_module_here in this folder"),
         ("json:nothing", "json has no nothing: check the name"),
         ("json:decoder", "json:decoder is not a function: give a function that takes a PIL image"),
@@ -292,7 +292,7 @@ def test_what_names_nothing_is_refused_with_the_choice(text: str, message: str) 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({}, "m.onnx: the model's metadata .*it has no imgsz or no task"),
+        ({}, "m.onnx: the model's metadata .*imgsz or task is missing"),
         ({**ULTRALYTICS, "task": "detect"}, "its task is detect"),
         ({**ULTRALYTICS, "imgsz": "big"}, "the image size 'big': pass --size"),
     ],

@@ -263,7 +263,7 @@ def test_a_folder_of_parquet_parts_is_one_table(tmp_path: Path) -> None:
 def test_a_missing_pyarrow_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(CovcalError, match=r"rows.parquet: this needs pyarrow: pip install"):
+    with pytest.raises(CovcalError, match=r"needs pyarrow to read .*rows.parquet: run pip install"):
         opened(tmp_path / "rows.parquet")
 
 

@@ -154,7 +154,7 @@ def test_labels_name_the_answers_and_ids_are_the_users(tmp_path: Path) -> None:
     assert read.class_names == ("no", "yes")
     assert read.ids[:2] == ["q0", "q1"]
     np.testing.assert_allclose(rows(read)[0], [0.2, 0.8], rtol=1e-6)
-    with pytest.raises(CovcalError, match="name the answers: --choices A B C D"):
+    with pytest.raises(CovcalError, match="name the answers with --choices A B C D"):
         table(write(tmp_path / "bare.jsonl", [chat(entry("A", {"A": 1.0}))] * 3))
     lines[1]["label"] = "No"
     with pytest.raises(CovcalError, match="labels No, no differ only in upper and lower case"):

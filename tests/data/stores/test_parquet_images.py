@@ -92,7 +92,7 @@ class TestImageColumns:
         found, skipped = greys(opened(path, GREY), range(5))
         assert found == [5, 9]
         assert skipped[1] == "this row of the table has no image"
-        assert skipped[2] == "not an image, or of an unknown kind"
+        assert skipped[2] == "this is not an image, or its format is unknown"
         assert list(skipped) == [1, 2, 3]
 
     def test_rows_go_by_the_names_of_the_files_where_each_has_its_own(self, tmp_path: Path) -> None:
