@@ -40,7 +40,7 @@ CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
-        r"has no linear layer before output y \. The model may use trees, kernels or neigh.*"
+        r"has no linear layer before output y\. The model may use trees, kernels or neigh.*"
         "--phi input .* --phi NAME .* --phi none",
     ),
     "a tree": Refused(tree(), r"kernels or neighbours\. Pass --phi input"),
