@@ -298,11 +298,12 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
     if not len(found):
         return None
     worst = found[logs[found].argmin()]
-    return (
-        f"{errors[worst]} of the {rows[worst]} most confident source rows are wrong, but "
-        f"{'only ' if expected[worst] >= 0.01 else 'fewer than '}{max(expected[worst], 0.01):.2g} "
-        "were expected by their confidence"
-    )
+    is_are = "is" if errors[worst] == 1 else "are"
+    which = f"{errors[worst]} of the {rows[worst]} most confident source rows {is_are}"
+    if rows[worst] == 1:
+        which = "the most confident source row is"
+    size = "only" if expected[worst] >= 0.01 else "fewer than"
+    return f"{which} wrong, but {size} {max(expected[worst], 0.01):.2g} errors were expected"
 
 
 def _percent(share: float, threshold: float) -> str:

@@ -374,6 +374,10 @@ def test_confident_rows_that_are_wrong_are_told_from_right_confidence() -> None:
     warning = guards.errors_of_confident(extreme, wrong, 0.99)
     assert warning is not None
     assert warning.startswith("3 of the 9 most confident source rows are wrong")
+    one = guards.errors_of_confident(np.array([1.0, 0.5]), np.array([True, False]), 0.99)
+    assert one == (
+        "the most confident source row is wrong, but fewer than 0.01 errors were expected"
+    )
     for rows in ([], [9, 100]):  # no row; rows whose errors were expected
         assert guards.errors_of_confident(extreme[rows], wrong[rows], 0.0) is None
     # Errors below the threshold are of no matter.
