@@ -311,14 +311,15 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     matters = any(change.direction == 1 and is_large(change) for change in changes)
     if is_worse and matters and evaluation.intervals[NONE]["ece"][0] < NEGLIGIBLE:
         return "bad", f"Do not use {name} here: it makes the confidence worse"
-    if least >= NEGLIGIBLE:
-        off = gap.sentence if gap.direction else f"off by {points(least)} to {points(most)} points"
+    ece = f"{points(least)} to {points(most)} points"
+    if least >= NARROW or (gap.direction and least >= NEGLIGIBLE):
+        off = f"has a calibration error (ECE) of {ece}"
+        if gap.direction:
+            off = f"is {gap.sentence} on average"
         if directions == {-1} and gain >= NEGLIGIBLE:
-            return "mixed", (
-                f"Better than before, but do not rely on it: the confidence is {off} on average"
-            )
+            return "mixed", f"Better than before, but do not rely on it: the confidence {off}"
         worse = f", and {name} makes it worse" if is_worse and matters else ""
-        return "bad", f"Do not trust the confidence: it is {off} on average{worse}"
+        return "bad", f"Do not trust the confidence: it {off}{worse}"
     if classes.off:
         return "bad", f"Do not trust the confidence {where_off(classes)}"
     little = (
@@ -331,11 +332,11 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
             f"Use this confidence: the calibration error (ECE) is at most {points(most)} "
             f"points{little}"
         )
-    rows = "1 row" if evaluation.n == 1 else f"{evaluation.n} rows"
-    return "mixed", (
-        f"Label more rows: the confidence may be off by up to {points(most)} points, and "
-        f"{rows} {'is' if evaluation.n == 1 else 'are'} too few to prove more{little}"
-    )
+    error = f"the confidence may be off by up to {points(most)} points"
+    if least >= NEGLIGIBLE:
+        error = f"the calibration error (ECE) is {ece}"
+    rows = "1 row is" if evaluation.n == 1 else f"{evaluation.n} rows are"
+    return "mixed", f"Label more rows: {error}, and {rows} too few to prove more{little}"
 
 
 def is_large(change: Difference) -> bool:

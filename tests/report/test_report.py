@@ -10,15 +10,18 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from covcal_cli.evaluate.claims import MeanGap
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
 from covcal_cli.report.report import report
+from covcal_cli.report.verdict import measured_action
 from tests import calibrating
 from tests.browser import Browser, needs_browser
 from tests.cli_runner import covcal, printed_json
@@ -275,6 +278,31 @@ class TestVerdict:
             "too few to prove more",
             page.words,
         )
+
+    @pytest.mark.parametrize(
+        ("ece", "tone", "words"),
+        [
+            ((0.002, 0.03), "good", "Use this confidence"),
+            ((0.02, 0.04), "good", "is at most 4.0 points"),
+            ((0.02, 0.11), "mixed", "the calibration error (ECE) is 2.0 to 11 points, and 576"),
+            ((0.06, 0.11), "bad", "it has a calibration error (ECE) of 6.0 to 11 points"),
+        ],
+    )
+    def test_a_small_error_is_no_reason_for_distrust(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        ece: tuple[float, float],
+        tone: str,
+        words: str,
+    ) -> None:
+        """If the mean confidence may be right, the interval of the ECE decides."""
+        monkeypatch.setattr(MeanGap, "of", lambda *_: MeanGap(0.0, -0.05, 0.05))
+        evaluation = Mock(level=0.95, n=576, intervals={"none": {"ece": ece}}, classes={})
+        evaluation.metrics, evaluation.judged = {"none": Mock()}, evaluation
+        evaluation.difference.return_value = None
+        found = measured_action(evaluation, "none")
+        assert found[0] == tone
+        assert words in found[1]
 
     def test_without_labels_nothing_is_called_measured(self, tmp_path: Path) -> None:
         target = clusters_domain("target", moved=0.8)
