@@ -117,7 +117,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not (it has {total:.6g}): correct this row. If "
+            f"{name}: {fact}, but row {row} does not ({total:.6g}): correct this row. If "
             "the values are probabilities, give np.log of the values"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:

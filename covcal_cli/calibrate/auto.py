@@ -43,7 +43,9 @@ def choose(problem: Problem) -> tuple[str, str]:
     """Return the method that auto chooses, and the reason."""
     lacking = problem.missing_for_estimate
     if lacking is not None:
-        return _TEMP, f"An estimate of the target accuracy needs {lacking}, so T is that of temp."
+        return _TEMP, (
+            f"An estimate of the target accuracy needs {lacking}, so T comes from the method temp."
+        )
     return _by_accuracy(problem) if problem.prior is None else _by_prior(problem)
 
 
@@ -86,7 +88,7 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         return _CONSENSUS, f"{estimated}. {after}, {result}"
     estimate = f"{estimated}, {reason}"
     if temperature >= floor:
-        return _TEMP, f"{estimate}, so T is that of temp."
+        return _TEMP, f"{estimate}, so T comes from the method temp."
     if floor < 1 and problem.accuracy.bounds:
         return _CONSENSUS, (
             f"{estimate}. The T of temp is {temperature:.3g}, but the few errors on the source "
@@ -107,7 +109,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     if failed:
         return cautious, (
             f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T "
-            "is that of temp."
+            "comes from the method temp."
         )
     return trusting, (
         f"{estimated}, and all {len(cot.guards)} checks of COT passed, so T matches this accuracy."

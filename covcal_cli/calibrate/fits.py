@@ -119,8 +119,8 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.moved < _NOT_MOVED:
         return (
-            "RLLS finds no change in class frequencies, because there are too few rows, so T is "
-            "that of temp"
+            "RLLS finds no change in class frequencies, because there are too few rows, so T "
+            "comes from the method temp"
         )
     text = (
         f"RLLS estimates that the class frequencies changed by {percent(shift.moved, 1)} (total "

@@ -48,7 +48,8 @@ def decide(
         typer.Option(
             "--cost",
             metavar="COSTS.JSON",
-            help="Accept the rows that cost less than their review. Example of the file: "
+            help="Accept a row if its expected cost is below the cost of a review. Example of "
+            "the file: "
             '{"review": 1, "wrong": 10, "pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
         ),
     ] = None,
@@ -56,7 +57,7 @@ def decide(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Certainty of a promise. Default: 0.9. For --set, the default is a promise about "
+            help="Confidence level of a promise. Default: 0.9. Without this option, --set promises "
             "the mean coverage over repeated draws.",
         ),
     ] = None,

@@ -53,7 +53,7 @@ def demo(
     console.screen(
         "\nThe answer, without any label of the new handwriting: about "
         f"{in_percent(calibration.estimates['accuracy'])} % are right. The confidence promised "
-        f"{before} %; calibrated, it promises {after} %.\n"
+        f"{before} % before calibration, and promises {after} % after calibration.\n"
         f"The reliability diagrams: {output / 'reliability.png'}\n"
-        "To run the commands yourself, go there and add --force where a file exists."
+        "To run the commands yourself, open this folder and add --force to replace files."
     )

@@ -233,8 +233,8 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
             means = [entry for entry in of_all if entry.metric not in (ACCURACY, COST)]
             if means:
                 legend.append(
-                    f'The rows "{ALL_CLASSES}" show the mean of all classes, but the accuracy and '
-                    "the cost of all rows."
+                    f'In the rows "{ALL_CLASSES}", a metric is the mean over the classes. The '
+                    "accuracy and the cost are about all rows."
                 )
             grouped = any(entry.group is not None for entry in of_all)
             if means and grouped and all(entry.group is None for entry in means):

@@ -199,8 +199,8 @@ def pick(
     decided = {} if decision is None else json_of(decision)
     if decided.get("is_promise"):
         console.note(
-            f"{decision} is a promise already. More labels would keep the promise valid, but "
-            "accept few more rows"
+            f"{decision} is a promise already. With more labels, the promise stays valid but "
+            "covers only a few more rows"
         )
     elif decided and count < decided["labels_needed"]:
         console.note(

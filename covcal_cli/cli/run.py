@@ -318,8 +318,9 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
         lines.append(f"{_NO_MODEL}.")
     if renewal.is_reference_kept:
         lines.append(
-            "The new rows raised the alarm of covcal watch, so watch still compares with the "
-            f"earlier rows. If the new rows are normal, delete {folder / 'cal.reference.json'}."
+            "The new rows raised the alarm of covcal watch, so covcal watch still "
+            f"compares later rows with the earlier rows. If the new rows are normal, delete "
+            f"{folder / 'cal.reference.json'}."
         )
     if not renewal.is_in_use:
         option = "--replace" if labels is None else "--force"
@@ -356,15 +357,15 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
     if labels.is_better and labels.is_off:
         return (
-            f"{decision}{as_asked}: the new calibration is better ({details}), but by these labels "
-            f"its confidence is {labels.gap.sentence}"
+            f"{decision}{as_asked}: the new calibration is better ({details}), but on these "
+            f"labels the new confidence is {labels.gap.sentence}"
         )
     if labels.is_better:
         return f"{decision}: the new calibration is better ({details})"
     if labels.is_worse:
         return f"{decision}{as_asked}: the new calibration is worse ({details})"
     details += f", difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
-    return f"{decision}{as_asked}: the new calibration is not proved better ({details})"
+    return f"{decision}{as_asked}: the new calibration is not significantly better ({details})"
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:

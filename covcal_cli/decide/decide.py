@@ -178,7 +178,7 @@ def decide(
             if doubt := _doubt(file.source, scaled, threshold):
                 warnings.append(
                     f"{doubt}. So more of the accepted rows may be wrong than estimated: label "
-                    "some rows of covcal pick --for"
+                    "some rows that covcal pick --for draws"
                 )
         names, numbers = file.classes, predicted
         if settings.by is not None and settings.by != BY_PREDICTED:

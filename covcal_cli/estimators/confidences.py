@@ -19,14 +19,14 @@ from covcal_cli.maths.odds import top_log_odds
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
 CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
 AGREEMENT_ASSUMPTION = (
-    "the aligned forecasters disagree with the classifier where the shift makes it wrong"
+    "the aligned forecasters disagree with the classifier if the shift makes the classifier wrong"
 )
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = (
     "the class frequencies are those of the source, so predicted classes change only where the "
     "classifier errs"
 )
-ATC_ASSUMPTION = "the confidence below which the classifier errs is the same on the target"
+ATC_ASSUMPTION = "the classifier errs below the same confidence on source and target"
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:

@@ -94,7 +94,7 @@ def shift_within_classes(move: float) -> Guard:
     passed = move >= MIN_MOVE
     text = (
         f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} standard "
-        f"deviations (at least {MIN_MOVE} for a shift within classes)"
+        f"deviations (a shift within classes needs at least {MIN_MOVE})"
     )
     text += "" if passed else ". Perhaps only the class frequencies changed"
     return Guard(SHIFT_WITHIN_CLASSES, move, MIN_MOVE, passed, text)

@@ -433,8 +433,8 @@ def selected(
         if of is not None and of not in numbers and of != MACRO:
             listed = ", ".join(classes[:_LISTED]) + (", ..." if len(classes) > _LISTED else "")
             raise CovcalError(
-                f"{metric}:{printable(of)} names no class of the file: use one of {listed}, or "
-                f"{MACRO} for their mean"
+                f"{metric}:{printable(of)}: the file has no class {printable(of)}: use one of "
+                f"{listed}, or {MACRO} for their mean"
             )
     of_all = {metric for metric, of in wanted if of is None or (of == MACRO and of not in numbers)}
     means = [{BALANCED: "recall"}.get(metric, metric) for metric in of_all if metric != ACCURACY]

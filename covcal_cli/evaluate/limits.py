@@ -255,8 +255,8 @@ class Baseline:
         if self.read.n == n:
             return None
         return (
-            f"{self.path} has {self.read.n} rows but this evaluation has {n}: a change may come "
-            "from the rows, not from the calibration"
+            f"{self.path} has {self.read.n} rows but this evaluation has {n}: the rows may "
+            "cause a change of a metric"
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:

@@ -269,7 +269,7 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
             f"{path}: {missing} of the {len(own)} picked rows are missing: put their lines back. "
-            "Leave the label empty where you have none"
+            "Leave a label empty if you do not know it"
         )
     if len(places) > len(own):
         raise CovcalError(

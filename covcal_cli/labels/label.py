@@ -291,10 +291,9 @@ def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
     if not is_clear or error == 0 or agreed - by_chance > _RANDOM * error:
         return ()
     return (
-        f"{agreed} of {n} labels agree with the predicted class, about as many as in random order. "
-        f"But the mean confidence of these rows is {percent(expected / n, 0)}. Check for a few "
-        "rows that "
-        "the label belongs to the row",
+        f"{agreed} of {n} labels agree with the predicted class, about as many as if "
+        f"the labels were in random order. But the mean confidence of these rows is "
+        f"{percent(expected / n, 0)}. Look at a few rows, and check their labels",
     )
 
 

@@ -69,7 +69,7 @@ _FEW = (1, 2, 3)  # Numbers of errors with a Poisson interval.
 LEAST_LABELS = 5
 # Maximum ratio of effective sample size to number of labels.
 _MOST_GAIN = 4
-_SAMPLED = f"With labels, ranges of metrics are {short_percent(LEVEL)} intervals."
+_SAMPLED = f"A range that was computed from labels is a {short_percent(LEVEL)} interval."
 _COUNTED = (
     "All rows have labels, so the metrics of these rows have no range. The range of the accuracy "
     "is for later rows."

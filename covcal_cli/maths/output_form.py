@@ -453,7 +453,7 @@ class OutputEvidence:
             )
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"
-            return f"every row holds the ranks {ends}, which do not tell the confidence"
+            return f"every row holds the ranks {ends}, which do not show the confidence"
         return (
             f"no value is above 0 and every row sums to about {_short(self.sums[0])}, as "
             "negated probabilities do"
@@ -515,7 +515,7 @@ class OutputEvidence:
                     name = "last" if place else "first"
                     return (
                         f"the {name} column {is_or_holds} in all {self.rows} rows, so it may not "
-                        "be the output of a class: if so, remove the column"
+                        "be the output of a class: remove the column if it is no class"
                     )
         return None
 
@@ -532,13 +532,13 @@ class OutputEvidence:
         are_few |= self._first_row is not None
         if are_few or self._ordered < share * self.rows:
             return None
-        two = ". If one class is likelier in every row, ignore this" if self.width == 2 else ""
+        two = ". Ignore this if one class is more probable in every row" if self.width == 2 else ""
         all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
             f"in {all_or_number} {self.rows} rows, the outputs of all columns are in the same "
             "order. So the columns may be ranks (best answer, second best, ...), not classes. "
-            "Results of ranks mean nothing: give one column per class, whichever class is the best "
-            f"answer{two}"
+            "Ranks give wrong results: give one column per class, in the same order in every "
+            f"row{two}"
         )
 
     def _doubt_on_values(self) -> str | None:

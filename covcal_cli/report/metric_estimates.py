@@ -21,7 +21,7 @@ MOST_CLASSES = 20
 # Smallest share that a useful range excludes at one end.
 _ALL = 0.005
 ALL_CLASSES = "all classes"
-UNKNOWN = "A range of 0 to 100 % excludes nothing: label rows with covcal pick."
+UNKNOWN = "A range of 0 to 100 % contains no information: label rows with covcal pick."
 TOO_FEW = "too few rows"
 TOO_FEW_ROWS = (
     f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class, or for the precision fewer '

@@ -332,7 +332,7 @@ def sentence(decision: Decision) -> str:
         certainty = short_percent(decision.certainty)
         return f"{rows} At most {limit} of these rows are wrong, with {certainty} certainty."
     if limit is None:
-        return f"{rows} According to an estimate, this share costs least."
+        return f"{rows} According to an estimate, this share has the lowest cost."
     return f"{rows} According to an estimate, at most {limit} of these rows are wrong."
 
 

@@ -375,9 +375,9 @@ _ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
-    "The evidence says how many times more likely the rows are if something has changed. The "
-    "alarm is raised above the dashed line. The line depends on the allowed number of false "
-    "alarms per year."
+    "The evidence says how many times more likely the rows are if something has changed. An "
+    "alarm is raised if the evidence is above the dashed line. The height of the dashed line "
+    "depends on the allowed number of false alarms per year."
 )
 _LEAST_P = 0.0001
 _DRIFT_NOTE = (

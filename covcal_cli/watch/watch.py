@@ -418,7 +418,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         if len(unknown) == 1
         else f"in {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
-    return [f"it is not known whether the confidence is right {in_periods}: {remedy}"]
+    return [f"covcal does not know whether the confidence is right {in_periods}: {remedy}"]
 
 
 def _notes(

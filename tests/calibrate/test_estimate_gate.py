@@ -131,7 +131,7 @@ def test_the_table_of_metrics(small_files: Path) -> None:
     """One row for the mean and one for each class, in each format."""
     asked = ("estimate", "features.h5", "--metrics", "recall,auroc")
     out = covcal(*asked, cwd=small_files).require_success().out
-    assert 'The rows "all classes" show the mean of all classes' in out
+    assert 'In the rows "all classes", a metric is the mean over the classes' in out
     assert "ranges of metrics are rules of thumb" in out
     out = covcal(*asked, "--format", "markdown", cwd=small_files).require_success().out
     assert "| class | recall | auroc |" in out

@@ -262,7 +262,7 @@ def test_label_shift_is_never_silently_temp(n: int, classes: int) -> None:
         plain = Calibrator(method="temp").fit(source, labels, target, classes=np.arange(classes))
     (note,) = (text for text in calibrator.notes_ if "RLLS" in text)
     is_temp = calibrator.temperature_ == plain.temperature_
-    assert is_temp == ("T is that of temp" in note)
+    assert is_temp == ("T comes from the method temp" in note)
     if n >= 500 and classes < 31:
         assert not is_temp
 
@@ -275,7 +275,7 @@ def test_label_shift_that_finds_nothing_says_so() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = Calibrator(method="label-shift", allow_limit=True).fit(source, labels, target)
-    assert any("T is that of temp" in text for text in found.notes_)
+    assert any("T comes from the method temp" in text for text in found.notes_)
 
 
 @pytest.mark.parametrize("adapted", [True, False])

@@ -443,7 +443,7 @@ def test_a_promise_outlives_later_labels(labelled: Path) -> None:
     with h5py.File(folder / "features.h5") as file:
         earlier = file["marked/rows"][:]
     more = covcal("pick", "-n", 50, "--for", "decide.json", "-o", "-", cwd=folder)
-    assert "decide.json is a promise already. More labels would keep" in more.err
+    assert "decide.json is a promise already. With more labels" in more.err
     label(folder, 50)
     with edited(folder / "features.h5") as file:
         later = ~np.isin(file["marked/rows"][:], earlier)

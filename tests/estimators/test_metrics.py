@@ -218,7 +218,7 @@ def test_given_class_frequencies_move_the_metrics() -> None:
 
 
 def test_an_unknown_class_is_named() -> None:
-    with pytest.raises(CovcalError, match="recall:fox names no class of the file: use one of cat"):
+    with pytest.raises(CovcalError, match="recall:fox: the file has no class fox: use one of cat"):
         by_name(inputs_of(), "recall:fox")
     with pytest.raises(CovcalError, match="metric"):
         list(expected_metrics(inputs_of(), accuracy_of(0.5, 0.6, 0.7), [("ece", None)], CLASSES))

@@ -161,5 +161,5 @@ def test_marked_labels_are_used(tmp_path: Path) -> None:
     covcal("label", path, sheet).require_success()
     after = covcal(*asked).require_success().out
     assert "ranges of metrics are rules of thumb" in before
-    assert "With labels, ranges of metrics are 95 % intervals." in after
+    assert "A range that was computed from labels is a 95 % interval." in after
     assert covcal(*asked, "--labels", "none").require_success().out == before

@@ -197,7 +197,7 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
             "sum of 10^value is 1, so the values seem to be log10 p of probabilities p",
         ),
         ("log odds", "is 1, so the values seem to be log(p / (1 - p)) of probabilities p"),
-        ("ranks from 0", "every row holds the ranks 0 to 2, which do not tell the confidence"),
+        ("ranks from 0", "every row holds the ranks 0 to 2, which do not show the confidence"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
         ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
     ],

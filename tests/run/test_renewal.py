@@ -163,7 +163,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             (),
             False,
             False,
-            "not proved better (ECE 6.1 instead of 10.0 % on 500 labels, difference between",
+            "not significantly better (ECE 6.1 instead of 10.0 % on 500 labels, difference between",
         ),
         (judged_by(-0.08, -0.02, brier_is_worse=True), (), False, False, "is worse"),
         (
@@ -171,7 +171,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             (),
             False,
             False,
-            "is better (ECE 5.0 instead of 10.0 % on 500 labels), but by these labels its "
+            "is better (ECE 5.0 instead of 10.0 % on 500 labels), but on these labels the new "
             "confidence is too high by 53 points (52 to 54)",
         ),
         (judged_by(0.0, 0.0), (), True, False, "gives the same confidence ("),

@@ -220,8 +220,9 @@ class TestVerdicts:
             alone(folder / f"few{number}.h5", rows)
         (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
         assert warning.startswith(
-            "it is not known whether the confidence is right in 3 of 3 periods (few0 to few2): "
-            "label some rows: covcal pick few2.h5 -n 3. If the confidence is right, about "
+            "covcal does not know whether the confidence is right in 3 of 3 periods "
+            "(few0 to few2): label some rows: covcal pick few2.h5 -n 3. If the confidence is "
+            "right, about "
         )
 
     def test_a_period_whose_rows_all_have_labels_needs_no_labels(self) -> None:
@@ -538,5 +539,5 @@ class TestMarkedLabels:
         found = watched(labelled, "first.h5", "w0.h5", "favoured.h5")["periods"]
         assert [one["alarm"]["raised"] for one in found] == [False, False, True]
         of = [one["by_labels"] and one["by_labels"]["of"] for one in found]
-        named = [f"40 labels{periods} (95 % interval)" for periods in ("", " of first")]
+        named = [f"95 % interval from 40 labels{periods}" for periods in ("", " of first")]
         assert of == [*named, None]
