@@ -493,8 +493,8 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
         raise CovcalError(f"{where} was not written completely: make the file again")
     if grows_beyond_belief(bytes_needed, stored):
         raise CovcalError(
-            f"{where} needs {bytes_needed / 1000000000.0:.1f} GB, but the file has only {stored} "
-            "bytes for this: copy the file again or make it again"
+            f"{where} needs {bytes_needed / 1000000000.0:.1f} GB, but only {stored} bytes are "
+            "stored in the file: copy the file again or make it again"
         )
 
 

@@ -457,7 +457,7 @@ def _checked(kind: type, value: Any, place: str) -> Any:
             actual = json.dumps(value)
         else:
             actual = "a number" if isinstance(value, int | float) else _WANTED[type(value)]
-        raise ValueError(f"{place or 'the whole'} is {actual}, not {_WANTED[kind]}")
+        raise ValueError(f"{place or 'the content'} is {actual}, not {_WANTED[kind]}")
     return value
 
 

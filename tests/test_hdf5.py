@@ -61,7 +61,7 @@ MAKERS: dict[Callable[[Any, str], None], str] = {
     virtual: "is virtual, but covcal reads only values in the file itself",
     unwritten: "was not written completely",
     half_written: "was not written completely",
-    bomb: r"needs 3\.1 GB, but the file has only \d+ bytes",
+    bomb: r"needs 3\.1 GB, but only \d+ bytes are stored",
 }
 
 

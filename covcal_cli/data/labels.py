@@ -300,8 +300,8 @@ class LabelSets:
         for label, values in self._columns.items():
             if label not in names:
                 raise self._store.error(
-                    f"there is a true label {label}, but the outputs are {listed(names)}: name "
-                    "the model's outputs in order with --classes FILE"
+                    f"the data have the true label {label}, but the outputs are {listed(names)}: "
+                    "name the model's outputs in order with --classes FILE"
                 )
             sets[:, names.index(label)] = values
         if self._lists is not None:

@@ -80,8 +80,8 @@ def _opened(
         )
     if multilabel and not (path.is_file() and format_of(path)) and not holds_parts(path):
         raise CovcalError(
-            f"{path} is a folder, which gives each image one label. For --multilabel, give a "
-            "table with a column path and a column label_NAME of 1 and 0 per label"
+            f"{path} is a folder, and a folder gives each image only one label. For --multilabel, "
+            "give a table with a column path, and a column label_NAME with 1 or 0 for each label"
         )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)

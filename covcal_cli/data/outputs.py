@@ -246,8 +246,8 @@ class OutputTable:
         names = self._columns.outputs
         if len(empty) == 1 and len(names) == 2 == values.shape[1] and rows[0] == self._rows[0]:
             raise self._store.error(
-                f"the column {names[empty[0]]} is empty in the first {len(rows):,} rows: fill it "
-                "in, or delete it in every table, because one column is enough for two classes"
+                f"the column {names[empty[0]]} is empty in the first {len(rows):,} rows: fill in "
+                "the column, or delete the column in every table (two classes need only one column)"
             )
         of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
         if values.shape[1] > 1 and of_rows.any() and self._sets is None:

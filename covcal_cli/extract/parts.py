@@ -453,7 +453,7 @@ def require_origin(file: FeatureFile) -> None:
     """Refuse to merge a file without a record of its origin."""
     if file.is_adapted:
         raise CovcalError(
-            f"{file.path} is an adapted file: merge features files, then adapt the result"
+            f"{file.path} is an adapted file: merge the features files, and adapt the merged file"
         )
     missing = [name for name in (*COMMON, *_ROOT_NUMBERS, "tail") if name not in file.attributes]
     if missing:

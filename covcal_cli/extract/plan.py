@@ -375,7 +375,9 @@ def _require_labelled(
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.flatnonzero(np.bincount(labels[labels != UNKNOWN_LABEL]))
     if len(present) == 0:
-        remedy = "add a column label_NAME of 1 and 0 per label" if several else data.way_to_label
+        remedy = (
+            "add a column label_NAME with 1 or 0 for each label" if several else data.way_to_label
+        )
         raise CovcalError(
             f"{data.path} has no labels, but a source needs labels: {remedy}. If it is the "
             "target, give its path after the path of the source"

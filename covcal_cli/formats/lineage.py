@@ -109,7 +109,7 @@ def require_current(
     A missing features file is allowed. `named` is the file that the user named, if any.
     """
     fitted = calibration.inputs[0]
-    otherwise = f"pass -c {document} to {purpose} with it"
+    otherwise = f"pass -c {document} to {purpose} with this calibration"
     if named is not None and _is_same(fitted.path, named):
         fitted = replace(fitted, is_outside=False)
     if fitted.is_outside:
@@ -149,7 +149,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
             f"{document} was fitted on {path}, which is not here: give a file to {purpose}"
         )
     _require_unchanged(
-        calibration.inputs[0], document, f"pass {path} -c {document} to {purpose} it"
+        calibration.inputs[0], document, f"pass {path} -c {document} to {purpose} this file"
     )
     return path
 

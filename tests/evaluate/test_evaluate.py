@@ -557,7 +557,7 @@ class TestAlone:
         line = covcal("evaluate", cwd=calibrated).error_line()
         assert line == (
             "adapted.h5 has changed since cal.json was fitted on it: calibrate again, or pass "
-            "adapted.h5 -c cal.json to evaluate it anyway"
+            "adapted.h5 -c cal.json to evaluate this file anyway"
         )
         covcal("evaluate", "adapted.h5", "-c", "cal.json", cwd=calibrated).require_success()
 

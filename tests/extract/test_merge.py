@@ -226,7 +226,7 @@ def test_what_merge_does_not_take(adapted: Path, features: Path) -> None:
     """Adapted files, files of older versions, and an output that exists are refused."""
     folder = adapted.parent
     line = covcal("merge", adapted, "-o", folder / "m.h5").error_line()
-    assert line.endswith("is an adapted file: merge features files, then adapt the result")
+    assert line.endswith("is an adapted file: merge the features files, and adapt the merged file")
     line = covcal("merge", features, "-o", folder / "m.h5").error_line()
     assert "does not record its" in line
     assert "exists already" in covcal("merge", features, "-o", features).error_line()

@@ -132,7 +132,7 @@ def test_files_of_any_name_and_age(folder: Path) -> None:
     extract(folder, 1, "a.h5")
     line = covcal("apply", "-o", "p.csv", "-f", cwd=folder).error_line()
     assert line.startswith("b.h5 was not made from the current a.h5: run covcal adapt")
-    assert line.endswith("or pass b.h5 -c cal.json to apply it anyway")
+    assert line.endswith("or pass b.h5 -c cal.json to apply this file anyway")
 
 
 NAMED: dict[str, Callable[[str], tuple[str | int, ...]]] = {

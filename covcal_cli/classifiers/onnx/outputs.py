@@ -236,7 +236,7 @@ def class_names(
             notes.append(f"the model's metadata {key!r} has the class name {twice!r} twice")
         else:
             return names, ()
-    return None, tuple(f"{note}: its names are not used" for note in notes)
+    return None, tuple(f"{note}, so covcal does not use these names" for note in notes)
 
 
 def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:

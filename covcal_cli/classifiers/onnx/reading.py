@@ -84,7 +84,7 @@ class Tail:
     def __post_init__(self) -> None:
         if self.n_scores == 0:
             raise CovcalError(
-                f"{self.where}: the shape of output {self.head.outputs[0].name} does not tell the "
+                f"{self.where}: the shape of output {self.head.outputs[0].name} does not show the "
                 "number of classes: export one probability or logit per class"
             )
 

@@ -124,11 +124,11 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
                 row = (width, *sides)
                 yield _random(row, (None, *row), f"{layer}, with its declared size")
         for side in _GREY_SIDES if width == 1 else _COLOUR_SIDES:
-            source = f"{layer}; the module runs on {side}x{side}"
+            source = f"{layer}, and the module runs on images of {side}x{side}"
             yield _random((width, side, side), (None, width, None, None), source)
     elif kind in ("Conv1d", "Embedding"):
         for length in _LENGTHS:
-            source = f"{layer}; the module runs on a length of {length}"
+            source = f"{layer}, and the module runs on inputs of length {length}"
             if kind == "Conv1d":
                 yield _random((width, length), (None, width, None), source)
             else:

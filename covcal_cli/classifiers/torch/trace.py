@@ -338,7 +338,7 @@ class Tap:
         if value.ndim >= 4 and shape[0] == n:
             if value.numel() > n * shape[1]:
                 sizes = " x ".join(map(str, shape[2:]))
-                self.note = f"phi is {self.name}, averaged over {sizes} positions"
+                self.note = f"the features are {self.name}, averaged over {sizes} positions"
             return to_array(value.flatten(2).mean(dim=2, dtype=torch.float64))
         if value.ndim == 2 and shape[0] == n:
             return to_array(value)

@@ -290,7 +290,7 @@ class AnswerCounts:
             else ""
         )
         yield (
-            f"on average, {percent(mean, 1)} of the probability belongs to other texts than "
+            f"on average, {percent(mean, 1)} of the probability belongs to texts other than "
             f"{', '.join(choices)}, so each row is divided by its sum{much}"
         )
         if self.unlisted:

@@ -42,8 +42,11 @@ def test_names_in_the_metadata_are_read(key: str, text: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("['cat', 'dog']", "holds 2 class names instead of 3: its names are not used"),
-        ("['crane', 'dog', 'crane']", "has the class name 'crane' twice: its names are not used"),
+        ("['cat', 'dog']", "holds 2 class names instead of 3, so covcal does not use these names"),
+        (
+            "['crane', 'dog', 'crane']",
+            "has the class name 'crane' twice, so covcal does not use these names",
+        ),
     ],
 )
 def test_names_that_do_not_fit_are_left_out_with_a_note(

@@ -192,8 +192,8 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assumed = open_torch(f"{ZOO}:images")
     assert assumed.inputs[0].shape == (None, CHANNELS, None, None)
     assert assumed.notes == (
-        "covcal reads the input as x float32 [N, 3, ?, ?], because the first layer is Conv2d; the "
-        "module runs on 224x224",
+        "covcal reads the input as x float32 [N, 3, ?, ?], because the first layer is Conv2d, "
+        "and the module runs on images of 224x224",
         f"covcal uses the weights that {ZOO}:images sets. If this function loads no weights, "
         "pass --weights",
     )
@@ -265,7 +265,7 @@ def test_phi_by_name_in_files(tmp_path: Path) -> None:
     classifier, features, _ = run(open_torch(path, phi="body.0", trusted=True), x)
     expected = module.body.get_submodule("0")(x).mean(dim=(2, 3)).detach().numpy()
     assert relative(features, expected) < 1e-5
-    assert "phi is body.0.output, averaged over 224 x 224 positions" in classifier.notes
+    assert "the features are body.0.output, averaged over 224 x 224 positions" in classifier.notes
     with pytest.raises(CovcalError, match=r"no linear layer body.2 for --phi: choose input, none"):
         open_torch(path, phi="body.2", trusted=True)
 

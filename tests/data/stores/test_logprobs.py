@@ -173,7 +173,7 @@ def test_notes_say_what_a_log_lacks(tmp_path: Path) -> None:
         chat(cut),
     ]
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
-    assert "50.0 % of the probability belongs to other texts than A, B" in notes
+    assert "50.0 % of the probability belongs to texts other than A, B" in notes
     assert "1 of 3 lines do not list every answer" in notes
     assert "1 of 3 lines list none of the answers" in notes
     assert "sampled with temperature 0.7" in notes
