@@ -238,7 +238,7 @@ def consensus(
         accuracy,
         min(ends),
         max(ends),
-        f"the accuracy changes {FACTOR} times as much as {median} says{because}",
+        f"the accuracy changes {FACTOR} times as much as {median} estimates{because}",
         (distance, enough_rows(sampling)),
         REACH if inputs.has_all_classes else REACH_OF_ONE_CONFIDENCE,
     )

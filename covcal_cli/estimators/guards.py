@@ -105,7 +105,7 @@ def clusters_know_classes(strays: float) -> Guard:
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
-        f"class (at most {percent(MAX_STRAYS, 0)})"
+        f"class (at most {percent(MAX_STRAYS, 0)} allowed)"
     )
     text += "" if passed else ". The classes form no clusters, so do not use this estimate"
     return Guard("source clusters", strays, MAX_STRAYS, passed, text)
@@ -116,7 +116,7 @@ def enough_rows(sampling: float) -> Guard:
     passed = sampling <= MAX_SAMPLING
     points = _told_apart(100 * sampling, 100 * MAX_SAMPLING, 1)
     text = f"random sampling changes the estimate by up to {points} points"
-    text += f" (at most {100 * MAX_SAMPLING:.0f})"
+    text += f" (at most {100 * MAX_SAMPLING:.0f} allowed)"
     text += "" if passed else ". Give more target rows, or more labelled source rows"
     return Guard("rows", sampling, MAX_SAMPLING, passed, text)
 
@@ -126,7 +126,8 @@ def precise(half_width: float) -> Guard:
     passed = half_width <= MAX_HALF_WIDTH
     most = 100 * MAX_HALF_WIDTH
     points = _told_apart(100 * half_width, most, 1)
-    text = f"random sampling changes the estimate by up to {points} points (at most {most:.1f})"
+    text = f"random sampling changes the estimate by up to {points} points "
+    text += f"(at most {most:.1f} allowed)"
     text += "" if passed else "; give more source validation and target rows"
     return Guard("precision", half_width, MAX_HALF_WIDTH, passed, text)
 
@@ -142,7 +143,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
     advice = "" if passed else "; if you know how often each class occurs, pass --target-prior"
     text = (
         f"{_percent(drift, MAX_PRIOR_DRIFT)} of the predicted labels would have to change to "
-        f"match the source's class frequencies (at most {percent(MAX_PRIOR_DRIFT, 0)}){advice}"
+        f"match the source's class frequencies (at most {percent(MAX_PRIOR_DRIFT, 0)} "
+        f"allowed){advice}"
     )
     return Guard("prior drift", drift, MAX_PRIOR_DRIFT, passed, text)
 
@@ -156,7 +158,8 @@ def prior_rows(noise: float) -> Guard:
     passed = noise <= MAX_PRIOR_NOISE
     text = (
         "random sampling changes the class frequencies of the source by "
-        f"{_percent(noise, MAX_PRIOR_NOISE)} on average (at most {percent(MAX_PRIOR_NOISE, 0)})"
+        f"{_percent(noise, MAX_PRIOR_NOISE)} on average (at most "
+        f"{percent(MAX_PRIOR_NOISE, 0)} allowed)"
     )
     text += "" if passed else "; give more labelled source validation rows of every class"
     return Guard("prior rows", noise, MAX_PRIOR_NOISE, passed, text)
@@ -171,7 +174,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
         "the class frequencies of the corrected probabilities differ from the target prior by "
-        f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {percent(MAX_PRIOR_DRIFT, 0)})"
+        f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {percent(MAX_PRIOR_DRIFT, 0)} allowed)"
     )
     text += (
         ""
@@ -200,7 +203,7 @@ def condition(number: float) -> Guard:
     verdict = "determine" if passed else "do not determine"
     text = (
         f"the predictions {verdict} the class frequencies: the confusion matrix has condition "
-        f"number {value:.3g} (at most {MAX_CONDITION:.0f})"
+        f"number {value:.3g} (at most {MAX_CONDITION:.0f} allowed)"
     )
     return Guard("confusion condition", value, MAX_CONDITION, passed, text)
 

@@ -84,7 +84,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.enough_rows(0.12),
         lambda: guards.enough_rows(0.15),
-        "by up to 15.0 points (at most 12). Give more target rows",
+        "by up to 15.0 points (at most 12 allowed). Give more target rows",
     ),
     (
         lambda: enough_errors(20, 100),
@@ -114,7 +114,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
 ]
 # As near to its threshold as anyone can tell, and on the wrong side of it.
 CLOSE: list[tuple[Callable[[], Guard], str]] = [
-    (lambda: guards.precise(0.05503), "by up to 5.503 points (at most 5.5)"),
+    (lambda: guards.precise(0.05503), "by up to 5.503 points (at most 5.5 allowed)"),
     (lambda: guards.detectable_shift(0.019999, 0.01), "1.9999 standard errors"),
     (lambda: guards.prior_drift(np.array([1, 0.0]), np.array([0.8997, 0.1003])), "10.03 %"),
     (lambda: guards.above_chance(0.19998, 5), "19.998 %, and guessing gives 20.0 %"),
@@ -299,7 +299,7 @@ def test_given_class_frequencies_leave_cot_alone_in_the_rule(
     used = estimates["cot" if trusted else "doc"]
     right = float(inputs.source_correct.mean())
     assert estimates.combined.accuracy == pytest.approx(right - 1.2 * (right - used.accuracy))
-    assert f"times as much as {used.name} says" in estimates.combined.assumption
+    assert f"times as much as {used.name} estimates" in estimates.combined.assumption
 
 
 def test_rows_of_a_class_that_only_became_frequent_have_not_moved() -> None:
