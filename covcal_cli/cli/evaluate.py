@@ -367,7 +367,6 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
         answer["Accepted"] = "none of the rows"
         if metrics.accepted:
             low, high = metrics.interval("accepted_error", evaluation.level)
-            decided = "promised" if metrics.decision.is_promise else "expected"
             answer["Accepted"] = (
                 f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. The error of these "
                 f"rows is {_one_decimal(metrics.wrong / metrics.accepted)} ({_one_decimal(low)} to "
@@ -375,7 +374,8 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
             )
             if metrics.decision.error is not None:
                 limit = f"{100 * metrics.decision.error:.3g} %"
-                answer["Accepted"] += f". The decision {decided} at most {limit}"
+                kind = "promised at most" if metrics.decision.is_promise else "had the limit"
+                answer["Accepted"] += f". The decision {kind} {limit}"
     if metrics.coverage is not None:
         low, high = metrics.interval("coverage", evaluation.level)
         answer["Sets"] = (

@@ -333,7 +333,12 @@ def sentence(decision: Decision) -> str:
         return f"{rows} At most {limit} of these rows are wrong, with {certainty} certainty."
     if limit is None:
         return f"{rows} According to an estimate, this share has the lowest cost."
-    return f"{rows} According to an estimate, at most {limit} of these rows are wrong."
+    expected = ""
+    if decision.expected is not None:
+        error = decision.expected
+        ends = interval(error.low, error.high, error.error)
+        expected = f" An estimate expects {in_percent(error.error)} % of them to be wrong ({ends})."
+    return f"{rows}{expected} The limit is {limit}."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:

@@ -411,7 +411,7 @@ def test_evaluate_measures_the_decision_on_test_rows(folder: Path) -> None:
     assert metrics["coverage"] == pytest.approx(members[np.arange(len(labels)), labels].mean())
     assert metrics["set_size"] == pytest.approx(members.sum(axis=1).mean())
     screen = covcal(*command, cwd=folder).require_success().out
-    assert "\nAccepted" in screen
+    assert re.search("\nAccepted .* The decision had the limit 20 %\n", screen)
     assert "\nSets" in screen
     passed = covcal(*command, "--fail-below", "coverage=0.5", cwd=folder).require_success()
     assert "gate coverage >= 0.5 passed" in passed.out
@@ -526,6 +526,7 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     metrics = printed_json("evaluate", "--decide", "decide.json", "-q", cwd=folder)["decision"]
     assert "<h2>Rows to accept</h2>" in page
     assert "limit 20 %" in page
+    assert re.search(r"An estimate expects \d+ % of them to be wrong \(.* The limit is 20 %", page)
     assert f"{100 * metrics['accepted_error']:.2f} % of these are wrong" in page
     assert "--decide decide.json" in page[page.index("Make this page again") :]
     # Without labels there is a curve, and nothing measured.
