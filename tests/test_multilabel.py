@@ -481,7 +481,7 @@ def test_networks_for_several_labels_are_refused(several: Path, tmp_path: Path) 
     """The message says why, and what to do instead; `run` refuses before it extracts."""
     line = covcal("adapt", several / "features.h5", cwd=tmp_path).error_line()
     assert "adapt works for one label per row: use covcal calibrate" in line
-    with pytest.raises(CovcalError, match="use another --method, without --adapt"):
+    with pytest.raises(CovcalError, match="leave out --adapt, and use another --method"):
         RunSettings(ExtractSettings(multilabel=True), adapt=True)
 
 
