@@ -289,7 +289,9 @@ def scaled_logits(
 ) -> dict[str, ScaledLogits]:
     """Return the scaled logits of every calibration, by name.
 
-    `documents` are the files of the calibrations. `networks` is the adapted file, if it has moved.
+    `documents` are the files of the calibrations. `networks` is the path of the
+    adapted file, and is only needed if that file has moved.
+
     Raises `CovcalError` if a calibration does not fit.
     """
     scaled = {}

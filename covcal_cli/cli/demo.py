@@ -52,8 +52,8 @@ def demo(
     before, after = (in_percent(share or 0.0) for share in calibration.target_confidence)
     console.screen(
         "\nThe answer, without any label of the new handwriting: about "
-        f"{in_percent(calibration.estimates['accuracy'])} % are right. The confidence promised "
-        f"{before} % before calibration, and promises {after} % after calibration.\n"
+        f"{in_percent(calibration.estimates['accuracy'])} % are right. The mean confidence is "
+        f"{before} % before calibration, and {after} % after calibration.\n"
         f"The reliability diagrams: {output / 'reliability.png'}\n"
         "To run the commands yourself, open this folder and add --force to replace files."
     )

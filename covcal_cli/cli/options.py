@@ -60,7 +60,7 @@ Networks = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="The adapted file with the networks of an fl method, if the file has moved.",
+        help="New path of the adapted file of an fl method, if the file has moved.",
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -68,7 +68,7 @@ NetworksOfFeatures = Annotated[
     typer.Option(
         "--networks",
         metavar="ADAPTED.H5",
-        help="The adapted file with the networks of an fl method, if FILE is a features file and "
+        help="New path of the adapted file of an fl method, if FILE is a features file and "
         "the adapted file has moved.",
     ),
 ]

@@ -345,8 +345,8 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     )
     if not passed:
         text += (
-            ". With two classes, all estimators use the same confidence, so no other evidence "
-            "confirms the difference: label some target rows with covcal pick"
+            ". With two classes, all estimators use the same confidence, so nothing else confirms "
+            "the estimate: label some target rows with covcal pick"
         )
     return Guard("independent evidence", distance, SAME, passed, text)
 

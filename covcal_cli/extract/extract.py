@@ -86,7 +86,7 @@ class ExtractReport(Summary):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The result in at most six lines, by subject."""
+        """The result in at most six lines. The keys are the names of the lines."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)

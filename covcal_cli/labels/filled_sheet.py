@@ -356,8 +356,8 @@ def require_labels_beside_rows(
     `columns` has labels and predicted classes, for each column of labels. Three mistakes of users
     are found:
 
-    - The labels were sorted alone: they are in alphabetical order, but the lines are not.
-    - The other columns were sorted alone: the old order fits the predictions better.
+    - Only the labels were sorted: the labels are in alphabetical order, but the lines are not.
+    - Only the other columns were sorted: the old order fits the predictions better.
     - Cells were inserted or deleted: the predictions of lines above or below fit better.
     """
     if sheet.is_export:  # an export keeps labels with their rows

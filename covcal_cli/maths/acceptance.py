@@ -5,8 +5,9 @@ rows ("beliefs"), but on no label. Wrong beliefs may reduce the number of accept
 guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
 
 A candidate is a set of rows with the highest scores. It is accepted if at most k of its labelled
-rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the region). The
-region and the first candidate maximise the mean number of accepted rows over the beliefs.
+rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the region).
+Each belief predicts how many rows are accepted. The region and the first candidate maximise the
+mean of these predictions.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
 wrong rows remain. The bounds of several batches are combined by a sum over w.

@@ -318,7 +318,7 @@ def acceptance(
 def sentence(decision: Decision) -> str:
     """Return a sentence on the accepted rows and their error."""
     if not decision.accepts_rows:
-        return "The decision makes sets of classes."
+        return "The decision gives each row a set of classes."
     limit = None if decision.error is None else short_percent(decision.error)
     if decision.threshold is None:
         return "No row is accepted" + (

@@ -50,7 +50,7 @@ from covcal_cli.records import unique_keys
 
 _DECODER, _STRICT_DECODER = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
-# Memory limits for the numbers of the first rows.
+# Limits of the first rows, whose numbers are kept in memory.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
 # Number of characters to store of a text that is not a label, id or path.
