@@ -249,9 +249,7 @@ class _Labelled:
                 if current_label() is not None:
                     return f"{reason}. With several labels, no rows can be picked for a promise"
                 return f"{reason}: pick rows with covcal pick --for decide.json"
-            return (
-                "the file has no labelled rows: run covcal pick --for decide.json and covcal label"
-            )
+            return "the file has no labels: run covcal pick --for decide.json and covcal label"
         # Earlier batches were removed before the first draw for a decision.
         rows = self.draw.rows[self.draw.batch >= min(self.used)]
         fitted = calibration.labelled_rows
