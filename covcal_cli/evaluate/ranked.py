@@ -261,7 +261,7 @@ def smooth_ece(rows: RankedRows) -> float:
 
     The results agree with the authors' package relplot to 1e-6, except very near 0 and 1.
 
-    Of more than 65 536 rows, rows with similar confidence are joined.
+    With more than 65 536 rows, rows with similar confidence are joined.
     """
     require_rows(len(rows))
     mass = _mass_of(rows)

@@ -235,7 +235,7 @@ class Clusters:
     classes: tuple[int, ...]  # (L,), the numbers of the classes that have rows.
     shares: Packed  # (K,), the share of each class.
     strays: float  # Share of rows outside the cluster of their predicted class.
-    held_strays: float  # The same with fixed class shares.
+    held_strays: float  # Share of rows outside their cluster, with fixed class shares.
 
     def __post_init__(self) -> None:
         shape = (len(self.classes), *self.shares.shape)
