@@ -108,8 +108,8 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     estimated = f"COT estimates an accuracy of {percent(cot.accuracy, 1)}"
     if failed:
         return cautious, (
-            f"{estimated}, but its check '{failed[0].name}' failed ({failed[0].sentence}). So T "
-            "comes from the method temp."
+            f"{estimated}, but a check of COT failed ({failed[0].sentence}). So T comes from the "
+            "method temp."
         )
     return trusting, (
         f"{estimated}, and all {len(cot.guards)} checks of COT passed, so T matches this accuracy."
@@ -163,11 +163,9 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
             return _NOT_CHOSEN
     else:
         trusting, cautious = _rivals(problem)
-        failed = [guard.name for guard in problem.cot.guards if not guard.passed]
         if name == trusting:
-            checks = f"failed: {', '.join(failed)}" if failed else "passed"
             choice = "chosen" if chosen else _NOT_CHOSEN
-            return f"{choice}: COT's checks {checks}"
+            return f"{choice}: is COT trusted? {problem.cot.trust}"
         if name == cautious:
             return "chosen: COT is not trusted here" if chosen else _NOT_CHOSEN
     if fit.weights is not None:

@@ -211,9 +211,8 @@ def details(calibration: "Calibration") -> str:
 
 
 def _listed(heading: str, guards: Sequence["Guard"]) -> str:
-    names = {f"{'passed' if guard.passed else 'failed'}  {guard.name}": guard for guard in guards}
-    lines = tables.aligned({name: guard.sentence for name, guard in names.items()})
-    return f"{heading}\n{lines}"
+    lines = (f"{'passed' if guard.passed else 'failed'}  {guard.sentence}" for guard in guards)
+    return "\n".join([heading, *map(printable, lines)])
 
 
 def _accuracy(calibration: "Calibration") -> str:

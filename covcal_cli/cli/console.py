@@ -238,18 +238,21 @@ def _to_stderr(text: str) -> None:
 
 
 def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
-    """Return the number of passed checks, and the failed checks with advice.
+    """Return the number of passed checks, and the problems of failed checks with advice.
 
     Advice that is in `warnings` is not repeated.
     """
     if not guards:
         return ""
-    failed = []
+    from covcal_cli.estimators.guards import problem_of
+
+    problems = []
     for guard in guards:
         _, _, advice = guard.sentence.partition("; ")
         if not guard.passed:
             told = not advice or guard.sentence in warnings
-            failed.append(guard.name if told else f"{guard.name} ({advice})")
-    if not failed:
+            problems.append(problem_of(guard.name) + ("" if told else f" ({advice})"))
+    if not problems:
         return f"all {len(guards)} passed" if len(guards) > 1 else "passed"
-    return f"{len(guards) - len(failed)} of {len(guards)} passed; failed: {', '.join(failed)}"
+    passed = f"{len(guards) - len(problems)} of {len(guards)} passed"
+    return f"{passed}. Problem{'s' * (len(problems) > 1)}: {', '.join(problems)}"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from covcal_cli.calibrate.estimate import Estimation, Expectation, ExpectedCalibration
-    from covcal_cli.estimators.inputs import Estimate
     from covcal_cli.evaluate.gates import GateResult
     from covcal_cli.report.metric_estimates import MetricLimit
     from covcal_cli.report.tables import Table
@@ -308,8 +307,7 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
             "",
             "Checks:",
             *(
-                f"{estimate.name}: {guard.name} {'passed' if guard.passed else 'failed'}: "
-                f"{guard.sentence}"
+                f"{'passed' if guard.passed else 'failed'}  {estimate.name}: {guard.sentence}"
                 for estimate in estimation.estimates
                 for guard in estimate.guards
             ),
@@ -325,20 +323,13 @@ def _estimates(estimation: "Estimation") -> "Table":
             estimate.name,
             f"{estimate.accuracy:.1%}",
             f"{estimate.low:.1%} to {estimate.high:.1%}",
-            _trust(estimate),
+            estimate.trust,
             estimate.assumption,
         ]
         for estimate in estimation.estimates
     ]
     columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
     return Table(columns, rows, texts=(0, 3, 4))
-
-
-def _trust(estimate: "Estimate") -> str:
-    """Return ``yes``, the failed checks, or ``no check available`` for the column ``trusted``."""
-    if not estimate.checked:
-        return "no check available"
-    return "yes" if estimate.trusted else f"no: {', '.join(estimate.failed)}"
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":

@@ -9,6 +9,7 @@ from statistics import fmean
 from covcal_cli.compare.compare import HARMS, Comparison
 from covcal_cli.compare.runs import BASELINES
 from covcal_cli.errors import CovcalError
+from covcal_cli.estimators.guards import problem_of
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
 from covcal_cli.report.tables import Table, TeX, latex
@@ -113,10 +114,11 @@ def of_auto(comparison: Comparison) -> Table | None:
         if estimate is None or not took:
             continue
         estimated = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in estimate))
-        failed = counted(comparison.failed(shift), len(comparison.records[shift]))
+        failed = {problem_of(name): count for name, count in comparison.failed(shift).items()}
+        problems = counted(failed, len(comparison.records[shift]))
         method = counted(took, len(comparison.records[shift]))
-        rows.append([shift, method, estimated, f"{100 * true:.1f}", failed or "none"])
-    heads = ["shift", "auto chose", "estimated accuracy", "true", "failed checks"]
+        rows.append([shift, method, estimated, f"{100 * true:.1f}", problems or "none"])
+    heads = ["shift", "auto chose", "estimated accuracy", "true", "problems"]
     return Table(heads, rows, (0, 1, 4)) if rows else None
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.errors import percent
+from covcal_cli.forecast import MIN_SOURCE_ERRORS, SOURCE_ERRORS
 from covcal_cli.maths.weights import ImportanceWeights, effective_sample_size
 from covcal_cli.records import Guard
 
@@ -27,8 +28,42 @@ MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
+# What is wrong if the check with this name fails.
+PROBLEMS = {
+    "above chance": "the estimate is no better than guessing",
+    "agreement with labels": "the labels contradict the estimate",
+    "confusion condition": "the predictions do not determine the class frequencies",
+    "detectable shift": "the rise of the error may be chance",
+    "discriminator error": "the domains hardly overlap",
+    "effective labels": "too few effective labels",
+    "effective sample share": f"under {percent(MIN_ESS_SHARE, 0)} effective rows",
+    "effective sample size": f"fewer than {MIN_ESS:.0f} effective rows",
+    "estimators disagree": "the estimators disagree",
+    FALL_IN_CONFIDENCE: "the confidence does not fall",
+    "independent evidence": "nothing confirms the estimate",
+    "matched confidence": "no T gives the estimated accuracy",
+    "precision": "too few rows for this estimator",
+    "prior drift": "the class frequencies changed",
+    "prior reached": "the given class frequencies are not reached",
+    "prior rows": "too few source rows of each class",
+    "rise of the accuracy": "the estimate is above the source accuracy",
+    "rows": "too few rows",
+    SHIFT_WITHIN_CLASSES: "the rows of a class have not moved",
+    "source clusters": "the source's classes form no clusters",
+    SOURCE_ERRORS: f"fewer than {MIN_SOURCE_ERRORS} source errors",
+    "temperature limit": "T is at the end of its range",
+    "under-confidence": "the confidence looks too low",
+}
 # Probability of a false warning about the errors of confident source rows.
 _FALSE_WARNING = 0.01
+
+
+def problem_of(name: str) -> str:
+    """Return what is wrong if the check with this name fails, in a few words.
+
+    The name of a check is no statement: a failed check of "source errors" found too few of them.
+    """
+    return PROBLEMS[name.removeprefix("aligned ")]
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:

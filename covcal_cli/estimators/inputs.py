@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, Rows
+from covcal_cli.estimators.guards import problem_of
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import log_mean_softmax
@@ -220,6 +221,14 @@ class Estimate:
     def failed(self) -> list[str]:
         """The names of the failed checks."""
         return [guard.name for guard in self.guards if not guard.passed]
+
+    @property
+    def trust(self) -> str:
+        """``yes``, ``no`` with the problems, or ``no check available``."""
+        if not self.checked:
+            return "no check available"
+        problems = [problem_of(guard.name) for guard in self.guards if not guard.passed]
+        return f"no: {', '.join(problems)}" if problems else "yes"
 
     def guard(self, name: str) -> Guard:
         """Return a check by name. Raises KeyError if there is none."""

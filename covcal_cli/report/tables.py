@@ -251,21 +251,11 @@ def candidates_table(calibration: Calibration) -> str | None:
 
 
 def checks_table(guards: Sequence[Guard]) -> str | None:
-    """Return a table of all checks, with values and thresholds; None if there are no checks."""
+    """Return a table of all checks; None if there are no checks."""
     if not guards:
         return None
-    rows = [
-        [
-            guard.name,
-            "passed" if guard.passed else "FAILED",
-            f"{guard.value if abs(guard.value) > 1e-6 else 0:.3g}",
-            f"{guard.threshold:.3g}",
-            guard.sentence,
-        ]
-        for guard in guards
-    ]
-    header = ["check", "result", "value", "threshold", "meaning"]
-    return html(Table(header, rows, texts=(0, 1, 4)))
+    rows = [["passed" if guard.passed else "FAILED", guard.sentence] for guard in guards]
+    return html(Table(["check", "meaning"], rows, texts=(0, 1)))
 
 
 def estimates_table(estimation: "Estimation") -> str:
@@ -275,7 +265,7 @@ def estimates_table(estimation: "Estimation") -> str:
             estimate.name,
             percent(estimate.accuracy),
             f"{percent(estimate.low)} to {percent(estimate.high)}",
-            "no check available" if not estimate.checked else "yes" if estimate.trusted else "no",
+            estimate.trust,
             estimate.assumption,
         ]
         for estimate in estimation.estimates

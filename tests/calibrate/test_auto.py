@@ -87,7 +87,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.method_used == "prior"
     assert told.forecaster_temperature == plain.forecaster_temperature
     assert "fall in confidence" not in guards_of(told)
-    assert "its check 'detectable shift' failed" in told.reason
+    assert "a check of COT failed (the estimated rise of the error" in told.reason
     assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
@@ -268,7 +268,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
     assert f"too high by about {gap} points" in texts["Confidence"]
     assert texts["Temperature"].endswith("method consensus (chosen by auto)")
     assert texts["Reason"] == calibration.reason
-    assert texts["Checks"] == "4 of 5 passed; failed: estimators disagree"
+    assert texts["Checks"] == "4 of 5 passed. Problem: the estimators disagree"
     assert "covcal inspect cal.json shows all candidates and checks" in done.err
     assert "effective sample size" not in done.out + done.err
 

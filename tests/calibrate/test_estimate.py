@@ -13,6 +13,7 @@ from covcal_cli.calibrate.estimate import estimate, estimate_file
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings, Problem
 from covcal_cli.errors import CovcalError, percent
 from covcal_cli.estimators.consensus import Estimates
+from covcal_cli.estimators.guards import problem_of
 from covcal_cli.estimators.inputs import read_inputs
 from covcal_cli.files import sha256_of
 from covcal_cli.formats.features import FeatureFile
@@ -129,7 +130,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
     assert len(table) == 2 + len(found.estimates)
     for one, line in zip(found.estimates, table[2:], strict=True):
         cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
-        failed = [guard.name for guard in one.guards if not guard.passed]
+        failed = [problem_of(guard.name) for guard in one.guards if not guard.passed]
         trusted = "yes" if one.guards else "no check available"
         trusted = f"no: {', '.join(failed)}" if failed else trusted
         interval = f"{one.low:.1%} to {one.high:.1%}"
@@ -142,7 +143,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
         ]
         assert one.assumption in text
         assert interval in text
-    assert "no: detectable shift" in table[3]
+    assert "no: the rise of the error may be chance" in table[3]
     assert "no check available" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert found.estimates[0].interval in text
@@ -218,7 +219,7 @@ def test_inspect_knows_it(tmp_path: Path) -> None:
 def test_verbose_shows_every_guard(tmp_path: Path) -> None:
     """-v prints the guards' sentences to stderr."""
     done = covcal("estimate", "-v", write(tmp_path / "f.h5")).require_success()
-    assert "cot: detectable shift passed: the estimated rise of the error" in done.out
+    assert "passed  cot: the estimated rise of the error" in done.out
 
 
 def test_an_open_file_gives_the_same_estimates(tmp_path: Path) -> None:

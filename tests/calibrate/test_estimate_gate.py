@@ -46,7 +46,7 @@ def test_a_doubtful_estimate_is_named(tmp_path: Path) -> None:
     write_features(tmp_path / "f.h5", source=source, target=target)
     gate = ("--fail-below", "accuracy=0.01", "--junit", "gate.xml", "--format", "github")
     done = covcal("estimate", "f.h5", *gate, cwd=tmp_path).require_success()
-    assert "| no: estimators disagree |" in done.out
+    assert "| no: the estimators disagree |" in done.out
     (warning,) = (line for line in done.err.splitlines() if line.startswith("warning: "))
     assert warning.endswith("label some target rows with covcal pick")
     said = f"); {warning.removeprefix('warning: ')}"

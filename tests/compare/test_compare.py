@@ -410,7 +410,7 @@ def test_how_the_estimates_fared() -> None:
     assert other is not None
     assert (other.error, other.held) == pytest.approx((0.1, 1))
     text = as_markdown(found)
-    assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | estimators disagree |" in text
+    assert "| b | consensus | 70.0 [60.0, 85.0] | 90.0 | the estimators disagree |" in text
     assert "off by 13.3 points on average. The ranges of the estimates contain 33 % of" in " ".join(
         text.split()
     )

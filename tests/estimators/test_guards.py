@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from covcal_cli.calibrate.problem import not_at_limit
+from covcal_cli.cli.console import checks
 from covcal_cli.estimators import guards
 from covcal_cli.estimators.clusters import change_within_classes
-from covcal_cli.estimators.consensus import Estimates, combined, reason_to_keep
+from covcal_cli.estimators.consensus import DISAGREE, Estimates, combined, reason_to_keep
 from covcal_cli.estimators.inputs import (
     AlignedForecasters,
     Estimate,
@@ -22,6 +24,7 @@ from covcal_cli.estimators.inputs import (
 )
 from covcal_cli.forecast import enough_errors
 from covcal_cli.records import Guard, encoded
+from tests import REPOSITORY
 from tests.estimators.made_inputs import made_inputs, made_rows
 
 PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
@@ -268,6 +271,20 @@ def test_combined_is_the_rule(
     assert ("label some target rows" in guard.sentence) != guard.passed
     assert found.guard("rows").value == pytest.approx(1.959964 * noise**0.5)
     assert ("independent evidence" in [guard.name for guard in found.guards]) == (classes == 2)
+
+
+def test_every_check_states_its_problem() -> None:
+    """No screen shows the name of a failed check: "failed: source errors" reads as its opposite."""
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (REPOSITORY / "covcal_cli").rglob("*.py")
+    )
+    names = set(re.findall(r'\bGuard\(\s*"([^"]+)"', code))
+    names |= {guards.FALL_IN_CONFIDENCE, guards.SHIFT_WITHIN_CLASSES, DISAGREE}
+    assert set(guards.PROBLEMS) == names
+    assert guards.problem_of("aligned matched confidence") in guards.PROBLEMS.values()
+    assert checks([enough_errors(3, 90)]) == (
+        "0 of 1 passed. Problem: fewer than 20 source errors (give more source validation rows)"
+    )
 
 
 @pytest.mark.parametrize(("fall", "drift"), [(-0.4, 0.1), (0.0, 0.6)])
