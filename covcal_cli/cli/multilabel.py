@@ -15,7 +15,7 @@ from covcal_cli.evaluate.metrics import on_screen
 from covcal_cli.multilabel import gathered, named, one_label
 from covcal_cli.records import of_labels, sentences_of_failed
 from covcal_cli.report.tables import Table
-from covcal_cli.report.verdict import measured_action, unmeasured_action
+from covcal_cli.report.verdict import BASIS, measured_action, unmeasured_action
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Expectation
@@ -58,6 +58,8 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
     facts = {"Labels": f"{len(rows)}, each with its own calibration: {named(list(calibrations))}"}
     if with_verdict:
         facts["Verdict"] = "; ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
+        if all(calibration.labelled_rows is None for calibration in calibrations.values()):
+            facts["Verdict"] += f". {BASIS}"
     if gaps:
         worst = max(gaps, key=lambda label: abs(gaps[label]))
         facts["Confidence"] = (

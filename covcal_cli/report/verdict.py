@@ -5,6 +5,7 @@ because a mean can hide a wrong class. Without labels, the verdict uses the esti
 says that nothing was measured.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from covcal_cli.data.classes import listed
 from covcal_cli.errors import percent, short_percent
+from covcal_cli.estimators.inputs import Z
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import (
     ClassGaps,
@@ -213,6 +215,7 @@ _USE_LABEL = (
     "because calibration changes the probabilities but not the label: use the columns label and "
     "confidence."
 )
+BASIS = "This verdict uses no target labels: covcal evaluate measures with labels"
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
 
 
@@ -520,8 +523,11 @@ def unmeasured_action(
         return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"
     low, high = ends
     if high - low > WIDE:
-        between = f"{100 * low:.0f} and {percent(high, 0)}"
-        return "mixed", f"Label 50 rows first: the accuracy is only known to be between {between}"
+        half = 100 * Z * math.sqrt((low + high) / 2 * (1 - (low + high) / 2) / 50)
+        return "mixed", (
+            f"Label 50 rows first: the accuracy is only known to be between {100 * low:.0f} and "
+            f"{percent(high, 0)}, and 50 labels measure it to about +/- {half:.0f} points or better"
+        )
     return (
         "mixed",
         "Use the calibration, and label some rows when you can: nothing was measured",

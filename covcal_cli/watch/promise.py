@@ -143,6 +143,15 @@ def labels_to_prove(confidence: float, tolerance: float) -> int | None:
     return int(enough[0]) if len(enough) else None
 
 
+def error_proved_by(labels: int, confidence: float, tolerance: float) -> float | None:
+    """Return how far too high a confidence must be so that `labels` prove it off, or None."""
+    errors = np.arange(0.01, confidence, 0.01)
+    right = labels * (confidence - errors)
+    _, high = anytime_interval(right, labels - right, confidence, spent(np.array(0)))
+    proved = errors[confidence - high > tolerance]
+    return float(proved[0]) if len(proved) else None
+
+
 def _needed(right: float, wrong: float, rate: float, limit: float, k: int) -> int | None:
     """Return how many more labels lead to a verdict at the error rate `rate`."""
     more = np.array(_OFFERS)

@@ -37,7 +37,7 @@ from covcal_cli.watch.measurement import (
     with_written_reference,
 )
 from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchedCalibration
-from covcal_cli.watch.promise import labels_to_prove, watched_decision
+from covcal_cli.watch.promise import error_proved_by, labels_to_prove, watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 
 
@@ -404,9 +404,14 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         return []
     measured = [period.measured for period in unknown]
     last = measured[-1]
-    needed = labels_to_prove(last.confidence, unknown[-1].tolerance)
+    tolerance = unknown[-1].tolerance
+    needed = labels_to_prove(last.confidence, tolerance)
     unlabelled = last.rows - (last.labels.rows if last.labels else 0)
-    remedy = f"label some rows: covcal pick {as_word(last.file)} -n {min(50, unlabelled)}"
+    count = min(50, unlabelled)
+    remedy = f"label some rows: covcal pick {as_word(last.file)} -n {count}"
+    least = None if last.labels else error_proved_by(count, last.confidence, tolerance)
+    if least is not None:
+        remedy += f". These {count} labels show an error of about {100 * least:.0f} points or more"
     if needed is not None:
         remedy += f". If the confidence is right, about {needed:,} labels from all periods "
         remedy += "together are enough to prove this"

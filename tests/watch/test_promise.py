@@ -18,7 +18,7 @@ from covcal_cli.report.trend import write_trend
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.labels import pooled
 from covcal_cli.watch.period import Measured, PeriodLabels, Promise, Watched
-from covcal_cli.watch.promise import labels_to_prove, promise_after
+from covcal_cli.watch.promise import error_proved_by, labels_to_prove, promise_after
 from covcal_cli.watch.verdict import gate_results
 from covcal_cli.watch.watch import WatchSettings, watch
 from tests.made_files import clusters_domain
@@ -60,19 +60,29 @@ def test_a_good_past_does_not_hide_a_bad_week(weeks: int) -> None:
         assert (before.labels, before.first) == (400 * weeks, "0")
 
 
+def verdict_of(rows: int, accuracy: float) -> str:
+    """Return the verdict on a confidence of 0.7 after one labelled period."""
+    labels = PeriodLabels(rows, accuracy, float(rows))
+    entry = SimpleNamespace(period="w", confidence=0.7, labels=labels)
+    pool = pooled([cast("Measured", entry)], 0.05)
+    assert pool is not None
+    return pool.gap.verdict(0.05)
+
+
 def test_the_labels_that_prove_a_confidence() -> None:
     """As many random labels with the promised accuracy lead to the verdict; far fewer do not."""
     needed = labels_to_prove(0.7, 0.05)
     assert needed is not None
-    verdicts = []
-    for rows in (needed - 200, needed):
-        labels = PeriodLabels(rows, 0.7, float(rows))
-        entry = SimpleNamespace(period="w", confidence=0.7, labels=labels)
-        pool = pooled([cast("Measured", entry)], 0.05)
-        assert pool is not None
-        verdicts.append(pool.gap.verdict(0.05))
-    assert verdicts == ["not known", "holds"]
+    assert [verdict_of(rows, 0.7) for rows in (needed - 200, needed)] == ["not known", "holds"]
     assert labels_to_prove(0.7, 0.001) is None
+
+
+def test_a_few_labels_prove_a_large_error_only() -> None:
+    """An error of the named size is proved, and a smaller one is not."""
+    least = error_proved_by(50, 0.7, 0.05) or 0.0
+    verdicts = [verdict_of(50, 0.7 - error) for error in (least - 0.02, least)]
+    assert verdicts == ["not known", "off"]
+    assert error_proved_by(3, 0.7, 0.05) is None
 
 
 class TestVerdict:
