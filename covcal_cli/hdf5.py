@@ -231,22 +231,16 @@ def _usual_type(dtype: np.dtype[Any]) -> Any:
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file, as a mapping from names or paths to its members.
+    """A group of an open file, as a mapping from names or paths to its groups and datasets.
 
-    `datasets` has all datasets of the file. `members` has the identifiers of all datasets and
-    groups. The keys are paths in the file, such as ``a/b``.
+    `datasets` has all datasets of the file by their paths, such as ``a/b``.
     """
 
     def __init__(
-        self,
-        path: Path,
-        name: str,
-        raw: Any,
-        datasets: Mapping[str, Dataset] | None = None,
-        members: Mapping[str, Any] | None = None,
+        self, path: Path, name: str, identifier: Any, datasets: Mapping[str, Dataset]
     ) -> None:
-        self.path, self.name, self._raw = path, name, raw
-        self.datasets, self.members = datasets or {}, members or {}
+        self.path, self.name, self.datasets = path, name, datasets
+        self._identifier = identifier  # The low-level identifier, which is faster than an object.
 
     def __getitem__(self, name: Any) -> Any:
         """Return the group or dataset called `name`. Raises `CovcalError` for an unknown name."""
@@ -260,9 +254,9 @@ class Group(Mapping[str, Any]):
         if name not in self:
             raise CovcalError(f"{self.path}: {place} is missing: make the file again")
         with _readable(self.path, place):
-            member = self.members.get(place[1:]) or self._raw[name].id
+            member = h5py.h5o.open(self._identifier, _stored(name))
         if isinstance(member, h5py.h5g.GroupID):
-            return Group(self.path, place, h5py.Group(member), self.datasets, self.members)
+            return Group(self.path, place, member, self.datasets)
         return Dataset(self.path, place, member)
 
     def _place(self, name: str) -> str:
@@ -274,25 +268,21 @@ class Group(Mapping[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         """Return whether there is a group or dataset called `name`."""
-        if isinstance(name, str):
-            place = self._place(name)[1:]
-            if place in self.members:
-                return True
-            if self.name[1:] in self.members and "/" not in name:
-                return False
+        if self._place(str(name))[1:] in self.datasets:
+            return True
         with _readable(self.path, self.name):
-            return self._raw.get(name, getclass=True) in (h5py.Group, h5py.Dataset)
+            return _stored(str(name)) in self._identifier
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the groups and datasets in the group."""
         with _readable(self.path, self.name):
-            names = list(self._raw)
+            names = [_text(name) for name in self._identifier]
         return iter(names)
 
     def __len__(self) -> int:
         """Return the number of groups and datasets in the group."""
         with _readable(self.path, self.name):
-            return len(self._raw)
+            return len(self._identifier)
 
 
 class File(Group):
@@ -318,7 +308,6 @@ class File(Group):
     ) -> None:
         self._closes = handle is None
         self._file = raw = _opened(path, remedy) if handle is None else handle
-        super().__init__(path, "/", raw)
         try:
             with _readable(path, "/"):
                 # covcal's root attributes are texts and single numbers.
@@ -332,19 +321,18 @@ class File(Group):
                     )
             place = within(self.attrs)
             with _readable(path, place):
-                self._raw = raw = raw if place == "/" else raw[place]
-                self.datasets, self.members = _examined(
-                    path, raw, needs_checksums=digest is not None
-                )
+                group = raw[place].id
+                datasets = _examined(path, group, needs_checksums=digest is not None)
         except BaseException:
             self.close()
             raise
+        super().__init__(path, "/", group, datasets)
 
     @property
     def n_beside(self) -> int:
         """The number of groups in the parent group."""
         with _readable(self.path, "/"):
-            return len(self._raw.parent)
+            return len(h5py.Group(self._identifier).parent)
 
     def close(self) -> None:
         """Close the file if this object opened it."""
@@ -415,42 +403,46 @@ class _readable:  # noqa: N801
             ) from error
 
 
-def _examined(
-    path: Path, file: Any, *, needs_checksums: bool
-) -> tuple[dict[str, Dataset], dict[str, Any]]:
-    """Return all datasets, in the order of their names, and all members.
+def _examined(path: Path, group: Any, *, needs_checksums: bool) -> dict[str, Dataset]:
+    """Return all datasets below a group, in the order of their names. Refuse links.
 
-    Refuse links. Members are low-level identifiers, which are several times as fast as objects.
+    `group` is a low-level identifier, which is several times as fast as an object.
     """
-    datasets, members = dict[str, Dataset](), dict[str, Any]()
+    datasets = dict[str, Dataset]()
     seen = set()  # A group may contain itself.
-    waiting = [("", file.id)]
+    waiting = [("", group)]
     while waiting:
         place, member = waiting.pop()
         if not isinstance(member, (h5py.h5d.DatasetID, h5py.h5g.GroupID)):
             continue
         about = h5py.h5o.get_info(member)
-        is_new = (about.fileno, about.addr) not in seen
+        if (about.fileno, about.addr) in seen:
+            continue
         seen.add((about.fileno, about.addr))
-        if isinstance(member, h5py.h5d.DatasetID):
-            members[place] = member
-            if is_new:
-                dataset = Dataset(path, f"/{place}", member, needs_checksums=needs_checksums)
-                _require_own(dataset, member)
-                if dataset.ndim >= 0:
-                    datasets[place] = dataset
-        elif is_new:
-            members[place] = member
+        if isinstance(member, h5py.h5g.GroupID):
             # The last entry is taken first.
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
             ]
-    return datasets, members
+            continue
+        dataset = Dataset(path, f"/{place}", member, needs_checksums=needs_checksums)
+        _require_own(dataset, member)
+        if dataset.ndim >= 0:
+            datasets[place] = dataset
+    return datasets
 
 
 def _inside(place: str, name: bytes) -> str:
-    return f"{place}/{name.decode('utf-8', 'surrogateescape')}".lstrip("/")
+    return f"{place}/{_text(name)}".lstrip("/")
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _stored(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
@@ -534,4 +526,4 @@ def _plain_attributes(
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, Plain):
-            yield attribute.name.decode("utf-8", "surrogateescape"), value
+            yield _text(attribute.name), value
