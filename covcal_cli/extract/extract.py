@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Float64s, Rows
+from covcal_cli.arrays import Float32s, Rows
 from covcal_cli.errors import CovcalError, percent
 from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attributes
 from covcal_cli.extract.parts import (
@@ -44,6 +44,7 @@ from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output, require_hdf5_name
 from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import Attribute, HDF5Writer
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
 from covcal_cli.multilabel import CLASSES
@@ -398,7 +399,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
             f"{paths['source']}, but the target should hold new data. Unless this is only a test, "
             "leave these rows out"
         )
-    ours, theirs = map(_confidences, logits)
+    ours, theirs = (confidences(values, 1.0) for values in logits)
     if min(len(ours), len(theirs)) < FEW_ROWS:
         return None
     gain = float(theirs.mean() - ours.mean())
@@ -428,13 +429,6 @@ def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | N
     chance = max(1 - len(values) / len(rows) for values, rows in zip(distinct, keys, strict=True))
     share = scale * matched / len(target)
     return min(share, 1.0) if share > _LEAST_SHARED + _PER_REPEAT * scale * chance else None
-
-
-def _confidences(logits: Float32s) -> Float64s:
-    exact = logits.astype(np.float64)
-    exact -= exact.max(axis=1, keepdims=True, initial=-math.inf)
-    confidences: Float64s = 1 / np.exp(exact).sum(axis=1)
-    return confidences
 
 
 def _some(dataset: Any) -> Float32s:

@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, windows
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, between, windows
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
@@ -115,8 +115,7 @@ class NpzStore(Store):
                 start = 0
                 for blocks in zip(*streams, strict=True):
                     stop = start + len(blocks[0])
-                    first, last = np.searchsorted(rows, (start, stop))
-                    chosen = rows[first:last]
+                    chosen = between(rows, start, stop)
                     if len(chosen) == stop - start:
                         yield chosen, dict(zip(names, blocks, strict=True))
                     elif len(chosen):

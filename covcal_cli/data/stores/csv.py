@@ -11,7 +11,6 @@ quotes, empty cells or infinite numbers.
 import csv
 import math
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, compress, islice
@@ -30,7 +29,6 @@ from covcal_cli.data.stores.store import (
     Store,
     holds_returns,
     is_compressed,
-    not_text,
     open_text,
     short_lines,
 )
@@ -105,7 +103,7 @@ class CSVStore(Store):
             start = 0
             for first in range(0, len(rows), size):
                 chosen = rows[first : first + size]
-                taken, start = self._taken(records, start, chosen)
+                taken, start = self.taken(records, start, chosen)
                 values = self._by_arrow(taken, columns, is_text=False)
                 if values is None:
                     values = list(self._numbers(taken, columns, chosen).T)
@@ -114,20 +112,6 @@ class CSVStore(Store):
     def place(self, row: int) -> str:
         """Return the line of a row, or the row number if rows have several lines."""
         return f"line {row + 1 + self._names_line}" if self._one_line_each else f"row {row}"
-
-    def _taken(self, records: Iterator[Any], start: int, rows: Rows) -> tuple[list[Any], int]:
-        """Return the records of `rows`, and the number of the next record."""
-        taken: list[Any] = []
-        stop = int(rows[-1]) + 1
-        if len(rows) == stop - int(rows[0]):
-            taken.extend(islice(records, int(rows[0]) - start, stop - start))
-        else:
-            for row in rows.tolist():
-                taken.extend(islice(records, row - start, row - start + 1))
-                start = row + 1
-        if len(taken) < len(rows):
-            raise self.error("the file became shorter while covcal read it: copy it again")
-        return taken, stop
 
     def _by_arrow(
         self, records: Sequence[Any], columns: Sequence[int], *, is_text: bool
@@ -309,7 +293,7 @@ class CSVStore(Store):
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
         """Yield the lines below the header, a CSV reader, and the cells of the header."""
-        try:
+        with self.readable("it is not a readable CSV file", "save it again", csv.Error):
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
                 self._newline = "\n" if is_simple else ""
@@ -324,10 +308,6 @@ class CSVStore(Store):
                 lines = short_lines(self.path, file) if is_compressed(self.path) else file
                 reader = csv.reader(lines, delimiter=self._delimiter, strict=True)
                 yield lines, reader, next(reader, [])
-        except UnicodeDecodeError as error:
-            raise self.error(not_text(self.path)) from error
-        except (csv.Error, OSError, EOFError, zlib.error) as error:
-            raise self.error(f"it is not a readable CSV file ({error}): save it again") from error
 
 
 def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:

@@ -9,9 +9,7 @@ of objects.
 
 import json
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -40,7 +38,6 @@ from covcal_cli.data.stores.store import (
     Piece,
     Store,
     cut_utf8,
-    not_text,
     open_text,
     short_lines,
     windows,
@@ -247,11 +244,8 @@ class JSONLinesStore(Store):
         lines, start = self._lines(), 0
         for first in range(n_kept, len(rows), size):
             chosen = rows[first : first + size]
-            records = []
-            for row in chosen.tolist():
-                number, line = self._line(lines, row - start)
-                records.append(self._columns_of(line, number))
-                start = row + 1
+            numbered, start = self.taken(lines, start, chosen)
+            records = [self._columns_of(line, number) for number, line in numbered]
             yield chosen, {name: read(records, chosen) for name, read in arrays_of.items()}
 
     def place(self, row: int) -> str:
@@ -259,7 +253,7 @@ class JSONLinesStore(Store):
         return f"row {row}" if self._has_blank_lines else f"{self._unit} {row + 1}"
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        with self._opened() as file:
+        with self.readable("it is not readable", "copy it again"), open_text(self.path) as file:
             lines = self._items(file) if self._is_list else short_lines(self.path, file)
             for number, line in enumerate(lines, 1):
                 if not line.isspace():
@@ -297,24 +291,6 @@ class JSONLinesStore(Store):
             raise self.error(
                 "the file has more text after the end of the list: save one list of rows"
             )
-
-    def _line(self, lines: Iterator[tuple[int, str]], skipped: int) -> tuple[int, str]:
-        for _ in range(skipped):
-            next(lines, None)
-        line = next(lines, None)
-        if line is None:
-            raise self.error("the file became shorter while covcal read it: copy it again")
-        return line
-
-    @contextmanager
-    def _opened(self) -> Iterator[IO[str]]:
-        try:
-            with open_text(self.path) as file:
-                yield file
-        except UnicodeDecodeError as error:
-            raise self.error(not_text(self.path)) from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise self.error(f"it is not readable ({error}): copy it again") from error
 
     def _parsed(self, line: str, number: int) -> Any:
         text = line.strip()

@@ -19,7 +19,7 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_features, pandas_index
 from covcal_cli.data.stores.json_layouts import may_name_classes
-from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store
+from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, between
 from covcal_cli.errors import CovcalError
 
 _HEAD = 8  # Number of values that show the type of a column.
@@ -107,9 +107,7 @@ class ParquetStore(Store):
     def texts(self, name: str) -> list[str]:
         """Return a whole column as texts. For an embedded image, the text is its file name."""
         if not self.entries[name].is_encoded:
-            rows = np.arange(self._n, dtype=np.int64)
-            pieces = self.pieces([name], rows, 1 << 14)
-            return [str(value) for _, part in pieces for value in part[name].tolist()]
+            return super().texts(name)
         field = self._columns.name_field(self._schema.field(name))
         if field is None:
             return [""] * self._n
@@ -125,7 +123,7 @@ class ParquetStore(Store):
         """Yield the rows in parts. A missing number becomes NaN."""
         within = [name for name in names if name not in self._of_parts]
         for number, (start, stop) in enumerate(pairwise(self._bounds)):
-            own = _between(rows, start, stop)
+            own = between(rows, start, stop)
             if not len(own):
                 continue
             keys = {name: self._of_parts[name][number] for name in names if name not in within}
@@ -191,7 +189,7 @@ class ParquetStore(Store):
         with self._opened(self._files[number]) as file:
             for group in range(file.num_row_groups):
                 stop = start + file.metadata.row_group(group).num_rows
-                own = _between(rows, start, stop)
+                own = between(rows, start, stop)
                 if len(own):
                     yield from self._of_group(_Group(file, group, start), names, own, size)
                     self._arrow.default_memory_pool().release_unused()
@@ -242,7 +240,7 @@ class ParquetStore(Store):
         for batch in group.file.iter_batches(
             size, row_groups=[group.number], columns=list(names), use_threads=False
         ):
-            chosen = _between(rows, start, start + batch.num_rows)
+            chosen = between(rows, start, start + batch.num_rows)
             if len(chosen):
                 taken = self._columns.chosen(batch, chosen - start)
                 arrays = dict(zip(taken.schema.names, taken.columns, strict=True))
@@ -260,11 +258,6 @@ class ParquetStore(Store):
     def _row_bytes(self, names: Sequence[str]) -> int:
         entries = [self.entries[name] for name in names]
         return sum((entry.dtype.itemsize or 8) * math.prod(entry.shape[1:]) for entry in entries)
-
-
-def _between(rows: Rows, start: int, stop: int) -> Rows:
-    first, last = np.searchsorted(rows, (start, stop))
-    return rows[first:last]
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:

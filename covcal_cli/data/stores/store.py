@@ -2,13 +2,16 @@
 
 import codecs
 import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,7 @@ from covcal_cli.files import read_plain
 if TYPE_CHECKING:
     from PIL import Image
 
+T = TypeVar("T")
 # Row numbers, and the rows of each array.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
@@ -84,6 +88,34 @@ class Store(Protocol):
         """Describe the place of a row, such as ``line 12``."""
         return f"row {row}"
 
+    def taken(self, records: Iterator[T], start: int, rows: Rows) -> tuple[list[T], int]:
+        """Return the records of ascending `rows`, and the number of the next record.
+
+        `records` yields record `start` and the records after it.
+        """
+        taken: list[T] = []
+        stop = int(rows[-1]) + 1
+        if len(rows) == stop - int(rows[0]):
+            taken.extend(islice(records, int(rows[0]) - start, stop - start))
+        else:
+            for row in rows.tolist():
+                taken.extend(islice(records, row - start, row - start + 1))
+                start = row + 1
+        if len(taken) < len(rows):
+            raise self.error("the file became shorter while covcal read it: copy it again")
+        return taken, stop
+
+    @contextmanager
+    def readable(self, reason: str, remedy: str, *kinds: type[Exception]) -> Iterator[None]:
+        """Turn errors of a text file, and of other `kinds`, into a `CovcalError`."""
+        kinds = (OSError, EOFError, zlib.error, *kinds)
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise self.error(not_text(self.path)) from error
+        except kinds as error:
+            raise self.error(f"{reason} ({error}): {remedy}") from error
+
 
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
@@ -109,6 +141,12 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
         values[row] = encoded
         longest = max(longest, len(encoded))
     return values.astype(f"S{longest}", copy=False), cut
+
+
+def between(rows: Rows, start: int, stop: int) -> Rows:
+    """Return the ascending `rows` from `start` to before `stop`."""
+    first, last = np.searchsorted(rows, (start, stop))
+    return rows[first:last]
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
