@@ -43,7 +43,7 @@ quantiles.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,20 +70,33 @@ GROUP_METRICS = ("accuracy", "ece", "over_ece")
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are computed. Equal seeds give equal intervals."""
+
+    resamples: int = RESAMPLES
+    seed: int = 0
+    level: float = LEVEL  # Confidence level of the intervals.
+
+    @property
+    def reached_level(self) -> float:
+        """The highest level, up to `level`, for which there are enough resamples."""
+        return min(self.level, max(LEVEL, 1 - _LEAST_BEYOND / self.resamples))
+
+    def of_groups(self, groups: int) -> "Resampling":
+        """Return the resampling of each group: fewer resamples if there are many groups."""
+        most = max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups))
+        return replace(self, resamples=min(self.resamples, most))
+
+
 def intervals(
-    metrics: Metrics,
-    *,
-    resamples: int,
-    seed: int,
-    level: float = LEVEL,
-    names: Collection[str] | None = None,
+    metrics: Metrics, resampling: Resampling, names: Collection[str] | None = None
 ) -> dict[str, Interval]:
     """Return the intervals of the metrics in `names`, by default of all metrics.
 
     The metrics must have been counted with `keep_losses`. Metrics without an interval are left out.
-    `level` is the confidence level. Equal seeds give equal intervals.
     """
-    names = metrics.names if names is None else names
+    names, level = metrics.names if names is None else names, resampling.level
     shares = {
         name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
     }
@@ -93,52 +106,34 @@ def intervals(
         if metrics.ranking is not None
     }
     means = {
-        name: mean_interval(
-            *metrics.losses[name].filled(),
-            resamples=resamples,
-            rng=np.random.default_rng(seed),
-            level=level,
-        )
+        name: mean_interval(*metrics.losses[name].filled(), resampling)
         for name in _of_kind("mean", names)
     }
     parts = {}
     if not PARTS.keys().isdisjoint(names):
-        parts = ece_intervals(metrics.bins, resamples=resamples, seed=seed, level=level)
+        parts = ece_intervals(metrics.bins, resampling)
     gaps = {name: parts[name] for name in PARTS if name in names}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
         if name not in PARTS and bins is not None:  # None for too many classes
-            gaps[name] = ece_interval(bins, resamples=resamples, seed=seed, level=level)
+            gaps[name] = ece_interval(bins, resampling)
     return shares | ranks | means | gaps
 
 
-def ece_intervals(
-    bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
-) -> dict[str, Interval]:
+def ece_intervals(bins: Bins, resampling: Resampling) -> dict[str, Interval]:
     """Return the intervals of the ECE and its parts. A part is never larger than the ECE."""
-    parts = {
-        name: ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
-        for name, part in PARTS.items()
-    }
+    parts = {name: ece_interval(bins, resampling, part) for name, part in PARTS.items()}
     least, most = parts["ece"][0], max(high for _, high in parts.values())
     return {name: (min(low, least), high) for name, (low, high) in parts.items()} | {
         "ece": (least, most)
     }
 
 
-def group_interval(
-    metric: str, bins: Bins, *, resamples: int, seed: int, level: float = LEVEL
-) -> Interval:
+def group_interval(metric: str, bins: Bins, resampling: Resampling) -> Interval:
     """Return the interval of a metric in `GROUP_METRICS` for a group with rows."""
     if metric == "accuracy":
-        return wilson(bins.mean_accuracy(), bins.n, level)
-    part = PARTS[metric]
-    return ece_interval(bins, resamples=resamples, seed=seed, part=part, level=level)
-
-
-def group_resamples(resamples: int, groups: int) -> int:
-    """Return the number of resamples per group: fewer if there are many groups."""
-    return min(resamples, max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups)))
+        return wilson(bins.mean_accuracy(), bins.n, resampling.level)
+    return ece_interval(bins, resampling, PARTS[metric])
 
 
 def _of_kind(kind: str, names: Collection[str]) -> list[str]:
@@ -154,11 +149,6 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
     return middle - factor * (middle - low), middle + factor * (high - middle)
 
 
-def resampled_level(level: float, resamples: int) -> float:
-    """Return the highest level, up to `level`, for which there are enough resamples."""
-    return min(level, max(LEVEL, 1 - _LEAST_BEYOND / resamples))
-
-
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
@@ -171,25 +161,28 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     return wilson(area.value, n, level)
 
 
-def mean_interval(
-    counts: Integers,
-    values: Float64s,
-    *,
-    resamples: int,
-    rng: np.random.Generator,
-    level: float = LEVEL,
-) -> Interval:
+def mean_interval(counts: Integers, values: Float64s, resampling: Resampling) -> Interval:
     """Return the percentile interval of the mean of `values` with `counts`."""
     n = int(counts.sum())
     counts, values = _coarser(counts, values)
-    size = max(1, MAX_DRAWS // len(counts))
-    means = [
-        rng.multinomial(n, counts / n, size=min(size, resamples - start)) @ values / n
+    ends = _percentiles(counts, lambda drawn: drawn @ values / n, resampling)
+    middle = float(counts @ values) / n
+    return stretched(ends, middle, resampling.reached_level, resampling.level)
+
+
+def _percentiles(
+    counts: Integers, statistic: Callable[[Integers], Float64s], resampling: Resampling
+) -> Interval:
+    """Return the percentile interval of a statistic of resampled counts, at the reached level."""
+    rng, resamples = np.random.default_rng(resampling.seed), resampling.resamples
+    n, size = int(counts.sum()), max(1, MAX_DRAWS // len(counts))
+    values = [
+        statistic(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
         for start in range(0, resamples, size)
     ]
-    tried = resampled_level(level, resamples)
-    low, high = np.quantile(np.concatenate(means), [(1 - tried) / 2, (1 + tried) / 2])
-    return stretched((float(low), float(high)), float(counts @ values) / n, tried, level)
+    reached = resampling.reached_level
+    low, high = np.quantile(np.concatenate(values), [(1 - reached) / 2, (1 + reached) / 2])
+    return float(low), float(high)
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
@@ -204,12 +197,10 @@ def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
     return rows, np.bincount(place, counts * values) / rows
 
 
-def ece_interval(
-    bins: Bins, *, resamples: int, seed: int, part: Part = np.abs, level: float = LEVEL
-) -> Interval:
+def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Interval:
     """Return the interval of the ECE or one of its parts (see the head of this module)."""
-    resamples = min(resamples, max(1, _MAX_NOISE // len(bins.counts)))
-    wanted, level = level, resampled_level(level, resamples)
+    resamples = min(resampling.resamples, max(1, _MAX_NOISE // len(bins.counts)))
+    wanted, level = resampling.level, replace(resampling, resamples=resamples).reached_level
     n, filled = int(bins.counts.sum()), bins.counts > 0
     sizes = bins.counts[filled]
     shares = sizes / n
@@ -219,7 +210,7 @@ def ece_interval(
     # Add half a right and half a wrong row, so that every bin has noise.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(resampling.seed)
     drawn = rng.multinomial(n, shares, size=resamples)
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
@@ -440,29 +431,23 @@ class PairedRows:
         self,
         calibration: str,
         against: str,
+        resampling: Resampling,
         areas: tuple[float | None, float | None] = (None, None),
-        *,
-        resamples: int,
-        seed: int,
-        level: float = LEVEL,
     ) -> list[Difference]:
         """Return the metrics of the second calibration minus the metrics of the first."""
         differences = []
         for name, rows, sides in self._gaps():
-            if name not in self._names:
-                continue
-            rng = np.random.default_rng(seed)
-            value, ends = _of_gaps(rows, sides, resamples=resamples, rng=rng, level=level)
-            differences.append(Difference(calibration, against, name, value, *ends))
+            if name in self._names:
+                value, ends = _of_gaps(rows, sides, resampling)
+                differences.append(Difference(calibration, against, name, value, *ends))
         for name, cells in self._losses.items():
             counts, values = cells.filled()
-            rng = np.random.default_rng(seed)
-            ends = mean_interval(counts, values, resamples=resamples, rng=rng, level=level)
+            ends = mean_interval(counts, values, resampling)
             value = float(counts @ values / counts.sum())
             differences.append(Difference(calibration, against, name, value, *ends))
         before, after = areas
         if before is not None and after is not None and "correctness_auroc" in self._names:
-            value, reach = after - before, quantile(level) * self._deviation_of_areas()
+            value, reach = after - before, quantile(resampling.level) * self._deviation_of_areas()
             ends = (value - reach, value + reach)
             differences.append(Difference(calibration, against, "correctness_auroc", value, *ends))
         return differences
@@ -513,12 +498,7 @@ def _filled(
 
 
 def _of_gaps(
-    counts: Integers,
-    sides: Sequence[_Side],
-    *,
-    resamples: int,
-    rng: np.random.Generator,
-    level: float,
+    counts: Integers, sides: Sequence[_Side], resampling: Resampling
 ) -> tuple[float, Interval]:
     first, second = sides
     n = int(counts.sum())
@@ -527,17 +507,9 @@ def _of_gaps(
         return (second.total(drawn) - first.total(drawn)) / n
 
     value = float(difference(counts[None])[0])
-    size = max(1, MAX_DRAWS // len(counts))
-    drawn = np.concatenate(
-        [
-            difference(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
-            for start in range(0, resamples, size)
-        ]
-    )
-    tried = resampled_level(level, resamples)
-    low, high = np.quantile(drawn, [(1 - tried) / 2, (1 + tried) / 2])
-    low, high = min(low, 2 * value - high), max(high, 2 * value - low)
-    return value, stretched((float(low), float(high)), value, tried, level)
+    low, high = _percentiles(counts, difference, resampling)
+    both = min(low, 2 * value - high), max(high, 2 * value - low)
+    return value, stretched(both, value, resampling.reached_level, resampling.level)
 
 
 def _influence(counts: Integers) -> Float64s:

@@ -27,8 +27,8 @@ from covcal_cli.evaluate.bootstrap import (
     LEVEL,
     Difference,
     PairedRows,
+    Resampling,
     group_interval,
-    group_resamples,
     intervals,
 )
 from covcal_cli.evaluate.metrics import (
@@ -94,6 +94,11 @@ class EvaluateSettings:
         require_at_least("seed", self.seed, 0)
         if not 0 < self.level < 1:
             raise CovcalError(f"the level of intervals must be between 0 and 1, not {self.level}")
+
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals are computed."""
+        return Resampling(self.resamples, self.seed, self.level)
 
     @property
     def groupings(self) -> tuple[str, ...]:
@@ -239,9 +244,7 @@ def evaluate(
             level=settings.level,
             seed=settings.seed,
             intervals={
-                name: intervals(
-                    entry, resamples=settings.resamples, seed=settings.seed, level=settings.level
-                )
+                name: intervals(entry, settings.resampling)
                 for name, entry in metrics.items()
                 if settings.resamples
             },
@@ -425,10 +428,8 @@ class _Collector:
             for difference in paired.differences(
                 after.name,
                 before.name,
+                settings.resampling,
                 (auroc_of(results[before]), auroc_of(results[after])),
-                resamples=settings.resamples,
-                seed=settings.seed,
-                level=settings.level,
             )
         )
 
@@ -632,17 +633,12 @@ def _with_intervals(
     groups = counts.result(names)
     if not settings.resamples:
         return groups
+    resampling = settings.resampling.of_groups(len(groups))
     return tuple(
         replace(
             group,
             intervals={
-                metric: group_interval(
-                    metric,
-                    counts.bins_of(number),
-                    resamples=group_resamples(settings.resamples, len(groups)),
-                    seed=settings.seed,
-                    level=settings.level,
-                )
+                metric: group_interval(metric, counts.bins_of(number), resampling)
                 for metric in metrics
                 if group.n
             },

@@ -25,7 +25,6 @@ from covcal_cli.evaluate.bootstrap import (
     Interval,
     ece_interval,
     group_interval,
-    group_resamples,
     intervals,
     stretched,
 )
@@ -171,13 +170,8 @@ def _verdict_on_all(
     if level == evaluation.level:
         interval = evaluation.intervals[name].get(limit.metric)
     elif level is not None:
-        interval = intervals(
-            metrics,
-            resamples=evaluation.resamples,
-            seed=evaluation.seed,
-            level=level,
-            names=[limit.metric],
-        ).get(limit.metric)
+        resampling = replace(evaluation.resampling, level=level)
+        interval = intervals(metrics, resampling, [limit.metric]).get(limit.metric)
     return verdict_on(limit, name, value, interval)
 
 
@@ -194,16 +188,14 @@ def _verdicts_by_group(
     evaluation: Evaluation, limit: Limit, name: str, level: float | None
 ) -> Iterator[Verdict]:
     groups = _filled(evaluation, limit.by or "", name)
-    resamples = group_resamples(evaluation.resamples, len(groups))
+    resampling = evaluation.resampling.of_groups(len(groups))
     for group, bins in sorted(groups.items(), key=lambda item: -item[1].n):
         value = (
             bins.mean_accuracy() if limit.metric == "accuracy" else getattr(bins, limit.metric)()
         )
         interval = None
         if level is not None:
-            interval = group_interval(
-                limit.metric, bins, resamples=resamples, seed=evaluation.seed, level=level
-            )
+            interval = group_interval(limit.metric, bins, replace(resampling, level=level))
         verdict = verdict_on(limit, name, value, interval)
         yield replace(verdict, by=limit.by, group=group, n=bins.n)
 
@@ -319,8 +311,7 @@ class Baseline:
                 "make a "
                 "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
             )
-        settings = {"resamples": now.resamples, "seed": now.seed}
-        return ece_interval(bins, part=PARTS[metric], level=level, **settings)
+        return ece_interval(bins, replace(now.resampling, level=level), PARTS[metric])
 
 
 def read_baseline(path: Path) -> Baseline:
@@ -369,16 +360,16 @@ def _with_interval(
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
-    resampling = {"resamples": evaluation.resamples, "seed": evaluation.seed}
+    resampling = replace(evaluation.resampling, level=level)
     if since is not None and same:
         if change.worse_by == 0:
             return replace(change, low=0.0, high=0.0, same_rows=True)
-        paired = since.differences(level=level, **resampling).get(metric)
+        paired = since.differences(resampling).get(metric)
         if paired is not None:
             low, high = sorted((sign * paired.low, sign * paired.high))
             return replace(change, low=low, high=high, same_rows=True)
     earlier = baseline.interval(change.baseline, metric, evaluation, level)
-    present = intervals(evaluation.metrics[name], level=level, names=[metric], **resampling)[metric]
+    present = intervals(evaluation.metrics[name], resampling, [metric])[metric]
     low, high = _independent(present, change.value, earlier, change.before)
     ends = (low, high) if sign > 0 else (-high, -low)
     return replace(change, low=ends[0], high=ends[1], same_rows=same)

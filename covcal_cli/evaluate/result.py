@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from covcal_cli.evaluate.bootstrap import (
     Difference,
     Interval,
     PairedRows,
+    Resampling,
     ece_intervals,
 )
 from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, require_possible
@@ -186,24 +187,16 @@ class Since:
     paired: PairedRows
     after: Metrics
 
-    def differences(self, *, resamples: int, seed: int, level: float) -> dict[str, Difference]:
+    def differences(self, resampling: Resampling) -> dict[str, Difference]:
         """Return the changes of all metrics, by name."""
         areas = auroc_of(self.before), auroc_of(self.after)
-        changes = self.paired.differences(
-            "now", "before", areas, resamples=resamples, seed=seed, level=level
-        )
+        changes = self.paired.differences("now", "before", resampling, areas)
         return {change.metric: change for change in changes}
 
 
 def auroc_of(metrics: Metrics) -> float | None:
     """Return the AUROC, or None if it was not requested."""
     return metrics.correctness_auroc if "correctness_auroc" in metrics.names else None
-
-
-class _Resampling(TypedDict):
-    resamples: int
-    seed: int
-    level: float
 
 
 @dataclass(frozen=True)
@@ -241,6 +234,11 @@ class Evaluation:
         """Number of measured rows."""
         return self.metrics[NONE].n
 
+    @property
+    def resampling(self) -> Resampling:
+        """How the intervals were computed."""
+        return Resampling(self.resamples, self.seed, self.level)
+
     @cached_property
     def judged(self) -> "Evaluation":
         """The ECE intervals and differences on which verdicts rest.
@@ -249,18 +247,17 @@ class Evaluation:
         """
         if self.resamples == RESAMPLES:
             return self
-        resampling = _Resampling(resamples=RESAMPLES, seed=self.seed, level=self.level)
+        resampling = replace(self.resampling, resamples=RESAMPLES)
         return replace(
             self,
             resamples=RESAMPLES,
             intervals={
-                name: ece_intervals(entry.bins, **resampling)
-                for name, entry in self.metrics.items()
+                name: ece_intervals(entry.bins, resampling) for name, entry in self.metrics.items()
             },
             differences=tuple(
                 change
                 for (after, before), paired in self.pairs.items()
-                for change in paired.differences(after, before, **resampling)
+                for change in paired.differences(after, before, resampling)
             ),
         )
 
@@ -338,9 +335,7 @@ def metrics_document(
     evaluation: Evaluation, verdicts: Sequence[Verdict], changes: Sequence[Change] = ()
 ) -> dict[str, Any]:
     """Return the content of metrics.json."""
-    resamples, metrics = evaluation.resamples, evaluation.metrics
-    scalings = evaluation.scalings.items()
-    bootstrap = {"resamples": resamples, "seed": evaluation.seed, "level": evaluation.level}
+    metrics, scalings = evaluation.metrics, evaluation.scalings.items()
     return {
         "schema": MetricsRecord.schema,
         "version": __version__,
@@ -369,7 +364,7 @@ def metrics_document(
                 for name, entry in metrics.items()
             },
         },
-        "bootstrap": bootstrap if resamples else None,
+        "bootstrap": evaluation.resampling if evaluation.resamples else None,
         "intervals": evaluation.intervals,
         "differences": evaluation.differences,
         "classes": evaluation.classes,

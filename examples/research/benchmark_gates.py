@@ -16,7 +16,7 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import bin_edges, confidence_block
-from covcal_cli.evaluate.bootstrap import LEVEL, intervals
+from covcal_cli.evaluate.bootstrap import LEVEL, Resampling, intervals
 from covcal_cli.evaluate.limits import Baseline, Limit, apply_limits, compare
 from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.evaluate.result import Evaluation, MetricsRecord
@@ -74,7 +74,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
         inputs=(),
         resamples=resamples,
         seed=seed,
-        intervals={NONE: intervals(found, resamples=resamples, seed=seed)},
+        intervals={NONE: intervals(found, Resampling(resamples, seed))},
     )
 
 

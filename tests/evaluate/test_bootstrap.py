@@ -12,6 +12,7 @@ from scipy import stats
 from covcal_cli.arrays import Float64s
 from covcal_cli.evaluate.bins import Bins, ValueCells, over, under
 from covcal_cli.evaluate.bootstrap import (
+    Resampling,
     _shares_as_far,
     ece_interval,
     intervals,
@@ -75,7 +76,7 @@ def covered(
     """Return the share of samples whose 95 % interval holds the true value."""
     inside = 0
     for seed in range(repeats):
-        low, high = ece_interval(world.sample(n, seed), resamples=120, seed=seed, part=part)
+        low, high = ece_interval(world.sample(n, seed), Resampling(120, seed), part=part)
         inside += low <= truth <= high
     return inside / repeats
 
@@ -94,7 +95,7 @@ class TestCoverage:
         beyond = 0
         for seed in range(60):
             sample = CALIBRATED.sample(n, seed)
-            beyond += ece_interval(sample, resamples=100, seed=seed)[0] > 0
+            beyond += ece_interval(sample, Resampling(100, seed))[0] > 0
         assert beyond <= 60 * 0.05 + 2 * np.sqrt(60 * 0.05 * 0.95)
 
     def test_overconfident_everywhere(self) -> None:
@@ -119,21 +120,21 @@ class TestCoverage:
         drawn = np.random.default_rng(0).binomial(sample.counts, shares, (500, BINS))
         resampled = np.abs(sample.confidence_sums - drawn).sum(axis=1) / 2000
         assert np.quantile(resampled, 0.025) > 0.005
-        assert ece_interval(sample, resamples=500, seed=0)[0] == 0
+        assert ece_interval(sample, Resampling(500, 0))[0] == 0
 
 
 class TestEceInterval:
     def test_more_rows_narrow_it(self) -> None:
         """A hundred times as many rows: about a tenth of the width, around the truth."""
         few, many = (
-            ece_interval(OVERCONFIDENT.sample(n, 1), resamples=400, seed=0) for n in (1000, 100_000)
+            ece_interval(OVERCONFIDENT.sample(n, 1), Resampling(400, 0)) for n in (1000, 100_000)
         )
         assert 6 < (few[1] - few[0]) / (many[1] - many[0]) < 16
         assert many[0] < 0.05 < many[1]
 
     def test_one_row_and_empty_bins(self) -> None:
         """A single row says next to nothing, and does not fail."""
-        low, high = ece_interval(binned(np.array([0.95]), np.array([True])), resamples=50, seed=0)
+        low, high = ece_interval(binned(np.array([0.95]), np.array([True])), Resampling(50, 0))
         assert low == 0
         assert high > 0.3
 
@@ -144,20 +145,20 @@ class TestEceInterval:
             confidence = np.random.default_rng(seed).uniform(0.1, 0.9, 11)
             bins = binned(confidence, confidence < 0.5)
             found = float(part((bins.confidence_sums - bins.hits) / bins.n).sum())
-            low, high = ece_interval(bins, resamples=100, seed=0, part=part)
+            low, high = ece_interval(bins, Resampling(100, 0), part=part)
             assert low - 1e-12 <= found <= high + 1e-12
 
     def test_all_wrong_and_sure(self) -> None:
         """Always wrong at 99 % is an ECE of about 99 %, beyond doubt, and never above 1."""
         sample = binned(np.full(500, 0.99), np.zeros(500, bool))
-        low, high = ece_interval(sample, resamples=200, seed=0)
+        low, high = ece_interval(sample, Resampling(200, 0))
         assert 0.95 < low <= high <= 1
-        assert ece_interval(sample, resamples=200, seed=0, part=under)[1] < 0.05
+        assert ece_interval(sample, Resampling(200, 0), part=under)[1] < 0.05
 
     def test_seeds(self) -> None:
         """Equal seeds give equal intervals; another seed moves them a little."""
         sample = OVERCONFIDENT.sample(1000, 0)
-        first, again, other = (ece_interval(sample, resamples=300, seed=seed) for seed in (0, 0, 1))
+        first, again, other = (ece_interval(sample, Resampling(300, seed)) for seed in (0, 0, 1))
         assert first == again
         assert other != first
         assert other == pytest.approx(first, abs=0.01)
@@ -180,7 +181,7 @@ class TestMeans:
         counts, values = cells.filled()
         assert counts.sum() == 800
         assert counts @ values / 800 == pytest.approx(losses.mean(), rel=1e-12)
-        found = mean_interval(counts, values, resamples=20_000, rng=np.random.default_rng(1))
+        found = mean_interval(counts, values, Resampling(20_000, 1))
         means = losses[rng.integers(800, size=(4000, 800))].mean(axis=1)
         width = np.quantile(means, 0.975) - np.quantile(means, 0.025)
         assert found == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.05 * width)
@@ -188,9 +189,9 @@ class TestMeans:
     def test_resamples_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many resamples are drawn at once, the interval is the same."""
         counts, values = np.array([5, 10, 7]), np.array([0.0, 1.0, 4.0])
-        whole = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
+        whole = mean_interval(counts, values, Resampling(100, 0))
         monkeypatch.setattr("covcal_cli.evaluate.bootstrap.MAX_DRAWS", 21)
-        pieces = mean_interval(counts, values, resamples=100, rng=np.random.default_rng(0))
+        pieces = mean_interval(counts, values, Resampling(100, 0))
         assert pieces == whole
 
     def test_values_of_either_sign(self) -> None:
@@ -216,7 +217,7 @@ def made_metrics(n: int, seed: int = 0) -> Metrics:
 def test_every_interval_is_around_its_metric() -> None:
     """Names, order of the ends, and for means the value inside."""
     metrics = made_metrics(3000)
-    found = intervals(metrics, resamples=300, seed=0)
+    found = intervals(metrics, Resampling(300, 0))
     assert list(found) == [
         "accuracy",
         "correctness_auroc",
@@ -248,9 +249,9 @@ def test_no_part_exceeds_the_whole(n: int) -> None:
     widened = 0
     for seed in range(4):
         metrics = made_metrics(n, seed)
-        found = intervals(metrics, resamples=60, seed=seed)
+        found = intervals(metrics, Resampling(60, seed))
         for name, part in (("ece", np.abs), ("over_ece", over), ("under_ece", under)):
-            alone = ece_interval(metrics.bins, resamples=60, seed=seed, part=part)
+            alone = ece_interval(metrics.bins, Resampling(60, seed), part=part)
             assert found[name][0] <= alone[0] <= alone[1] <= found[name][1]
             assert found[name][0] <= found["ece"][0]
             assert found[name][1] <= found["ece"][1]
@@ -266,7 +267,7 @@ def test_means_are_covered() -> None:
         metrics = made_metrics(300, seed)
         for name in inside:
             cells = metrics.losses[name].filled()
-            low, high = mean_interval(*cells, resamples=100, rng=np.random.default_rng(seed))
+            low, high = mean_interval(*cells, Resampling(100, seed))
             inside[name] += low <= getattr(truth, name) <= high
     assert all(51 <= count <= 60 for count in inside.values()), inside
 
@@ -306,7 +307,7 @@ class TestRanks:
         accumulator.add(
             softmax(class_major(np.eye(2)), 1.0), LabelledRows(np.arange(2), np.arange(2))
         )
-        assert "correctness_auroc" not in intervals(accumulator.result(), resamples=10, seed=0)
+        assert "correctness_auroc" not in intervals(accumulator.result(), Resampling(10, 0))
 
 
 @pytest.mark.parametrize(("classes", "n", "gap"), [(3, 200, 0.1), (40, 1000, 0.0)])
@@ -319,7 +320,7 @@ def test_the_class_gap_is_covered(classes: int, n: int, gap: float) -> None:
         correct = rng.random(n) < np.clip(confidence - gap * (judged % 2), 0, 1)
         rows, hits = (np.bincount(one, minlength=classes) for one in (judged, judged[correct]))
         bins = Bins(rows, hits, np.bincount(judged, confidence, classes).astype(np.float64))
-        low, high = ece_interval(bins, resamples=120, seed=seed)
+        low, high = ece_interval(bins, Resampling(120, seed))
         inside += low <= true <= high
         noise += bins.ece() - true
     assert inside >= 43
@@ -350,7 +351,7 @@ class TestMeanGap:
             correct = rng.random(n) < world.accuracy(confidence)
             gaps = confidence - correct
             least = max(0.0, abs(gaps.mean()) - 2.2414 * gaps.std() / np.sqrt(n))
-            low, high = ece_interval(binned(confidence, correct), resamples=100, seed=seed)
+            low, high = ece_interval(binned(confidence, correct), Resampling(100, seed))
             assert low >= least - 0.002
             assert low <= high
             above += least > 0
@@ -360,7 +361,7 @@ class TestMeanGap:
         """A world that promises too much has no lower end of too little."""
         sample = World(skewed, lambda c: c - 0.15).sample(500, 0)
         low = {
-            part.__name__: ece_interval(sample, resamples=100, seed=0, part=part)[0]
+            part.__name__: ece_interval(sample, Resampling(100, 0), part=part)[0]
             for part in (over, under)
         }
         assert low["over"] > 0.05
@@ -383,7 +384,7 @@ class TestMeanGap:
 def test_levels() -> None:
     """A higher level holds a lower one's interval, and Wilson's is SciPy's at any."""
     metrics = made_metrics(400)
-    narrow, wide = (intervals(metrics, resamples=400, seed=0, level=level) for level in (0.8, 0.99))
+    narrow, wide = (intervals(metrics, Resampling(400, 0, level)) for level in (0.8, 0.99))
     for name, (low, high) in narrow.items():
         assert wide[name][0] <= low <= high <= wide[name][1], name
     expected = stats.binomtest(7, 20).proportion_ci(0.8, method="wilson")
@@ -398,7 +399,7 @@ def test_two_tests_share_the_error_rate_of_an_ece_above_0(
     n, error = 10_000, 0.005  # of a share of one half
     hits = round(n * (0.5 - standard_errors * error))
     bins = Bins(*(np.array([value]) for value in (n, 0.5 * n, hits)))
-    low, high = ece_interval(bins, resamples=1000, seed=0)
+    low, high = ece_interval(bins, Resampling(1000, 0))
     assert (low > 0) == is_proved
     assert low <= standard_errors * error <= high
 
@@ -411,7 +412,7 @@ def test_only_gaps_beyond_two_standard_errors_are_kept(
     n, error = 10_000, 0.005  # of a share of one half
     confidence = 0.5 - standard_errors * error
     bins = Bins(np.array([n]), np.array([n // 2]), np.array([n * confidence]))
-    _, high = ece_interval(bins, resamples=200, seed=0, part=over)
+    _, high = ece_interval(bins, Resampling(200, 0), part=over)
     assert (high == 0) == is_kept
 
 
@@ -419,7 +420,7 @@ def test_ends_far_out_are_found_as_well() -> None:
     """At 99.99 % an interval reaches 3.89 standard errors to either side."""
     n, error = 10_000, 0.005
     bins = Bins(np.array([n]), np.array([n // 2]), np.array([0.6 * n]))
-    ends = ece_interval(bins, resamples=50_000, seed=0, level=0.9999)
+    ends = ece_interval(bins, Resampling(50_000, 0, 0.9999))
     assert ends == pytest.approx((0.1 - 3.89 * error, 0.1 + 3.89 * error), abs=0.0015)
 
 

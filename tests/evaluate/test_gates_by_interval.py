@@ -10,7 +10,7 @@ import pytest
 
 from covcal_cli import __version__
 from covcal_cli.evaluate.bins import Bins
-from covcal_cli.evaluate.bootstrap import LOSSES, ece_interval
+from covcal_cli.evaluate.bootstrap import LOSSES, Resampling, ece_interval
 from covcal_cli.evaluate.gates import detectable, rows_to_decide
 from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
@@ -275,7 +275,7 @@ class TestOneLevel:
                 confidence = 0.5 + 0.5 * rng.random(250)
                 sample = binned(confidence, rng.random(250) < confidence)
                 level = 1 - 0.05 / 6
-                lows.append(ece_interval(sample, resamples=600, seed=seed, level=level)[0])
+                lows.append(ece_interval(sample, Resampling(600, seed, level))[0])
             failures += max(lows) > 0
         assert failures <= 2
 
@@ -302,11 +302,10 @@ class TestPower:
             confidence = 0.6 + 0.4 * rng.random(n)
             return binned(confidence, rng.random(n) < confidence - gap)
 
-        interval = ece_interval(sample(limit, 0), resamples=400, seed=0)
+        interval = ece_interval(sample(limit, 0), Resampling(400, 0))
         gap = limit + detectable(interval, 0.95)
         failed = [
-            ece_interval(sample(gap, seed), resamples=100, seed=seed)[0] > limit
-            for seed in range(60)
+            ece_interval(sample(gap, seed), Resampling(100, seed))[0] > limit for seed in range(60)
         ]
         assert 0.65 <= np.mean(failed) <= 0.98
 

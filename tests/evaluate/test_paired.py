@@ -6,7 +6,7 @@ from scipy.stats import rankdata
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import ConfidenceBlock, bin_edges, confidence_block
-from covcal_cli.evaluate.bootstrap import LOSSES, Difference, PairedRows
+from covcal_cli.evaluate.bootstrap import LOSSES, Difference, PairedRows, Resampling
 
 BINS = 15
 
@@ -35,7 +35,7 @@ def compared(
     for part in np.array_split(np.arange(len(odds)), 3):
         first, second = (judged(odds[part], correct[part], one) for one in (before, after))
         paired.add(first, second)
-    found = paired.differences("after", "before", resamples=resamples, seed=0)
+    found = paired.differences("after", "before", Resampling(resamples, 0))
     return {one.metric: one for one in found}
 
 
@@ -112,7 +112,7 @@ def test_too_many_bins_for_joint_counts() -> None:
     odds, correct = drawn(50, 0)
     paired = PairedRows(10_000)
     paired.add(judged(odds, correct, 1.0), judged(odds, correct, 2.0))
-    found = paired.differences("after", "before", resamples=20, seed=0)
+    found = paired.differences("after", "before", Resampling(20, 0))
     assert [one.metric for one in found] == list(LOSSES)
 
 
@@ -130,7 +130,7 @@ def test_the_class_gap_is_that_of_a_bootstrap_of_rows() -> None:
     def found(n_classes: int) -> dict[str, Difference]:
         paired = PairedRows(BINS, n_classes)
         paired.add(*sides, classes)
-        differences = paired.differences("after", "before", resamples=1000, seed=0)
+        differences = paired.differences("after", "before", Resampling(1000, 0))
         return {one.metric: one for one in differences}
 
     one, value = found(4)["class_gap"], difference(np.arange(600))
@@ -166,7 +166,7 @@ class TestAreas:
             return float((ranks.mean() - (hits + 1) / 2) / misses)
 
         areas = area(sides[0], np.arange(n)), area(sides[1], np.arange(n))
-        one = paired.differences("after", "before", areas, resamples=10, seed=0)[-1]
+        one = paired.differences("after", "before", Resampling(10, 0), areas)[-1]
         assert one.value == areas[1] - areas[0]
         samples = [rng.integers(n, size=n) for _ in range(300)]
         resampled = [area(sides[1], chosen) - area(sides[0], chosen) for chosen in samples]
@@ -191,5 +191,5 @@ class TestAreas:
         paired = PairedRows(BINS)
         paired.add(judged(odds, correct, 1.0), judged(odds, correct, 2.0))
         for areas in ((None, 0.5), (0.5, None)):
-            found = paired.differences("after", "before", areas, resamples=10, seed=0)
+            found = paired.differences("after", "before", Resampling(10, 0), areas)
             assert "correctness_auroc" not in [one.metric for one in found]
