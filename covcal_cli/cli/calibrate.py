@@ -14,7 +14,7 @@ from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.methods import Method as MethodEntry
-    from covcal_cli.formats.calibration import Calibration, Candidate
+    from covcal_cli.formats.calibration import Calibration
     from covcal_cli.records import Guard
 
 _NAMES = 18  # Width of the column of names.
@@ -171,6 +171,8 @@ def answer(calibration: "Calibration", verdict: str = "") -> str:
 
 def details(calibration: "Calibration") -> str:
     """Return the fit, the weights, the candidates and the checks."""
+    from covcal_cli.report.tables import candidates_table
+
     facts = {"Fit": _fit(calibration)}
     if calibration.class_offsets:
         facts["Class offsets"] = _offsets(calibration)
@@ -197,7 +199,7 @@ def details(calibration: "Calibration") -> str:
         facts["Theorem 1"] = f"weighted error (half of a Brier score) {error:.4f} {at_temperature}"
     parts = [tables.aligned(facts)]
     if calibration.candidates:
-        parts.append(_candidates(calibration.candidates))
+        parts.append(tables.text(candidates_table(calibration)))
     used, unused = checks_of(calibration)
     if used:
         parts.append(_listed("Checks:", used))
@@ -309,26 +311,6 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
             f"(0.5 = indistinguishable) and squared error {error:.3f} (0.25 = chance)"
         ),
     }
-
-
-def _candidates(candidates: Sequence["Candidate"]) -> str:
-    """Return a table of the candidates of auto, with the reason for each decision."""
-    from covcal_cli.maths.softmax import shown_temperatures
-    from covcal_cli.report.tables import Table
-
-    rows = [
-        [
-            candidate.method,
-            shown_temperatures(candidate.temperature, candidate.aligned_temperature, 4),
-            percent(candidate.target_confidence),
-            percent(candidate.estimated_accuracy),
-            "matched" if candidate.matched else percent(candidate.expected_ece),
-            candidate.why,
-        ]
-        for candidate in candidates
-    ]
-    columns = ("candidate", "T", "confidence", "est. accuracy", "difference", "why")
-    return tables.text(Table(columns, rows, texts=(0, 5)))
 
 
 def _listed_methods(methods: Iterable["MethodEntry"]) -> str:

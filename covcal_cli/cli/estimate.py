@@ -215,10 +215,10 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         is_unknown,
         metric_table,
     )
-    from covcal_cli.report.tables import latex
+    from covcal_cli.report.tables import estimates_table, latex
 
     estimation = expectation.estimation
-    estimates = _estimates(estimation)
+    estimates = estimates_table(estimation)
     is_short = kind == "table" and not verbose
     most = MOST_CLASSES if is_short else len(estimation.classes)
     metrics = metric_table(estimation.metrics, most, has_answer=kind == "table")
@@ -313,23 +313,6 @@ def _details(estimation: "Estimation", estimates: "Table") -> str:
             ),
         ]
     )
-
-
-def _estimates(estimation: "Estimation") -> "Table":
-    from covcal_cli.report.tables import Table
-
-    rows = [
-        [
-            estimate.name,
-            f"{estimate.accuracy:.1%}",
-            f"{estimate.low:.1%} to {estimate.high:.1%}",
-            estimate.trust,
-            estimate.assumption,
-        ]
-        for estimate in estimation.estimates
-    ]
-    columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
-    return Table(columns, rows, texts=(0, 3, 4))
 
 
 def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":

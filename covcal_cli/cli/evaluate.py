@@ -427,6 +427,8 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
     """Return the tables with their titles."""
     from covcal_cli.evaluate.bins import SMALL_GROUP
+    from covcal_cli.evaluate.metrics import MAIN, METRICS
+    from covcal_cli.report.tables import differences_table
 
     parts = [("", _metrics(evaluation, main=True))]
     if extras.every_metric:
@@ -437,7 +439,8 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
         parts.append((title, _intervals(evaluation, extras)))
     if extras.intervals and evaluation.differences:
         title = f"differences on the same rows, {level} intervals"
-        parts.append((title, _differences(evaluation, extras)))
+        metrics = METRICS if extras.every_metric else MAIN
+        parts.append((title, differences_table(evaluation, metrics, on_screen=True)))
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
@@ -458,7 +461,7 @@ def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
         [
             name,
             *([evaluation.scalings[name].shown(4), str(entry.n)] if main else []),
-            *(_cell(entry.value(metric), display.percent) for metric, display in columns),
+            *(tables.cell(entry.value(metric), display.percent) for metric, display in columns),
         ]
         for name, entry in evaluation.metrics.items()
     ]
@@ -482,31 +485,6 @@ def _intervals(evaluation: "Evaluation", extras: _Extras) -> "Table":
     return Table(["calibration", *(display.label for _, display in columns)], rows)
 
 
-def _differences(evaluation: "Evaluation", extras: _Extras) -> "Table":
-    """Return a table of differences between calibrations."""
-    from covcal_cli.evaluate.metrics import METRICS
-    from covcal_cli.report.tables import Table
-
-    columns = ("calibration", "compared with", "metric", "difference", "interval", "proved")
-    rows = []
-    for change in evaluation.differences:
-        if not (METRICS[change.metric].main or extras.every_metric):
-            continue
-        display = METRICS[change.metric].screen
-        as_percent = display is not None and display.percent
-        value, low, high = (
-            _signed(end, as_percent) for end in (change.value, change.low, change.high)
-        )
-        rows.append(
-            [
-                *(change.calibration, change.against, display.label if display else change.metric),
-                *(value, f"{low} to {high}"),
-                {1: "worse", 0: "neither", -1: "better"}[change.direction],
-            ]
-        )
-    return Table(columns, rows, texts=(0, 1, 2, 5))
-
-
 def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
     from covcal_cli.evaluate.metrics import METRICS
     from covcal_cli.report.tables import Table
@@ -527,13 +505,16 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
             name,
             group.name,
             f"(n) {group.n}" if group.small else str(group.n),
-            *map(_cell, (group.accuracy, group.mean_confidence, group.ece)),
+            *map(tables.cell, (group.accuracy, group.mean_confidence, group.ece)),
             *(
                 (_range(group.intervals.get(metric)) for metric in ("accuracy", "ece"))
                 if with_intervals
-                else [_cell(group.over_ece)]
+                else [tables.cell(group.over_ece)]
             ),
-            *(_cell(getattr(group, metric), display.percent) for metric, display in of_correctness),
+            *(
+                tables.cell(getattr(group, metric), display.percent)
+                for metric, display in of_correctness
+            ),
         ]
         for name, groups in evaluation.groups.items()
         for group in groups
@@ -543,14 +524,4 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
 
 
 def _range(interval: tuple[float, float] | None, as_percent: bool = True) -> str:
-    return "-".join(_cell(end, as_percent) for end in interval or (None,))
-
-
-def _signed(value: float, as_percent: bool) -> str:
-    return f"{value:+.2%}" if as_percent else f"{value:+.4f}"
-
-
-def _cell(value: float | None, as_percent: bool = True) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2%}" if as_percent else f"{value:.4f}"
+    return "-".join(tables.cell(end, as_percent) for end in interval or (None,))

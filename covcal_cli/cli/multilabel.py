@@ -173,14 +173,7 @@ def _metrics(result: "LabelAssessments") -> Table:
     columns = [(name, display) for name, display, metric in on_screen() if metric.main]
 
     def cells(values: Mapping[str, float | None]) -> list[str]:
-        return [
-            "-"
-            if (value := values[name]) is None
-            else f"{value:.2%}"
-            if display.percent
-            else f"{value:.4f}"
-            for name, display in columns
-        ]
+        return [tables.cell(values[name], display.percent) for name, display in columns]
 
     rows = [
         [

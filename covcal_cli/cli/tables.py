@@ -48,13 +48,20 @@ def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
     )
 
 
+def cell(value: float | None, as_percent: bool = True) -> str:
+    """Return a metric for a table, or ``-``."""
+    if value is None:
+        return "-"
+    return f"{value:.2%}" if as_percent else f"{value:.4f}"
+
+
 def text(table: "Table") -> str:
     """Return the table as text of at most `WIDTH` columns.
 
     Headings are broken between words, and the longest column of text is narrowed. A table that is
     still too wide is split, and each part repeats the leading columns of text.
     """
-    lines = [[printable(cell) for cell in line] for line in (table.columns, *table.rows)]
+    lines = [[*map(printable, line)] for line in (table.columns, *table.rows)]
     columns = [list(column) for column in zip(*lines, strict=True)]
     leading = next((i for i in range(len(columns)) if i not in table.texts), len(columns))
     for index in range(leading):

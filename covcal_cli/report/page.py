@@ -18,6 +18,7 @@ from covcal_cli.report.tables import (
     class_table,
     differences_table,
     estimates_table,
+    html,
     labels_table,
     metrics_table,
     provenance_table,
@@ -284,7 +285,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     yield section("Metrics", metrics_table(evaluation) + notes)
     if evaluation.differences:
         note = f"<p>Paired differences with {level} intervals.</p>"
-        yield section("Differences on the same rows", differences_table(evaluation) + note)
+        yield section("Differences on the same rows", html(differences_table(evaluation)) + note)
     groups = evaluation.classes.get(content.name)
     if groups:
         table, left_out = class_table(groups)
@@ -316,7 +317,8 @@ def _estimated(content: ReportContent) -> Iterable[str]:
         )
     yield section(
         heading,
-        f"<p>Estimates of the target accuracy. {labels}</p>{estimates_table(content.estimation)}",
+        f"<p>Estimates of the target accuracy. {labels}</p>"
+        f"{html(estimates_table(content.estimation))}",
     )
 
 
@@ -332,7 +334,7 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         texts += [f"Warning: {text}" for text in calibration.warnings]
         texts += [f"Note: {text}" for text in calibration.notes]
         body = "".join(f"<p>{safe(text)}</p>" for text in texts)
-        details = "".join(filter(None, tables))
+        details = "".join(html(table) for table in tables if table.rows)
         if details:
             body += folded("Candidates, checks and weights", details)
         yield section(f"The calibration: {name}", body)

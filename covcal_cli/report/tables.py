@@ -172,28 +172,29 @@ def labels_table(labels: Mapping[str, ReportContent], advice: Mapping[str, str])
     return html(Table([*header, "T", "advice"], rows, texts=(0, 7)))
 
 
-def differences_table(evaluation: Evaluation) -> str:
-    """Return a table of the differences between calibrations on the same rows."""
+def differences_table(
+    evaluation: Evaluation, metrics: Collection[str] = tuple(METRICS), *, on_screen: bool = False
+) -> Table:
+    """Return a table of the differences between calibrations on the same rows.
+
+    The names of `metrics` are those of the report, or of the screen.
+    """
     rows = []
     for difference in evaluation.differences:
-        display = METRICS[difference.metric].report
-        percent = display is not None and display.percent
+        metric = METRICS[difference.metric]
+        display = metric.screen if on_screen else metric.report
+        if metric.name not in metrics:
+            continue
         value, low, high = (
-            f"{100 * number:+.2f} %" if percent else f"{number:+.4f}"
+            f"{100 * number:+.2f} %" if display and display.percent else f"{number:+.4f}"
             for number in (difference.value, difference.low, difference.high)
         )
-        rows.append(
-            [
-                *(
-                    difference.calibration,
-                    difference.against,
-                    display.label if display else difference.metric,
-                ),
-                *(value, f"{low} to {high}", _DIRECTIONS[difference.direction]),
-            ]
-        )
-    header = ["calibration", "against", "metric", "difference", "interval", "proved"]
-    return html(Table(header, rows, texts=(0, 1, 2, 5)))
+        name = display.label if display else metric.name
+        names = (difference.calibration, difference.against, name)
+        direction = _DIRECTIONS[difference.direction]
+        rows.append([*names, value, f"{low} to {high}", direction])
+    columns = ("calibration", "compared with", "metric", "difference", "interval", "proved")
+    return Table(columns, rows, texts=(0, 1, 2, 5))
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
@@ -216,62 +217,67 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
     return html(Table(header, rows)), max(0, len(filled) - MAX_CLASSES)
 
 
-def weights_table(calibration: Calibration) -> str | None:
-    """Return a table of the checks of importance weights, or None without weights."""
+def weights_table(calibration: Calibration) -> Table:
+    """Return a table of the checks of importance weights, which is empty without weights."""
     health = calibration.weights
-    if health is None:
-        return None
-    rows = [
-        ["effective sample size (overlap of the domains)", f"{health['ess']:.1f} of {health['n']}"],
-        ["effective sample size in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
-        ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
-        ["largest weight, as a share of the sum of all weights", percent(health["largest_share"])],
-        ["weights clipped at the limit", percent(health["clipped_share"])],
-        ["AUC of source against target (50 %: indistinguishable)", percent(health["domain_auc"])],
-    ]
-    return html(Table(["importance weights", ""], rows))
+    rows = (
+        []
+        if health is None
+        else [
+            [
+                "effective sample size (overlap of the domains)",
+                f"{health['ess']:.1f} of {health['n']}",
+            ],
+            ["effective sample size in the fit of T", f"{health['ess_fit']:.1f} of {health['n']}"],
+            ["mean weight (should be 1)", f"{health['mean_weight']:.3f}"],
+            [
+                "largest weight, as a share of the sum of all weights",
+                percent(health["largest_share"]),
+            ],
+            ["weights clipped at the limit", percent(health["clipped_share"])],
+            [
+                "AUC of source against target (50 %: indistinguishable)",
+                percent(health["domain_auc"]),
+            ],
+        ]
+    )
+    return Table(["importance weights", ""], rows)
 
 
-def candidates_table(calibration: Calibration) -> str | None:
-    """Return a table of the methods that ``auto`` compared, or None for other methods."""
-    if not calibration.candidates:
-        return None
+def candidates_table(calibration: Calibration) -> Table:
+    """Return a table of the methods that ``auto`` compared, which is empty for other methods."""
     rows = [
         [
-            f"{candidate.method}{' (chosen)' if candidate.chosen else ''}",
-            shown_temperatures(candidate.temperature, candidate.aligned_temperature, 3),
+            candidate.method,
+            shown_temperatures(candidate.temperature, candidate.aligned_temperature, 4),
             percent(candidate.target_confidence),
             percent(candidate.estimated_accuracy),
+            "matched" if candidate.matched else percent(candidate.expected_ece),
             candidate.why,
         ]
         for candidate in calibration.candidates
     ]
-    header = ["candidate", "T", "target confidence", "estimated accuracy", "why"]
-    return html(Table(header, rows, texts=(0, 4)))
+    columns = ("candidate", "T", "confidence", "est. accuracy", "difference", "why")
+    return Table(columns, rows, texts=(0, 5))
 
 
-def checks_table(guards: Sequence[Guard]) -> str | None:
-    """Return a table of all checks; None if there are no checks."""
-    if not guards:
-        return None
+def checks_table(guards: Sequence[Guard]) -> Table:
+    """Return a table of all checks."""
     rows = [["passed" if guard.passed else "FAILED", guard.sentence] for guard in guards]
-    return html(Table(["check", "meaning"], rows, texts=(0, 1)))
+    return Table(["check", "meaning"], rows, texts=(0, 1))
 
 
-def estimates_table(estimation: "Estimation") -> str:
+def estimates_table(estimation: "Estimation") -> Table:
     """Return a table with the target accuracy by each estimator."""
-    rows = [
-        [
-            estimate.name,
-            percent(estimate.accuracy),
-            f"{percent(estimate.low)} to {percent(estimate.high)}",
-            estimate.trust,
-            estimate.assumption,
-        ]
-        for estimate in estimation.estimates
-    ]
-    header = ["estimator", "accuracy", "range", "checks passed", "assumption"]
-    return html(Table(header, rows, texts=(0, 3, 4)))
+    rows = []
+    for estimate in estimation.estimates:
+        accuracy, low, high = (
+            percent(share, 1) for share in (estimate.accuracy, estimate.low, estimate.high)
+        )
+        cells = (accuracy, f"{low} to {high}", estimate.trust, estimate.assumption)
+        rows.append([estimate.name, *cells])
+    columns = ("estimate", "accuracy", "interval", "trusted", "assumption")
+    return Table(columns, rows, texts=(0, 3, 4))
 
 
 def provenance_table(content: ReportContent) -> str:

@@ -133,10 +133,10 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
         failed = [problem_of(guard.name) for guard in one.guards if not guard.passed]
         trusted = "yes" if one.guards else "no check available"
         trusted = f"no: {', '.join(failed)}" if failed else trusted
-        interval = f"{one.low:.1%} to {one.high:.1%}"
+        interval = f"{percent(one.low, 1)} to {percent(one.high, 1)}"
         assert cells == [
             one.name,
-            f"{one.accuracy:.1%}",
+            percent(one.accuracy, 1),
             interval,
             trusted,
             one.assumption.replace("|", r"\|"),

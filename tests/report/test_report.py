@@ -362,7 +362,7 @@ def test_the_estimates_are_those_of_the_first_calibration(folder: Path) -> None:
     plain = printed_json("estimate", "features.h5", cwd=folder)["estimates"]
 
     def shown(one: dict[str, Any]) -> str:
-        numbers = (f"{100 * one[name]:.2f} %" for name in ("accuracy", "low", "high"))
+        numbers = (f"{100 * one[name]:.1f} %" for name in ("accuracy", "low", "high"))
         return "{} {} {} to {}".format(one["name"], *numbers)
 
     for one, other in zip(found, plain, strict=True):
