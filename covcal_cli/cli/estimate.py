@@ -142,9 +142,17 @@ def estimate(
         estimation = expectation.estimation
         gates = [_gate(estimation, limit, end) for limit in limits]
 
+    for_decision = estimation.used_target_labels and _is_for_decision(path)
+
     def remark() -> None:
         for text in (*notes_on_named(file), *expectation.notes):
             console.note(text)
+        if for_decision:
+            console.note(
+                "the labels were picked for a decision. covcal estimate uses them, because an "
+                "estimate leaves the promise of covcal decide valid. covcal calibrate does not, "
+                "because a promise needs labels to which the calibration was not fitted"
+            )
         for text in estimation.notes:
             console.detail(f"note: {text}")
         if estimation.source_accuracy is not None and estimation.source_accuracy.doubt:
@@ -164,7 +172,7 @@ def estimate(
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         exists, word = Path("cal.json").exists(), as_word(path)
         following = f"calibrate {word}"
-        if estimation.used_target_labels and _is_for_decision(path):
+        if for_decision:
             following = f"decide {word} --force, with the same --error"
         elif exists:
             following = f"estimate {word} -c cal.json"
@@ -275,6 +283,12 @@ def _answer(estimation: "Estimation") -> str:
         else ". This range is too wide to be useful: label some rows with covcal pick"
     )
     facts = {"Estimated accuracy": accuracy, "Range": best.interval}
+    if estimation.used_target_labels:
+        _, alone, without, *_ = estimation.estimates
+        facts["Range"] += (
+            f". The estimated accuracy combines the labels ({in_percent(alone.accuracy)} %) with "
+            f"the estimate without labels ({in_percent(without.accuracy)} %)"
+        )
     if source is not None:
         facts["Source accuracy"] = f"{in_percent(source.share)} % of {source.rows} rows"
     facts["Rows"] = (

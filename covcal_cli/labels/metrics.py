@@ -101,7 +101,8 @@ def difference_estimate(
     if math.isfinite(size):
         low, high = _interval(accuracy, size, right, level)
     interval = (
-        f"{short_percent(level)} interval from labels, for all rows that covcal pick could draw"
+        f"{short_percent(level)} interval from the labels alone, for all rows that covcal pick "
+        "could draw"
     )
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 

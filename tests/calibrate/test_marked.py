@@ -16,7 +16,7 @@ from covcal_cli.calibrate.labelled import agreement_with_labels, effective_label
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.compare.compare import compare
 from covcal_cli.compare.runs import CompareSettings
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, in_percent
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.evaluate.evaluate import evaluate
 from covcal_cli.formats.calibration import read_calibration
@@ -59,7 +59,8 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     assert content["used_target_labels"] is True
     of_labels = content["estimates"]["labelled"]
     first, *_ = done.out.splitlines()
-    assert f" {100 * of_labels['accuracy']:.0f} % by 70 labels (" in first
+    assert f" {100 * of_labels['accuracy']:.0f} % by 70 labels and the estimate (" in first
+    assert ", by the labels alone); " in first
     alone, without = (of_labels[f"accuracy_{one}"] for one in ("by_labels", "without_labels"))
     assert f"70 labels show an accuracy of {100 * alone:.1f} % (" in done.out
     assert f"Combined with the estimate of {100 * without:.1f} % without labels" in done.out
@@ -247,6 +248,11 @@ def test_estimate_uses_labels_for_a_decision_and_leads_to_decide(decided: Path) 
     for place in (decided, decided / "alone"):
         done = covcal("estimate", cwd=place).require_success()
         assert ", 60 labels" in done.out
+        found = estimate(place / "features.h5").estimates
+        both = [f"{in_percent(one.accuracy)} %" for one in found[1:3]]
+        assert "interval from the labels alone" in done.out
+        assert f"the labels ({both[0]}) with the estimate without labels ({both[1]})" in done.out
+        assert "covcal estimate uses them" in done.err
         assert "next: covcal decide features.h5 --force" in done.err
 
 

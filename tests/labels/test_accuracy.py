@@ -156,5 +156,5 @@ def test_an_estimate_names_its_level(rows: tuple[Float64s, Float64s]) -> None:
     )
     assert low.accuracy == high.accuracy
     assert high.low < low.low < low.high < high.high
-    assert low.interval.startswith("95 % interval from labels")
-    assert high.interval.startswith("99.9 % interval from labels")
+    assert low.interval.startswith("95 % interval from the labels alone")
+    assert high.interval.startswith("99.9 % interval from the labels alone")
