@@ -216,6 +216,7 @@ def decide(
             cost=cheapest,
             by=settings.by,
             groups=groups,
+            scaling_sha256=calibration.scaling_sha256,
         )
 
 

@@ -197,8 +197,8 @@ def evaluate(
             has_all_classes=not file.has_one_confidence,
         )
         if decided is not None:
-            digests = [entry.sha256 for entry in of_calibrations]
-            of_decision = [*calibrations][digests.index(decided.calibration.sha256)]
+            made_with = list(map(decided.was_made_with, files))
+            of_decision = [*calibrations][made_with.index(True)]
             collector.decision = DecisionMetrics(decided, of_decision)
         unlabelled = sum(
             _read(*parts, settings.predictions, collector)

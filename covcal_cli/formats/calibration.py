@@ -4,6 +4,8 @@ A calibrated confidence is the probability of the classifier's predicted class (
 6).
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -174,6 +176,25 @@ class Calibration(Document):
             offsets=np.array(self.class_offsets) if self.class_offsets else None,
             of_label=self.confidence_offset,
         )
+
+    @property
+    def scaling_sha256(self) -> str:
+        """A hash of the method, the temperatures and offsets, the networks and the rows.
+
+        Two calibrations with the same hash give every row the same confidence.
+        """
+        content = [
+            self.method_used,
+            self.forecaster,
+            self.forecaster_temperature,
+            self.aligned_temperature,
+            self.class_offsets,
+            self.confidence_offset,
+            self.networks_sha256,
+            self.classes,
+            [entry.sha256 for entry in self.inputs],
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def read_calibration(path: str | Path) -> Calibration:

@@ -11,6 +11,7 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s, Floats
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of, sha256_of
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import SPLITS
 from covcal_cli.records import (
     Count,
@@ -126,6 +127,8 @@ class Decision(Document):
     # The probability that `labels_needed` labels are enough for a promise.
     promised_chance: Share = 0.0
     warnings: tuple[str, ...] = ()
+    # `Calibration.scaling_sha256`; "" in older files.
+    scaling_sha256: str = ""
 
     def __post_init__(self) -> None:
         if self.error is not None and not 0 < self.error < 1:
@@ -165,6 +168,15 @@ class Decision(Document):
         """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
 
+    def was_made_with(self, calibration: Path) -> bool:
+        """Return whether a cal.json gives every row the confidence that the decision was made on.
+
+        The notes and checks in the cal.json do not matter.
+        """
+        if self.calibration.sha256 == sha256_of(calibration):
+            return True
+        return read_calibration(calibration).scaling_sha256 == self.scaling_sha256
+
 
 def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float]) -> list[Float64s]:
     """Return the expected shares of wrong rows at each point of a curve.
@@ -188,8 +200,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
             f"{path} ranks rows by {decision.score}, but this version does not know this score: "
             "run covcal decide again"
         )
-    digests = [sha256_of(Path(calibration)) for calibration in calibrations]
-    if decision.calibration.sha256 not in digests:
+    if not any(decision.was_made_with(Path(calibration)) for calibration in calibrations):
         raise CovcalError(
             f"{path} was not made with {' or '.join(map(str, calibrations))}: run covcal decide "
             "again, or pass with -c the calibration that it was made with"

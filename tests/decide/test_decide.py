@@ -304,9 +304,46 @@ def test_it_asks_for_an_error_or_a_coverage(folder: Path) -> None:
 
 def test_a_decision_of_another_calibration_is_refused(folder: Path) -> None:
     covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
-    covcal("calibrate", "--method", "temp", "-f", "-q", cwd=folder).require_success()
+    covcal("calibrate", "--method", "none", "-f", "-q", cwd=folder).require_success()
     done = covcal("pick", "--for", "decide.json", "-c", "cal.json", "-q", cwd=folder)
     assert "was not made with" in done.error_line()
+
+
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({"notes": ["other"], "warnings": ["other"], "reason": "other", "guards": []}, True),
+        ({"temperatures.forecaster": 1e-9}, False),
+        ({"confidence_offset": 1e-9}, False),
+        ({"method_used": "other"}, False),
+        ({"inputs": "0" * 64}, False),
+    ],
+    ids=str,
+)
+def test_a_decision_is_bound_to_what_a_calibration_does(
+    folder: Path, change: dict[str, Any], is_same: bool
+) -> None:
+    """Other notes or checks change no confidence; another temperature or other rows do."""
+    covcal("decide", "--error", 0.1, "-q", cwd=folder).require_success()
+    content = json.loads((folder / "cal.json").read_text())
+    for name, value in change.items():
+        place, _, key = name.partition(".")
+        if key:
+            content[place][key] += value
+        elif place == "inputs":
+            content[place][0]["sha256"] = value
+        else:
+            content[place] = value
+    write_document(content, folder / "other.json", force=False)
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    assert decision.was_made_with(folder / "other.json") == is_same
+    older = replace(decision, scaling_sha256="")
+    assert [older.was_made_with(folder / f"{name}.json") for name in ("cal", "other")] == [
+        True,
+        False,
+    ]
+    done = covcal("apply", "--decide", "decide.json", "-c", "other.json", "-q", cwd=folder)
+    assert is_same == (done.code == 0)
 
 
 def write_ties(folder: Path) -> None:
