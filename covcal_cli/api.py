@@ -42,64 +42,38 @@ from covcal_cli.errors import checked
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from covcal_cli.adapt.adapt import adapt
-    from covcal_cli.adapt.settings import AdaptSettings
-    from covcal_cli.apply.apply import ApplySettings, apply
-    from covcal_cli.calibrate.calibrator import Calibrator, calibrated
-    from covcal_cli.calibrate.estimate import estimate
-    from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
-    from covcal_cli.compare.compare import compare
-    from covcal_cli.compare.runs import CompareSettings
-    from covcal_cli.decide.of_arrays import Decision
-    from covcal_cli.errors import CovcalError
-    from covcal_cli.evaluate.diagram import ece, reliability_diagram
-    from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-    from covcal_cli.export.export import export
-    from covcal_cli.extract.extract import extract
-    from covcal_cli.extract.settings import ExtractSettings
-    from covcal_cli.formats.calibration import Calibration, read_calibration
-    from covcal_cli.labels.draws import Draw
-    from covcal_cli.labels.label import label
-    from covcal_cli.labels.pick import PickSettings, pick
-    from covcal_cli.labels.target_labels import random_labels
-    from covcal_cli.records import write_document
-    from covcal_cli.report.report import report
-    from covcal_cli.watch.of_arrays import Watch
+    from covcal_cli.adapt.adapt import adapt as adapt
+    from covcal_cli.adapt.settings import AdaptSettings as AdaptSettings
+    from covcal_cli.apply.apply import ApplySettings as ApplySettings
+    from covcal_cli.apply.apply import apply as apply
+    from covcal_cli.calibrate.calibrator import Calibrator as Calibrator
+    from covcal_cli.calibrate.calibrator import calibrated as calibrated
+    from covcal_cli.calibrate.estimate import estimate as estimate
+    from covcal_cli.calibrate.problem import CalibrateSettings as CalibrateSettings
+    from covcal_cli.calibrate.problem import EstimateSettings as EstimateSettings
+    from covcal_cli.compare.compare import compare as compare
+    from covcal_cli.compare.runs import CompareSettings as CompareSettings
+    from covcal_cli.decide.of_arrays import Decision as Decision
+    from covcal_cli.errors import CovcalError as CovcalError
+    from covcal_cli.evaluate.diagram import ece as ece
+    from covcal_cli.evaluate.diagram import reliability_diagram as reliability_diagram
+    from covcal_cli.evaluate.evaluate import EvaluateSettings as EvaluateSettings
+    from covcal_cli.evaluate.evaluate import evaluate as evaluate
+    from covcal_cli.export.export import export as export
+    from covcal_cli.extract.extract import extract as extract
+    from covcal_cli.extract.settings import ExtractSettings as ExtractSettings
+    from covcal_cli.formats.calibration import Calibration as Calibration
+    from covcal_cli.formats.calibration import read_calibration as read_calibration
+    from covcal_cli.labels.draws import Draw as Draw
+    from covcal_cli.labels.label import label as label
+    from covcal_cli.labels.pick import PickSettings as PickSettings
+    from covcal_cli.labels.pick import pick as pick
+    from covcal_cli.labels.target_labels import random_labels as random_labels
+    from covcal_cli.records import write_document as write_document
+    from covcal_cli.report.report import report as report
+    from covcal_cli.watch.of_arrays import Watch as Watch
 
-__all__ = [
-    "AdaptSettings",
-    "ApplySettings",
-    "CalibrateSettings",
-    "Calibration",
-    "Calibrator",
-    "CompareSettings",
-    "CovcalError",
-    "Decision",
-    "Draw",
-    "EstimateSettings",
-    "EvaluateSettings",
-    "ExtractSettings",
-    "PickSettings",
-    "Watch",
-    "adapt",
-    "apply",
-    "calibrate",
-    "calibrated",
-    "compare",
-    "ece",
-    "estimate",
-    "evaluate",
-    "export",
-    "extract",
-    "label",
-    "pick",
-    "random_labels",
-    "read_calibration",
-    "reliability_diagram",
-    "report",
-    "write_document",
-]
-
+# The module of each name. `calibrate` is defined below.
 _HOMES = {
     "AdaptSettings": "adapt.settings",
     "ApplySettings": "apply.apply",
@@ -132,6 +106,7 @@ _HOMES = {
     "report": "report.report",
     "write_document": "records",
 }
+__all__ = sorted([*_HOMES, "calibrate"])
 
 
 def fit_file(

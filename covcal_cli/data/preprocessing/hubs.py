@@ -7,8 +7,7 @@ in torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
-For torchvision, a table has the ``transforms()`` of all weights in version 0.28. The table's
-columns are: shorter side, crop, filter, weights and models.
+For torchvision, ``torchvision.txt`` has the ``transforms()`` of all weights.
 """
 
 import difflib
@@ -16,6 +15,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, TypeVar, get_args
 
 from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resample, Resize, Size
@@ -28,77 +28,6 @@ HALF = (0.5, 0.5, 0.5)
 _PLAIN = "imagenet"
 _OTHER_CONSTANTS = {"efficientnet_v2_l": (HALF, HALF)}
 _TORCHVISION_FILTERS: dict[str, Resample] = {"bilinear": "bilinear", "bicubic": "bicubic"}
-_TABLE = """
-224 224 bicubic IMAGENET1K_SWAG_LINEAR_V1
-    regnet_y_128gf regnet_y_16gf regnet_y_32gf vit_b_16 vit_h_14 vit_l_16
-224 224 bicubic IMAGENET1K_V1
-    maxvit_t
-230 224 bilinear IMAGENET1K_V1
-    convnext_small
-232 224 bicubic IMAGENET1K_V1
-    swin_t
-232 224 bilinear IMAGENET1K_V1
-    convnext_base convnext_large mnasnet0_75 mnasnet1_3 resnext101_64x4d shufflenet_v2_x1_5
-    shufflenet_v2_x2_0
-232 224 bilinear IMAGENET1K_V2
-    mobilenet_v2 mobilenet_v3_large regnet_x_16gf regnet_x_1_6gf regnet_x_32gf regnet_x_3_2gf
-    regnet_x_400mf regnet_x_800mf regnet_x_8gf regnet_y_16gf regnet_y_1_6gf regnet_y_32gf
-    regnet_y_3_2gf regnet_y_400mf regnet_y_800mf regnet_y_8gf resnet101 resnet152 resnet50
-    resnext101_32x8d resnext50_32x4d wide_resnet101_2 wide_resnet50_2
-236 224 bilinear IMAGENET1K_V1
-    convnext_tiny
-238 224 bicubic IMAGENET1K_V1
-    swin_b
-242 224 bilinear IMAGENET1K_V1
-    vit_l_16
-246 224 bicubic IMAGENET1K_V1
-    swin_s
-255 240 bilinear IMAGENET1K_V2
-    efficientnet_b1
-256 224 bicubic IMAGENET1K_V1
-    efficientnet_b0
-256 224 bilinear IMAGENET1K_V1
-    alexnet densenet121 densenet161 densenet169 densenet201 googlenet mnasnet0_5 mnasnet1_0
-    mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_16gf regnet_x_1_6gf
-    regnet_x_32gf regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf regnet_y_16gf
-    regnet_y_1_6gf regnet_y_32gf regnet_y_3_2gf regnet_y_400mf regnet_y_800mf regnet_y_8gf
-    resnet101 resnet152 resnet18 resnet34 resnet50 resnext101_32x8d resnext50_32x4d
-    shufflenet_v2_x0_5 shufflenet_v2_x1_0 squeezenet1_0 squeezenet1_1 vgg11 vgg11_bn vgg13
-    vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32 vit_l_32 wide_resnet101_2
-    wide_resnet50_2
-256 240 bicubic IMAGENET1K_V1
-    efficientnet_b1
-260 256 bicubic IMAGENET1K_V1
-    swin_v2_s swin_v2_t
-272 256 bicubic IMAGENET1K_V1
-    swin_v2_b
-288 288 bicubic IMAGENET1K_V1
-    efficientnet_b2
-320 300 bicubic IMAGENET1K_V1
-    efficientnet_b3
-342 299 bilinear IMAGENET1K_V1
-    inception_v3
-384 380 bicubic IMAGENET1K_V1
-    efficientnet_b4
-384 384 bicubic IMAGENET1K_SWAG_E2E_V1
-    regnet_y_128gf regnet_y_16gf regnet_y_32gf vit_b_16
-384 384 bilinear IMAGENET1K_V1
-    efficientnet_v2_s
-456 456 bicubic IMAGENET1K_V1
-    efficientnet_b5
-480 480 bicubic IMAGENET1K_V1
-    efficientnet_v2_l
-480 480 bilinear IMAGENET1K_V1
-    efficientnet_v2_m
-512 512 bicubic IMAGENET1K_SWAG_E2E_V1
-    vit_l_16
-518 518 bicubic IMAGENET1K_SWAG_E2E_V1
-    vit_h_14
-528 528 bicubic IMAGENET1K_V1
-    efficientnet_b6
-600 600 bicubic IMAGENET1K_V1
-    efficientnet_b7
-"""
 
 
 def torchvision_preset(text: str) -> Preprocessing | None:
@@ -132,7 +61,8 @@ def similar_presets(text: str) -> list[str]:
 
 def _presets() -> dict[str, dict[str, Preprocessing]]:
     presets: dict[str, dict[str, Preprocessing]] = {}
-    for entry in re.split(r"\n(?=\d)", _TABLE.strip()):
+    table = (files(__package__) / "torchvision.txt").read_text("utf-8")
+    for entry in re.split(r"^(?=\d)", table, flags=re.MULTILINE)[1:]:
         short, crop, resample, weights, *models = entry.split()
         for model in models:
             preset = _preset(model, int(short), int(crop), _TORCHVISION_FILTERS[resample])
