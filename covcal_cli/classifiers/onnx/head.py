@@ -218,9 +218,9 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
     else:
         (linear,) = linears
         features = (linear.features,)
-        if linear.output is None:
-            at = Position("", linear.weight, linear.bias, follower=linear.layer.split()[0])
-            logits = linear.features.then_affine(linear.weight, linear.bias)
+        if not linear.result.tensor:
+            at = replace(linear.result, follower=linear.layer.split()[0])
+            logits = linear.features.then_affine(at.weight, at.bias)
         else:
             at = walk_forward(graph, linear, choice.tensor)
             logits = TensorRead(at.tensor)
@@ -346,12 +346,11 @@ def sum_of_heads(
 
 def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
     """Return the scores of a head as floats."""
-    if linear.output is not None and not linear.pending and linear.quantised is None:
-        return Position(linear.output, linear.weight, linear.bias)
-    if linear.output is not None:
+    at = linear.result
+    if at.tensor and (at.pending or at.quantised is not None):
         at = walk_forward(graph, linear, output)
-        if at.quantised is None:
-            return at
+    if at.tensor and at.quantised is None:
+        return at
     raise CovcalError(
         f"{graph.file.path}: output {output} has several last layers, and the scores of "
         f"{linear.layer} are not floats: {LOGITS_ONLY}"

@@ -87,18 +87,26 @@ class Quantisation:
 
 
 @dataclass(frozen=True)
+class Position:
+    """A tensor that equals phi W^T + b."""
+
+    tensor: str  # Empty if the operator of the layer includes an activation.
+    weight: Float64s  # W, shape (K, d).
+    bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
+    step: float = 0.0  # The largest rounding error, if the tensor has integers.
+    quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
+    pending: str | None = None  # A scale of the tensor, which a later node applies.
+    follower: str | None = None  # The next operator, which is not linear.
+    is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
+
+
+@dataclass(frozen=True)
 class Linear:
     """A linear layer, whose result is phi W^T + b."""
 
     layer: str  # Operator and name, such as "Gemm fc2".
     features: TensorRead  # The tensor phi.
-    # The tensor with phi W^T + b; None if the operator includes an activation.
-    output: str | None
-    weight: Float64s  # W, shape (K, d).
-    bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
-    quantised: Quantisation | None = None  # The scale and zero point of an integer `output`.
-    # A scale of `output` that depends on the model's input.
-    pending: str | None = None
+    result: Position
 
 
 def describe(node: onnx.NodeProto) -> str:
@@ -154,18 +162,18 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
             f"{graph.file.path}: the last layer {describe(node)} includes "
             f"{attributes['activation'].decode()}, so it is not linear: {LOGITS_ONLY}"
         )
-    return Linear(
-        layer=describe(node),
-        features=TensorRead(node.input[0]),
-        output=None if is_activated else node.output[0],
-        weight=attributes.get("alpha", 1.0) * weight,
-        bias=attributes.get("beta", 1.0) * bias,
+    result = Position(
+        "" if is_activated else node.output[0],
+        attributes.get("alpha", 1.0) * weight,
+        attributes.get("beta", 1.0) * bias,
+        is_flat=node.op_type == "Gemm",
     )
+    return Linear(describe(node), TensorRead(node.input[0]), result)
 
 
 def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear:
     """Return the layer with weights W, (K, d), and bias b, (K,)."""
-    weight = linear.weight
+    weight, bias = linear.result.weight, linear.result.bias
     attributes = attributes_of(node)
     where = f"{graph.file.path}: {describe(node)}"
     if node.op_type in _CONVOLUTIONS:
@@ -184,14 +192,14 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
         )
     elif not attributes.get("transB", 0):
         weight = weight.T
-    if linear.bias.size not in (1, len(weight)):
+    if bias.size not in (1, len(weight)):
         raise CovcalError(
-            f"{where} has weights for {len(weight)} classes but a bias for {linear.bias.size}: "
+            f"{where} has weights for {len(weight)} classes but a bias for {bias.size}: "
             "export the model again"
         )
     # A single number is the bias of every class.
-    bias = np.broadcast_to(linear.bias.reshape(-1), len(weight))
-    return replace(linear, weight=weight, bias=bias)
+    bias = np.broadcast_to(bias.reshape(-1), len(weight))
+    return replace(linear, result=replace(linear.result, weight=weight, bias=bias))
 
 
 def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
@@ -221,8 +229,7 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     sigmoids = attributes.get("post_transform", b"NONE") == b"LOGISTIC"
     if len(weight) == 2 and sigmoids and np.array_equal(weight[0], -weight[1]):
         weight, bias = weight / 2, bias / 2
-    features = TensorRead(node.input[0])
-    return Linear(describe(node), features, None, weight, bias)
+    return Linear(describe(node), TensorRead(node.input[0]), Position("", weight, bias))
 
 
 # Linear layers of quantised numbers. Phi and W are converted to floats. The stored result may
@@ -247,26 +254,28 @@ def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
             read, weights, read_scale, scale, read_zero, zero, bias = names[:7]
             features = TensorRead(read).dequantised(Quantisation(read_scale, read_zero))
         weight, _ = _dequantise(graph, weights, scale, zero, first=False)
-        return Linear(describe(node), features, node.output[0], weight, _constant(graph, bias))
+        result = Position(node.output[0], weight, _constant(graph, bias))
+        return Linear(describe(node), features, result)
     if kind in ("MatMulInteger", "ConvInteger"):
         return _integer_result(graph, node, names)
     # QGemm, QLinearMatMul and QLinearConv store their result as integers with a scale.
     read, read_scale, read_zero, weights, scale, zero = names[:6]
-    result, bias = Quantisation(names[6], names[7]), names[8]
+    stored, bias = Quantisation(names[6], names[7]), names[8]
     if kind == "QGemm":
-        result, bias = Quantisation(names[7], names[8]), names[6]
+        stored, bias = Quantisation(names[7], names[8]), names[6]
     weight, steps = _dequantise(graph, weights, scale, zero, first=_columns_first(node))
     alpha = attributes_of(node).get("alpha", 1.0)
     # The unit of a stored bias is the scale of the input times the scale of the weights.
     unit = graph.evaluate(read_scale).reshape(-1) * steps * alpha
-    return Linear(
-        layer=describe(node),
-        features=TensorRead(read).dequantised(Quantisation(read_scale, read_zero)),
-        output=node.output[0],
-        weight=alpha * weight,
-        bias=_constant(graph, bias) * unit,
-        quantised=result if result.scale else None,
+    result = Position(
+        node.output[0],
+        alpha * weight,
+        _constant(graph, bias) * unit,
+        step=step_of(graph, stored.scale),
+        quantised=stored if stored.scale else None,
     )
+    features = TensorRead(read).dequantised(Quantisation(read_scale, read_zero))
+    return Linear(describe(node), features, result)
 
 
 def step_of(graph: OnnxGraph, scale: str) -> float:
@@ -289,7 +298,8 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
     scale = maker.output[1] if dynamic else maker.input[1]
     weight, _ = _dequantise(graph, weights, "", zero, first=_columns_first(node))
     features = TensorRead(read).dequantised(Quantisation(scale, read_zero))
-    return Linear(describe(node), features, node.output[0], weight, np.zeros(1), pending=scale)
+    result = Position(node.output[0], weight, np.zeros(1), pending=scale)
+    return Linear(describe(node), features, result)
 
 
 def _quantise_again(tensor: str) -> TensorRead:
@@ -338,32 +348,9 @@ _PASS = {
 _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalAveragePool"}
 
 
-@dataclass(frozen=True)
-class Position:
-    """A tensor that equals phi W^T + b."""
-
-    tensor: str
-    weight: Float64s  # W, shape (K, d).
-    bias: Float64s  # b, shape (K,).
-    step: float = 0.0  # The largest rounding error, if the tensor has integers.
-    quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
-    pending: str | None = None  # A scale of the tensor, which a later node applies.
-    follower: str | None = None  # The next operator, which is not linear.
-    is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
-
-
 def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
     """Follow the result of `linear` towards `output` while it is linear in phi."""
-    path = graph.ancestors([output])
-    at = Position(
-        linear.output or "",
-        linear.weight,
-        linear.bias,
-        quantised=linear.quantised,
-        pending=linear.pending,
-        step=step_of(graph, linear.quantised.scale) if linear.quantised else 0.0,
-        is_flat=linear.layer.startswith("Gemm "),
-    )
+    path, at = graph.ancestors([output]), linear.result
     while at.tensor != output:
         readers = graph.readers(at.tensor, path)
         further = _over(graph, readers[0], at) if len(readers) == 1 else None
