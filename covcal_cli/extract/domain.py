@@ -506,18 +506,3 @@ class OutputStatistics:
                 exact = logits.astype(np.float64) - highest[:, None]
                 confidence = 1 / np.exp(exact).sum(axis=1)
                 self.least_confidence = float(confidence.min(initial=self.least_confidence))
-
-
-def proof_attributes(worst: float, largest: float) -> dict[str, float]:
-    """Return the attributes about the rounding error of the last layer."""
-    rounded = _significant(worst)
-    return {
-        "affine_difference": rounded,
-        "largest_logit": largest,
-        "affine_error": _significant(rounded / largest) if largest else rounded,
-    }
-
-
-def _significant(value: float) -> float:
-    """Round to three significant digits. Further digits would depend on the order of summation."""
-    return float(f"{value:.2e}")

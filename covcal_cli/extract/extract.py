@@ -31,19 +31,19 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Rows
 from covcal_cli.errors import CovcalError, percent
-from covcal_cli.extract.domain import DomainExtraction, DomainReport, proof_attributes
+from covcal_cli.extract.domain import DomainExtraction, DomainReport
 from covcal_cli.extract.parts import (
     BLOCK_BYTES,
     DomainSpool,
-    content_sha256,
+    complete,
     open_spool,
     require_same_settings,
 )
 from covcal_cli.extract.plan import NO_SHIFT, ExtractPlan, class_list, is_one_place, once, prepare
 from covcal_cli.extract.settings import ExtractSettings
 from covcal_cli.files import atomic_output, check_output, require_hdf5_name
-from covcal_cli.formats.features import CONTENT, FEATURES_SCHEMA, FeatureFile
-from covcal_cli.formats.writer import Attribute, HDF5Writer
+from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
+from covcal_cli.formats.writer import HDF5Writer
 from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.output_form import OutputEvidence
 from covcal_cli.maths.source_accuracy import FEW_ROWS, SourceAccuracy
@@ -250,18 +250,15 @@ def _run(
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
         statistics = [domain.statistics for domain in domains.values()]
-        proof: dict[str, Attribute] = {
-            "tail": str(classifier.tail),
-            **proof_attributes(
-                max(counts.affine_difference for counts in statistics),
-                max(counts.largest_logit for counts in statistics),
-            ),
-        }
-        content = content_sha256(writer, joins, classes, attributes | proof)
-        writer.complete(
-            **proof,
-            **{CONTENT: content},
-            **({} if shard is None else {"shard": str(shard)}),
+        complete(
+            writer,
+            joins,
+            classes,
+            attributes,
+            tail=str(classifier.tail),
+            worst=max(counts.affine_difference for counts in statistics),
+            largest=max(counts.largest_logit for counts in statistics),
+            shard=None if shard is None else str(shard),
         )
     return doubt
 

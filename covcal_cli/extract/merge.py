@@ -15,13 +15,13 @@ import numpy as np
 from covcal_cli import __version__
 from covcal_cli.arrays import Rows
 from covcal_cli.errors import CovcalError, percent
-from covcal_cli.extract.domain import MAX_SKIPPED, proof_attributes
+from covcal_cli.extract.domain import MAX_SKIPPED
 from covcal_cli.extract.parts import (
     COMMON,
     HEAD,
     Join,
     Part,
-    content_sha256,
+    complete,
     difference,
     require_origin,
     require_same_run,
@@ -29,7 +29,6 @@ from covcal_cli.extract.parts import (
 from covcal_cli.extract.settings import Shard
 from covcal_cli.files import atomic_output, check_output, require_hdf5_name
 from covcal_cli.formats.features import (
-    CONTENT,
     DOMAINS,
     FEATURE_COLUMNS,
     FEATURES_SCHEMA,
@@ -111,18 +110,11 @@ def _join_domains(
         # Write the same attributes as a single run, in the same order.
         first = files[0]
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
-        attributes |= {name: _plain(first.attributes[name]) for name in COMMON}
-        of_source = next((file for file in files if SOURCE_FRACTIONS in file.attributes), None)
-        if of_source is not None:
-            attributes[SOURCE_FRACTIONS] = str(of_source.attributes[SOURCE_FRACTIONS])
-        of_table = next((file for file in files if FEATURE_COLUMNS in file.attributes), None)
-        attributes |= {
-            name: _plain(first.attributes[name])
-            for name in (OPTIONS, ONE_TABLE)
-            if all(name in file.attributes for file in files)
-        }
-        if of_table is not None:
-            attributes[FEATURE_COLUMNS] = str(of_table.attributes[FEATURE_COLUMNS])
+        for name in (*COMMON, SOURCE_FRACTIONS, OPTIONS, ONE_TABLE, FEATURE_COLUMNS):
+            values = [file.attributes[name] for file in files if name in file.attributes]
+            # The options and the table must be those of all files.
+            if values and (name not in (OPTIONS, ONE_TABLE) or len(values) == len(files)):
+                attributes[name] = _plain(values[0])
         for name in domains:
             attributes[f"{name}_rows"] = _plain(holding[name][0].attributes[f"{name}_rows"])
         for name in domains:
@@ -145,16 +137,15 @@ def _join_domains(
                     writer.write(f"head/{name}", first.handle[f"head/{name}"][:])
             # A file without rows does not record how the output is read.
             ran = [file for file in files if file.attributes["largest_logit"] > 0] or files
-            proof: dict[str, Attribute] = {
-                "tail": str(ran[0].attributes["tail"]),
-                **proof_attributes(
-                    max(float(file.attributes["affine_difference"]) for file in files),
-                    max(float(file.attributes["largest_logit"]) for file in files),
-                ),
-            }
-            joins = domains.values()
-            content = content_sha256(writer, joins, first.classes, attributes | proof)
-            writer.complete(**proof, **{CONTENT: content})
+            complete(
+                writer,
+                domains.values(),
+                first.classes,
+                attributes,
+                tail=str(ran[0].attributes["tail"]),
+                worst=max(float(file.attributes["affine_difference"]) for file in files),
+                largest=max(float(file.attributes["largest_logit"]) for file in files),
+            )
         return MergeReport(
             files={name: len(parts[name]) for name in domains},
             rows={name: domain.rows for name, domain in domains.items()},

@@ -33,6 +33,7 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import hidden_sibling
 from covcal_cli.forecast import setting_that_differs
 from covcal_cli.formats.features import (
+    CONTENT,
     DOMAINS,
     FEATURE_COLUMNS,
     SOURCE_FRACTIONS,
@@ -156,16 +157,41 @@ class Join:
                 yield pieces, np.argsort(rows, kind="stable")
 
 
-def content_sha256(
+def complete(
     writer: HDF5Writer,
     joins: Iterable[Join],
     classes: Sequence[str],
     attributes: Mapping[str, Attribute],
-) -> str:
-    """Return the attribute `CONTENT` of a complete file."""
-    rows = {join.name: writer.crc32s(join.name) for join in joins}
-    content = {"rows": rows, "classes": list(classes), "attributes": dict(attributes)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    *,
+    tail: str,
+    worst: float,
+    largest: float,
+    shard: str | None = None,
+) -> None:
+    """Write the last attributes of a features file: the errors of the last layer, and `CONTENT`.
+
+    `worst` is the largest |phi W^T + b - logits|, and `largest` is the largest |logit|.
+    """
+    rounded = _significant(worst)
+    proof: dict[str, Attribute] = {
+        "tail": tail,
+        "affine_difference": rounded,
+        "largest_logit": largest,
+        "affine_error": _significant(rounded / largest) if largest else rounded,
+    }
+    content = {
+        "rows": {join.name: writer.crc32s(join.name) for join in joins},
+        "classes": list(classes),
+        "attributes": {**attributes, **proof},
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    of_shard = {} if shard is None else {"shard": shard}
+    writer.complete(**proof, **{CONTENT: digest}, **of_shard)
+
+
+def _significant(value: float) -> float:
+    """Round to three significant digits. Further digits would depend on the order of summation."""
+    return float(f"{value:.2e}")
 
 
 def _common(what: str, values: Sequence[tuple[Part, Any]]) -> Any:
