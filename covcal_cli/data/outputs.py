@@ -6,7 +6,6 @@ probabilities are used as logits.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,10 @@ from covcal_cli.data.rows import (
     require_domain,
 )
 from covcal_cli.data.stores import format_of, open_store
-from covcal_cli.data.stores.arrays import HDF5Store
+from covcal_cli.data.stores.arrays import ArrayStore, HDF5Store
 from covcal_cli.data.stores.csv import CSVStore
 from covcal_cli.data.stores.json_lines import JSONLinesStore
-from covcal_cli.data.stores.store import Piece, Store, regrouped
+from covcal_cli.data.stores.store import Store, regrouped
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import APPLIED_SCHEMA, DOMAINS
 from covcal_cli.maths.output_form import (
@@ -492,62 +491,9 @@ def _open(path: Path, choices: Sequence[str] = ()) -> Store:
     if kind == ".jsonl":
         return JSONLinesStore(path, choices)
     store = _HDF5Outputs(path) if kind == ".h5" else open_store(path)
-    shapes = [entry.shape for entry in store.entries.values()]
-    return _SqueezedStore(store) if any(_squeezed(shape) != shape for shape in shapes) else store
-
-
-class _SqueezedStore(Store):
-    """A file of arrays without axes of length 1, such as [N, 1, K] or [1, N, K]."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.path, self.is_table, self.is_typed = store.path, store.is_table, store.is_typed
-        self.entries = {
-            name: replace(entry, shape=_squeezed(entry.shape))
-            for name, entry in store.entries.items()
-        }
-        # Arrays [1, N, K] are read as a whole.
-        self._leading = {
-            name
-            for name, entry in store.entries.items()
-            if len(entry.shape) > 2 and entry.shape[0] == 1
-        }
-
-    def whole(self, name: str) -> AnyArray:
-        return self._store.whole(name)
-
-    def texts(self, name: str) -> list[str]:
-        return self._store.texts(name)
-
-    def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
-        """Yield the chosen rows of the named arrays."""
-        first = np.zeros(1, dtype=np.int64)
-        inner = [name for name in names if name not in self._leading]
-        leading = {
-            name: next(self._store.pieces([name], first, 1))[1][name].reshape(
-                self.entries[name].shape
-            )
-            for name in names
-            if name in self._leading
-        }
-        starts = range(0, len(rows), max(1, size))
-        pieces: Iterator[Piece] = ((rows[start : start + size], {}) for start in starts)
-        if inner:
-            pieces = self._store.pieces(inner, rows, size)
-        for chosen, arrays in pieces:
-            shaped = {
-                name: values.reshape(len(chosen), *self.entries[name].shape[1:])
-                for name, values in arrays.items()
-            }
-            yield chosen, {**shaped, **{name: values[chosen] for name, values in leading.items()}}
-
-
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) < 3:
-        return shape
-    if shape[0] == 1:  # [1, N, K]
-        return _squeezed(shape[1:])
-    return (shape[0], *(length for length in shape[1:] if length != 1)) if 1 in shape else shape
+    if isinstance(store, ArrayStore):
+        store.squeeze()
+    return store
 
 
 class _HDF5Outputs(HDF5Store):

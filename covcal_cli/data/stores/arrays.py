@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -28,7 +29,28 @@ _STEPS = {"covcal.features/": "adapt or calibrate", "covcal.adapted/": "calibrat
 _REMEDY = "copy it again or save it again"
 
 
-class NpyStore(Store):
+class ArrayStore(Store):
+    """A file of arrays of any shape."""
+
+    entries: dict[str, Entry]
+
+    def squeeze(self) -> None:
+        """Leave out axes of length 1, such as in [N, 1, K] or [1, N, K]."""
+        self.entries = {
+            name: replace(entry, shape=_squeezed(entry.shape))
+            for name, entry in self.entries.items()
+        }
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) < 3:
+        return shape
+    if shape[0] == 1:  # [1, N, K]
+        return _squeezed(shape[1:])
+    return (shape[0], *(length for length in shape[1:] if length != 1))
+
+
+class NpyStore(ArrayStore):
     """A ``.npy`` file, whose only array is called x."""
 
     def __init__(self, path: Path) -> None:
@@ -39,36 +61,33 @@ class NpyStore(Store):
             raise self._unreadable(error) from error
         self.entries = {"x": Entry(self._array.shape, self._array.dtype)}
 
-    def whole(self, name: str) -> AnyArray:
-        """Refuse to read an array as a whole."""
-        raise CovcalError(f"{self.path}: a .npy file cannot hold {name}: save an .npz")
-
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield the rows in parts."""
         (name,) = names
-        row_bytes = max(1, math.prod(self._array.shape[1:]) * self._array.itemsize)
+        shape = self.entries[name].shape
+        row_bytes = max(1, math.prod(shape[1:]) * self._array.itemsize)
         window = max(size, WINDOW_BYTES // row_bytes)
         for start, stop, chosen in windows(rows, window):
-            yield chosen, {name: self._span(start, min(stop, len(self._array)))[chosen - start]}
+            yield chosen, {name: self._span(start, min(stop, shape[0]), shape)[chosen - start]}
 
-    def _span(self, start: int, stop: int) -> AnyArray:
+    def _span(self, start: int, stop: int, shape: tuple[int, ...]) -> AnyArray:
         array = self._array
         if not array.flags.c_contiguous:
-            return np.array(array[start:stop])
+            return np.array(array.reshape(shape, order="F")[start:stop])
         # Mapped pages would count as memory of this process.
-        row_items = math.prod(array.shape[1:])
+        row_items = math.prod(shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items
         read = np.fromfile(self.path, dtype=array.dtype, count=count, offset=offset)
         if len(read) < count:
             raise self._unreadable(ValueError("the file became shorter while covcal read it"))
-        return read.reshape(stop - start, *array.shape[1:])
+        return read.reshape(stop - start, *shape[1:])
 
     def _unreadable(self, error: Exception) -> CovcalError:
         return _unreadable(self.path, error, ".npy", "with numpy.save")
 
 
-class NpzStore(Store):
+class NpzStore(ArrayStore):
     """The arrays of an ``.npz`` file."""
 
     def __init__(self, path: Path) -> None:
@@ -102,6 +121,7 @@ class NpzStore(Store):
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 values: AnyArray = arrays[name]
+            values = values.reshape(self.entries[name].shape)
             return np.char.decode(values, "utf-8") if values.dtype.kind == "S" else values
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
@@ -111,7 +131,10 @@ class NpzStore(Store):
         try:
             with zipfile.ZipFile(self.path) as archive, ExitStack() as stack:
                 members = [stack.enter_context(archive.open(f"{name}.npy")) for name in names]
-                streams = [NpyStream(member).blocks(size) for member in members]
+                streams = [
+                    NpyStream(member, self.entries[name].shape).blocks(size)
+                    for name, member in zip(names, members, strict=True)
+                ]
                 start = 0
                 for blocks in zip(*streams, strict=True):
                     stop = start + len(blocks[0])
@@ -141,10 +164,11 @@ def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalEr
 class NpyStream:
     """A stream of the rows of a ``.npy`` file, which may be inside a zip file.
 
-    Raises ValueError if the file is not an array, has Python objects, or ends too early.
+    `shape` is another shape for the values. Raises ValueError if the file is not an array, has
+    Python objects, or ends too early.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], shape: tuple[int, ...] | None = None) -> None:
         self._stream = stream
         version = np.lib.format.read_magic(stream)
         read = (
@@ -152,7 +176,8 @@ class NpyStream:
             if version == (1, 0)
             else np.lib.format.read_array_header_2_0
         )
-        self.shape, self._fortran, self.dtype = read(stream)
+        own_shape, self._fortran, self.dtype = read(stream)
+        self.shape = shape or own_shape
         if self.dtype.hasobject:
             raise ValueError("Object arrays cannot be loaded")
 
@@ -178,7 +203,7 @@ class NpyStream:
         return np.frombuffer(data, dtype=self.dtype).reshape(shape)
 
 
-class HDF5Store(Store):
+class HDF5Store(ArrayStore):
     """The datasets of an HDF5 file, by paths such as ``train/data``."""
 
     def __init__(self, path: Path) -> None:
@@ -195,7 +220,7 @@ class HDF5Store(Store):
     def whole(self, name: str) -> AnyArray:
         """Return a whole dataset."""
         with File(self.path, remedy=_REMEDY) as file:
-            return self._values(file[name][()])
+            return self._values(file[name][()]).reshape(self.entries[name].shape)
 
     def texts(self, name: str) -> list[str]:
         """Return a whole dataset as texts of any length."""
@@ -211,8 +236,14 @@ class HDF5Store(Store):
             datasets = {name: file[name] for name in names}
             window = min(_window(dataset, size) for dataset in datasets.values())
             for start, stop, chosen in windows(rows, window):
-                span = {name: dataset[start:stop] for name, dataset in datasets.items()}
-                yield chosen, {name: self._values(span[name][chosen - start]) for name in names}
+                arrays: dict[str, AnyArray] = {}
+                for name, dataset in datasets.items():
+                    shape = self.entries[name].shape
+                    # In [1, N, K], the second axis is the rows.
+                    leading = (0,) * dataset.shape.index(shape[0]) if shape[0] > 1 else ()
+                    span = dataset[(*leading, slice(start, stop))].reshape(-1, *shape[1:])
+                    arrays[name] = self._values(span[chosen - start])
+                yield chosen, arrays
 
     def _values(self, values: AnyArray) -> AnyArray:
         try:
