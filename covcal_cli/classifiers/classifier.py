@@ -5,8 +5,8 @@ decides after all rows, because a single batch is not enough evidence.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -272,6 +272,18 @@ class Classifier(ABC):
             return ""
         error = f", last layer reproduced to within {self.proof.error:.0e}"
         return f", output = {TAIL_TEXT[self.tail]}{error if self.weight is not None else ''}"
+
+
+def batches_of(size: int | None, rows: int) -> Iterator[Any]:
+    """Yield an index of the rows of each batch. A batch has exactly `size` rows; None for any.
+
+    The last row is repeated to fill a batch, because a model might not accept a row of zeros.
+    """
+    if size in (None, rows):
+        yield slice(None)
+        return
+    for start in range(0, rows, size or rows):
+        yield np.minimum(np.arange(start, start + (size or rows)), rows - 1)
 
 
 def require_fit(where: str, wanted: ModelInput, array: AnyArray) -> None:

@@ -26,7 +26,7 @@ from covcal_cli.arrays import (
     Rows,
     Splits,
 )
-from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Results
+from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Results, batches_of
 from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable
@@ -380,11 +380,12 @@ def prove(
     the model on `few` rows; default: `size` rows. Also returns phi(x) and the outputs of `inputs`,
     or None if they must be computed again.
     """
-    classifier = opened.prove(None if inputs is None else _filled(inputs, size), few)
-    runner = BatchRunner(classifier, size)
     if inputs is None:
-        return runner, None
+        return BatchRunner(opened.prove(None, few), size), None
     n = len(next(iter(inputs.values())))
+    places = next(batches_of(size, n))
+    classifier = opened.prove({name: values[places] for name, values in inputs.items()}, few)
+    runner = BatchRunner(classifier, size)
     features, logits = classifier.first_results or runner.run(inputs)
     classifier.first_results = None  # Free the memory.
     # Copy the results, because the original arrays would keep ONNX Runtime's memory in use.
@@ -436,17 +437,11 @@ class BatchRunner:
     def run(self, inputs: Inputs) -> Results:
         """Return phi(x), (m, d), and logits, (m, K), of up to `size` rows."""
         rows = len(next(iter(inputs.values())))
-        if self._alone:
-            batches = [
-                {name: values[row : row + 1] for name, values in inputs.items()}
-                for row in range(rows)
-            ]
-        elif rows < self.size:
-            batches = [_filled(inputs, self.size)]
-        else:
-            batches = [dict(inputs)]
-        results = [self.classifier.run(batch) for batch in batches]
-        self._is_one_run = len(batches) == 1
+        results = [
+            self.classifier.run({name: values[places] for name, values in inputs.items()})
+            for places in batches_of(1 if self._alone else self.size, rows)
+        ]
+        self._is_one_run = len(results) == 1
         logits = _joined([result[1] for result in results])[:rows]
         features = [result[0] for result in results if result[0] is not None]
         return _joined(features)[:rows] if features else None, logits
@@ -472,13 +467,6 @@ class BatchRunner:
 
 def _joined(arrays: Sequence[Float32s]) -> Float32s:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
-def _filled(inputs: Inputs, size: int) -> dict[str, AnyArray]:
-    """Repeat the last row, because the model might not accept a row of zeros."""
-    rows = len(next(iter(inputs.values())))
-    places = np.minimum(np.arange(size), rows - 1)
-    return {name: values[places] for name, values in inputs.items()}
 
 
 class OutputStatistics:

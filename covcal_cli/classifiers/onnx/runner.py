@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 
 from covcal_cli.arrays import AnyArray, Float64s, Floats, Inputs, ModelInput
-from covcal_cli.classifiers.classifier import require_fit
+from covcal_cli.classifiers.classifier import batches_of, require_fit
 from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
@@ -48,17 +48,13 @@ class Runner:
         fed = {value.name: np.ascontiguousarray(batch[value.name]) for value in self._inputs}
         size = self._inputs[0].shape[0]
         wanted = [name for name in names if name not in self._names]
-        if size is None or rows == size:
-            arrays = self._run_once(wanted, fed, rows)
-        else:
-            pieces = []
-            for start in range(0, rows, size):
-                part = {
-                    name: _padded(array[start : start + size], size) for name, array in fed.items()
-                }
-                results = self._run_once(wanted, part, size)
-                pieces.append([array[: rows - start] for array in results])
-            arrays = [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+        pieces = []
+        for places in batches_of(size, rows):
+            part = {name: array[places] for name, array in fed.items()}
+            pieces.append(self._run_once(wanted, part, size or rows))
+        arrays = pieces[0]
+        if len(arrays) and (len(pieces) > 1 or len(arrays[0]) > rows):
+            arrays = [np.concatenate(parts)[:rows] for parts in zip(*pieces, strict=True)]
         by_name = dict(zip(wanted, arrays, strict=True))
         return {name: fed[name] if name in self._names else by_name[name] for name in names}
 
@@ -135,11 +131,6 @@ def exposing(
         onnx.ValueInfoProto(name=name) for name in names if name not in present
     )
     return bytes(copy.SerializeToString())
-
-
-def _padded(rows: AnyArray, size: int) -> AnyArray:
-    """Repeat the last row, because the model might not accept a row of zeros."""
-    return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
 _TYPES: dict[int, np.dtype[np.floating]] = {

@@ -23,6 +23,7 @@ from covcal_cli.classifiers.classifier import (
     Classifier,
     Outputs,
     Results,
+    batches_of,
     require_fit,
     require_width,
     without_offset,
@@ -142,8 +143,10 @@ class Reading:
         With a fixed batch size, the rows are divided, and the last row is repeated.
         """
         m = len(rows[0])
-        size = self.program.fixed_batch or m
-        pieces = [self._read_once(_filled(rows, start, size)) for start in range(0, m, size)]
+        pieces = [
+            self._read_once([row[places] for row in rows])
+            for places in batches_of(self.program.fixed_batch, m)
+        ]
         if len(pieces) == 1 and len(pieces[0].logits) == m:
             return pieces[0]
         features = [piece.features for piece in pieces if piece.features is not None]
@@ -155,9 +158,11 @@ class Reading:
 
     def output(self, rows: Sequence[Tensor]) -> Float64s:
         """Return the output of one batch."""
-        size = self.program.fixed_batch or len(rows[0])
-        outputs = self.program.run(_filled(rows, 0, size))
-        return read_answer(outputs, self.output_name, size, self.program.where)[: len(rows[0])]
+        places = next(batches_of(self.program.fixed_batch, len(rows[0])))
+        first = [row[places] for row in rows]
+        outputs = self.program.run(first)
+        n = len(first[0])
+        return read_answer(outputs, self.output_name, n, self.program.where)[: len(rows[0])]
 
     def _read_once(self, rows: Sequence[Tensor]) -> Values:
         n, where = len(rows[0]), self.program.where
@@ -220,15 +225,6 @@ class Reading:
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi none "
                 "to read the output itself, or return the logits"
             )
-
-
-def _filled(rows: Sequence[Tensor], start: int, size: int) -> list[Tensor]:
-    """Return `size` rows from `start` on, and repeat the last row if rows are missing."""
-    pieces = [row[start : start + size] for row in rows]
-    missing = size - len(pieces[0])
-    if not missing:
-        return pieces
-    return [torch.cat([row, row[-1:].expand(missing, *row.shape[1:])]) for row in pieces]
 
 
 class _OtherOutputError(CovcalError):
