@@ -17,6 +17,7 @@ import covcal_cli.api as api
 from covcal_cli.cli.multilabel import run_summary
 from covcal_cli.data.classes import named_classes
 from covcal_cli.data.labels import LabelSets
+from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.stores import open_store
 from covcal_cli.decide.decide import DecideSettings, decide
 from covcal_cli.errors import CovcalError
@@ -752,9 +753,28 @@ def test_json_lines_hold_lists_of_labels_or_an_object(tmp_path: Path) -> None:
     objects = [dict(zip(LABELS[::-1], map(int, row[::-1]), strict=True)) for row in y]
     path = write_json_lines(tmp_path / "o.jsonl", {"labels": objects})
     np.testing.assert_array_equal(LabelSets(open_store(path), 40).indices(named), y)
+    outputs = [dict.fromkeys(LABELS, 0.4)] * 40  # beside labels of the same form
+    path = write_json_lines(path, {"probs": outputs, "labels": objects})
+    table = open_outputs(None, path, "probabilities", multilabel=True)["target"]
+    np.testing.assert_array_equal(table.labels(named), y)
+    path = write_json_lines(path, {"labels": [["cat"], None, []]})
+    sets = LabelSets(open_store(path), 3).indices(named)
+    np.testing.assert_array_equal(sets, [[1, 0, 0], [-1, -1, -1], [0, 0, 0]])
     path = write_csv(tmp_path / "u.csv", {"label_cat": ["1", "", "-1"], "label_dog": [0, 1, 0]})
     sets = LabelSets(open_store(path), 3).indices(named)
     np.testing.assert_array_equal(sets, [[1, 0, -1], [-1, 1, -1], [-1, 0, -1]])
+
+
+@pytest.mark.parametrize("wrong", ["cat dog", "Cat", "cat;DOG"])
+def test_labels_in_one_cell_that_are_written_otherwise_are_refused(
+    wrong: str, tmp_path: Path
+) -> None:
+    path = write_csv(tmp_path / "t.csv", {"labels": ["cat", wrong, "bird"]})
+    with pytest.raises(CovcalError, match=r"labels hold .*separate several labels by a semicolon"):
+        LabelSets(open_store(path), 3).indices(named_classes(LABELS))
+    path = write_csv(path, {"labels": ["cafe\u0301;cow", "cat"]})
+    sets = LabelSets(open_store(path), 2).indices(named_classes(("cat", "caf\u00e9")))
+    np.testing.assert_array_equal(sets, [[0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("tail", ["Sigmoid", "Identity"])

@@ -67,6 +67,9 @@ class ClassMap:
         composed = [normalize("NFC", name) for name in self.names] if not folder.isascii() else []
         if composed.count(normalize("NFC", folder)) == 1:
             return composed.index(normalize("NFC", folder))
+        folded = [name.casefold() for name in self.names]
+        if folder.casefold() in ("true", "false") and folded.count(folder.casefold()) == 1:
+            return folded.index(folder.casefold())
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 

@@ -14,8 +14,9 @@ The values in the columns of predictions and labels are the classes. If the sour
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from unicodedata import normalize
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from covcal_cli.data.classes import is_plain_number, listed
 from covcal_cli.data.labels import LABEL_NAMES, differing_in_case
 from covcal_cli.data.output_columns import CONFIDENCES
 from covcal_cli.data.stores.store import Entry, Piece, Store
-from covcal_cli.errors import printable
+from covcal_cli.errors import printable, shown
 from covcal_cli.formats.features import EVENTS
+from covcal_cli.maths.output_form import ABOVE
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 
 PREDICTIONS = (
@@ -47,7 +49,12 @@ _ABOVE_CHANCE = 1e-4
 # Values in a column that says whether predictions are right.
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
-_MISSING = ("", "nan", "none", "null", "na", "n/a")
+_MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
+_NEVER_NAMES = ("", "nan", "<na>")
+# Invisible letters, which spreadsheets and web pages add.
+_INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff"))
+# Percentages have larger values than this, and few values of at most 1.
+_LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 
 class _Columns:
@@ -88,8 +95,7 @@ class _Columns:
         if name is None:
             return None
         texts = self.store.texts(name)
-        cleaned = [texts[row].strip().removesuffix(".0") for row in self.rows.tolist()]
-        return ["" if text.lower() in _MISSING else text for text in cleaned]
+        return [_cleaned(texts[row]) for row in self.rows.tolist()]
 
     def _confidences(self, name: str) -> Float64s:
         store = self.store
@@ -125,11 +131,12 @@ class _Columns:
 
     def is_right(self) -> list[bool | None]:
         """Return whether each prediction is right; None if unknown."""
+        by_label: list[bool | None] = [None] * len(self.rows)
         if self.labels is not None and self.predictions is not None:
             pairs = zip(self.predictions, self.labels, strict=True)
-            return [None if label == "" else label == answer for answer, label in pairs]
+            by_label = [None if label == "" else label == answer for answer, label in pairs]
         if self.correct is None:
-            return [None] * len(self.rows)
+            return by_label
         texts = [text.strip().lower() for text in self.store.texts(self.correct)]
         for row in self.rows.tolist():
             if texts[row] not in ANSWERS and texts[row] not in _MISSING:
@@ -137,7 +144,16 @@ class _Columns:
                     f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write 1 "
                     "where the prediction is right and 0 where it is wrong"
                 )
-        return [ANSWERS.get(texts[row]) for row in self.rows.tolist()]
+        right = [ANSWERS.get(texts[row]) for row in self.rows.tolist()]
+        both = [*zip(by_label, right, self.rows.tolist(), strict=True)]
+        differ = [row for one, other, row in both if None not in (one, other) and one != other]
+        if differ:
+            raise self.store.error(
+                f"{self.correct} and {self.label} disagree on whether the prediction is right in "
+                f"{len(differ)} of {len(right)} rows, for example in "
+                f"{self.store.place(differ[0])}: keep only one of the two columns"
+            )
+        return [one if other is None else other for one, other, _ in both]
 
 
 class ConfidenceStore(Store):
@@ -237,11 +253,20 @@ class ConfidenceStore(Store):
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
         """Replace confidences below 1/K and confidences that were rounded to 1, and yield notes."""
-        if double := differing_in_case(self._names):
-            yield (
-                f"the classes {listed(double)} differ only in upper and lower case: if they are "
-                "the same, write each class in one way"
-            )
+        if columns.correct is None and columns.labels is not None and columns.predictions:
+            pairs = [*zip(columns.predictions, columns.labels, strict=True)]
+            alike = [
+                pair
+                for pair in pairs
+                if pair[1] and pair[0] != pair[1] and _plain(pair[0]) == _plain(pair[1])
+            ]
+            if alike:
+                answer, label = alike[0]
+                yield (
+                    f"in {len(alike)} rows, the prediction differs from the label only in case or "
+                    f"punctuation ({shown(answer)} and {shown(label)}) and counts as wrong: if it "
+                    "is right, write both in one way, or add a column correct"
+                )
         values, chance = columns.values, 1 / len(self._names)
         left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
         if left_out:
@@ -268,6 +293,7 @@ def confidence_stores(
 ) -> dict[str, Store]:
     """Return tables of probabilities."""
     tables = {name: _Columns(store) for name, store in stores.items()}
+    _drop_missing(tables.values(), classes or ())
     _bring_to_one_unit(tables)
     names = _names(tables, classes)
     decimals = max(_decimals(columns.values) for columns in tables.values())
@@ -300,6 +326,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             f"{source.label} holds the right answers, but the predictions are missing: add a "
             f"column prediction, or a column correct (1 or 0). {rename}"
         )
+    _require_common_names(source)
     named = set().union(*(columns.names for columns in every))
     without = [columns for columns in every if columns.predictions is None]
     if 0 < len(without) < len(every):
@@ -314,6 +341,11 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
         low = [columns.values < 1 / len(named) for columns in every]
         if np.concatenate(low).mean() > _BELOW_CHANCE:
             return EVENTS
+    if double := differing_in_case(named):
+        raise source.store.error(
+            f"the classes {listed(double)} differ only in upper and lower case: write each class "
+            "in one way, or name all classes with --classes FILE"
+        )
     if len(named) < 2:
         named.add(OTHER)
     if len(named) == 2 and OTHER not in named:
@@ -338,9 +370,56 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
         )
 
 
+def _cleaned(text: str) -> str:
+    return normalize("NFC", " ".join(text.translate(_INVISIBLE).split())).removesuffix(".0")
+
+
+def _plain(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold())) or text
+
+
+def _drop_missing(tables: Iterable[_Columns], classes: Iterable[str]) -> None:
+    """Empty the texts for missing values, except the names of classes such as "none"."""
+    predicted, labels = (
+        {text for columns in tables for text in getattr(columns, name) or ()}
+        for name in ("predictions", "labels")
+    )
+    named = {*classes} | (predicted & labels)
+    names = {text for text in named if text.lower() not in _NEVER_NAMES}
+    missing = {text for text in predicted | labels if text.lower() in _MISSING} - names
+    for columns in tables:
+        for texts in (columns.predictions, columns.labels):
+            if texts is not None:
+                texts[:] = ["" if text in missing else text for text in texts]
+
+
+def _require_common_names(columns: _Columns) -> None:
+    """Refuse predictions and labels without a common name, such as numbers and names."""
+    answers, labels = ({*(texts or ())} - {""} for texts in (columns.predictions, columns.labels))
+    if columns.correct is not None or len(columns.values) < _TELLING:
+        return
+    if answers and labels and not answers & labels:
+        raise columns.store.error(
+            f"no prediction ({listed(sorted(answers))}) is one of the labels "
+            f"({listed(sorted(labels))}): write both in one way, or add a column correct"
+        )
+
+
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
     """Divide percentages by 100."""
     filled = [columns for columns in tables.values() if len(columns.values)]
+    for columns in filled:
+        values, name = columns.values, columns.confidence
+        small, row = int((values <= 1).sum()), int(values.argmax())
+        if values[row] <= 1 + ABOVE:
+            columns.values = np.minimum(values, 1)
+        elif values[row] <= _LEAST_PERCENTAGE or small > _FEW_SMALL * len(values):
+            raise columns.store.error(
+                f"{name} has values up to {values[row]:g} "
+                f"({columns.store.place(int(columns.rows[row]))}), and {small} of {len(values)} "
+                "values are at most 1. So they are neither shares nor percentages: give "
+                "confidences from 0 to 1, or percentages in every row"
+            )
     shares = [columns for columns in filled if (columns.values <= 1).all()]
     if len(shares) == len(filled):
         return

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
@@ -32,7 +33,8 @@ LABEL_NAMES = (
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MINUS_ONES = (_MINUS_ONE, "-1.0")
-_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>")  # Texts for a missing value.
+# Texts for a missing value.
+_MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
 # A list of numbers as text.
@@ -40,9 +42,14 @@ _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
 def differing_in_case(names: Collection[str]) -> list[str]:
-    """Return the names that differ only in case, sorted, without one-letter names."""
-    count = Counter(name.casefold() for name in names)
-    return sorted(name for name in names if len(name) > 1 and count[name.casefold()] > 1)
+    """Return the names that differ only in case, spaces or Unicode form, sorted.
+
+    Names of one letter may differ in case.
+    """
+    key_of = {name: normalize("NFC", " ".join(name.split())) for name in names}
+    key_of = {name: key.casefold() if len(key) > 1 else key for name, key in key_of.items()}
+    count = Counter(key_of.values())
+    return sorted(name for name, key in key_of.items() if count[key] > 1)
 
 
 class RowLabels:
@@ -51,7 +58,8 @@ class RowLabels:
     Texts are class names. Numbers are class numbers, unless class names are numbers, such as
     angles. With `texts_are_numbers`, texts become numbers if all texts are whole numbers.
 
-    -1 and texts such as ``nan`` mean unknown, unless a class has this name.
+    -1 and texts such as ``nan`` mean unknown, unless a class has this name. Texts such as ``01``
+    are names if all labels are names of classes.
     """
 
     def __init__(
@@ -74,8 +82,11 @@ class RowLabels:
         self._marked: dict[str, Booleans] = {}
         # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None
+        self._as_names: RowLabels | None = None  # The labels as names, if they may be names.
         if values.dtype.kind in "iub":
-            self._require_whole(values, (values > _LARGEST) | (values < -_LARGEST))
+            self._require_whole(values, values > np.iinfo(np.int64).max)
+            if values.dtype.kind == "b":
+                self._as_names = RowLabels(values.astype(str), path, key, place=place)
             self._codes = values.astype(np.int64)
             self._mark(_MINUS_ONE, self._codes == UNKNOWN_LABEL)
         elif values.dtype.kind == "f":
@@ -104,6 +115,9 @@ class RowLabels:
 
     def indices(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 where unknown."""
+        other = self._as_names
+        if other and all(classes.index(name) is not None for name in other.names or ("",)):
+            return other.indices(classes)
         named = {mark: rows for mark, rows in self._marked.items() if mark in classes.names}
         if _MINUS_ONE in self._marked and not (_MINUS_ONE in named or self._is_documented):
             self._require_no_class(classes)
@@ -197,10 +211,15 @@ class RowLabels:
                 f"{self._key} holds the list {several[:40]!r}: if rows have several labels, pass "
                 "--multilabel"
             )
-        if texts_are_numbers and all(map(_is_whole, labels)):
-            numbers = {text: int(float(text)) for text in labels}
-            large = [abs(numbers.get(text, 0)) > _LARGEST for text in texts]
+        are_whole = texts_are_numbers and all(map(_is_whole, labels))
+        numbers = {text: int(float(text)) for text in labels} if are_whole else {}
+        is_large = {text: abs(number) > _LARGEST for text, number in numbers.items()}
+        # Long identifiers, such as the codes of diagnoses, are names.
+        if are_whole and not (any(is_large.values()) and all(map(_WHOLE.fullmatch, labels))):
+            large = [is_large.get(text, False) for text in texts]
             self._require_whole(values, np.array(large, dtype=bool)[codes])
+            if any(str(number) != text for text, number in numbers.items()):
+                self._as_names = RowLabels(values, self._path, self._key, place=self._place)
         else:
             numbers = {name: index for index, name in enumerate(sorted(set(labels)))}
             self.names = tuple(numbers) or None
@@ -271,7 +290,7 @@ class LabelSets:
         taken = {*columns.values(), *whole}
         self._columns = {label: self._column(name) for label, name in columns.items()}
         self._array: AnyArray | None = None
-        self._lists: list[list[str]] | None = None
+        self._lists: list[list[str] | None] | None = None
         self.notes: tuple[str, ...] = ()
         self.names: tuple[str, ...] | None = NumberedNames(columns) if columns else None
         for name in whole:
@@ -305,8 +324,20 @@ class LabelSets:
                 )
             sets[:, names.index(label)] = values
         if self._lists is not None:
-            sets[:] = [[name in entry for name in names] for entry in self._lists]
-            others = sorted({name for entry in self._lists for name in entry} - {*names})
+            composed = [normalize("NFC", name) for name in names]
+            for row, entry in enumerate(self._lists):
+                if entry is not None:
+                    sets[row] = [name in entry for name in composed]
+            listed_names = {name for entry in self._lists for name in entry or ()}
+            others = sorted(listed_names - {*composed})
+            folded = {name.casefold() for name in composed}
+            for other in others:
+                if {other.casefold()} <= folded or {*other.casefold().split()} <= folded:
+                    raise self._store.error(
+                        f"the true labels hold {shown(other)}, but the outputs are "
+                        f"{listed(names)}: write labels as the outputs are written, and separate "
+                        "several labels by a semicolon"
+                    )
             if others and not (sets == 1).any():
                 raise self._store.error(
                     f"the true labels are {listed(others)}, but the outputs are {listed(names)}: "
@@ -326,9 +357,12 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # If all lists are empty, the column has no labels.
+        # If all lists are empty, the column has no labels. In lists such as [], "" is unknown.
         if any(text.strip() for text in texts):
-            self._lists = [_entries(text) for text in texts]
+            are_lists = any(text.lstrip().startswith("[") for text in texts)
+            self._lists = [
+                None if are_lists and not text.strip() else _entries(text) for text in texts
+            ]
 
     def _column(self, name: str) -> Labels:
         if not self._store.entries[name].is_text:
@@ -355,7 +389,7 @@ class LabelSets:
 
 def _entries(text: str) -> list[str]:
     """Split the text of a cell into label names."""
-    text = text.strip()
+    text = normalize("NFC", text.strip())
     if text.startswith(("[", "(", "{")):
         try:
             return [str(name) for name in parsed_json(text)]

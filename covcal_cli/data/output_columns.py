@@ -54,6 +54,7 @@ _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 _OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
 CLASSES = "classes"  # The array with the class names.
+_FLOAT = re.compile(r"-?[0-9]+\.0+")
 _FIRST_ROWS = 1000
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
 
@@ -91,9 +92,12 @@ class OutputColumns:
             return self
         if self.positive is not None and len(names) == 2:
             number_of = {"0": 0, "1": 1} | {name: place for place, name in enumerate(names)}
-            if self.positive not in number_of:
+            folded = [name.casefold() for name in names]
+            if self.positive not in number_of and folded.count(self.positive.casefold()) != 1:
                 return self
-            number = number_of[self.positive]
+            number = number_of.get(self.positive)
+            if number is None:
+                number = folded.index(self.positive.casefold())
             note = f"{self.outputs[0]} is read as the output of class {names[number]}"
             return replace(self, names=names, order=(1 - number, number), notes=(note,))
         own = self.class_names() if self.has_numbers else self.names
@@ -243,7 +247,8 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
     column ``predict`` precedes one column per class.
     """
     numbers = set(plain_numbers(store))
-    label = next((name for name in store.entries if name.lower() in LABEL_NAMES), None)
+    labels_and_sets = (name for name in store.entries if name.lower() in LABEL_NAMES)
+    label = next((name for name in labels_and_sets if len(store.entries[name].shape) == 1), None)
     texts = store.texts(label) if label is not None else []
     labels = {text.strip().removesuffix(".0") for text in texts} - {"", "-1", "nan"}
     for names in (set(classes), _after_predict(store, numbers), labels):
@@ -315,7 +320,9 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
         for name, entry in store.entries.items()
         if entry.is_text and entry.shape == (width,) != rows
     ]
-    named_by = others[0] if CLASSES not in store.entries and len(others) == 1 else CLASSES
+    named_by = next((name for name in (CLASSES, "classes_") if name in store.entries), CLASSES)
+    if named_by not in store.entries and len(others) == 1:
+        named_by = others[0]
     entry = store.entries.get(named_by)
     if entry is None or width < 2:
         return columns
@@ -324,7 +331,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             f"{CLASSES} has shape {list(entry.shape)} but {columns.outputs[0]} has {width} "
             "columns: give one name per column"
         )
-    if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iu"):
+    if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iubf"):
         return columns  # One value per row needs no class names.
     labels = store.texts(named_by)
     if len(set(labels)) < len(labels):
@@ -360,6 +367,8 @@ def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, .
     if they are 0 to K-1.
     """
     places = list(range(len(names)))
+    if all(map(_FLOAT.fullmatch, names)):  # pandas turns 1 into 1.0
+        names = [name.partition(".")[0] for name in names]
     if are_placeholders(names):
         places.sort(key=lambda place: placeholder_number(names[place]))
     if all(map(is_plain_number, names)):

@@ -5,7 +5,7 @@ rows of one domain. `open_outputs` puts the classes of both domains in the same 
 probabilities are used as logits.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from covcal_cli.data.classes import (
 )
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
-from covcal_cli.data.labels import LABEL_NAMES, LabelSets
+from covcal_cli.data.labels import LABEL_NAMES, LabelSets, differing_in_case
 from covcal_cli.data.output_columns import (
     CLASSES,
     OutputColumns,
@@ -69,6 +69,8 @@ _READ_AS_LOGITS = (
     ", but covcal reads them as logits: pass --probabilities if they are probabilities"
 )
 _ROWS_AT_ONCE = 1024
+# Names of a single column for the second class.
+_SECOND_CLASS = {"0", "1", "positive", "pos"}
 
 
 class OutputFile:
@@ -224,6 +226,13 @@ class OutputTable:
             notes = self._checked_logits(seen)
         else:
             notes = self._checked_probabilities(seen)
+        twins = differing_in_case(self._columns.class_names()) if self._lacking else ()
+        if twins:
+            raise self._store.error(
+                f"{len(self._lacking)} of {seen.rows} rows lack some classes, and the classes "
+                f"{listed(twins)} differ only in case, spaces or the encoding of letters: write "
+                "each class in one way"
+            )
         lacking = (
             f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "
             "covcal gives such a class at most half of the smallest probability in the row"
@@ -455,12 +464,27 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
             _require_known_classes(file, asked, classes)
         return read_classes(classes, len(first.order)).names
     # A single column names one of two classes, and the labels name both.
-    positive = {file.columns.positive for file in files} - {None}
+    positive = {name for file in files if (name := file.columns.positive) is not None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (first.names, labels, ("0", "1") if labels is None else None):
-        if positive and names is not None and len(names) == 2 and positive <= set(names):
+        if (
+            positive
+            and names is not None
+            and len(names) == 2
+            and _folded(positive) <= _folded(names)
+        ):
             return tuple(names)
+    if labels and len(labels) == 2 and (unknown := positive - _SECOND_CLASS):
+        name, (one, other) = first.outputs[0], labels
+        raise CovcalError(
+            f"{files[0].path}: {name} names a class {min(unknown)}, but the labels are "
+            f"{listed(labels)}: rename {name} to prob_{one} or prob_{other} (logit_ for logits)"
+        )
     return first.names
+
+
+def _folded(names: Iterable[str]) -> set[str]:
+    return {name.casefold() for name in names}
 
 
 def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Path) -> None:

@@ -40,6 +40,8 @@ _LOGARITHMS = {
     -math.log(10): ("-log10 p", "10^-value"),
     -math.log(10) / 10: ("-10 log10 p", "10^(-value/10)"),
 }
+# Factors that turn log odds into natural log odds.
+_ODDS = {1.0: "log", math.log(2): "log2", math.log(10): "log10"}
 _EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5
@@ -91,7 +93,7 @@ class OutputEvidence:
         self._finite = self._exact = self._shares_of_1 = 0
         self._sum = 0.0
         # Kinds of logarithms that fit all rows so far.
-        self._factors, self._are_log_odds = [*_LOGARITHMS], True
+        self._factors, self._odds = [*_LOGARITHMS], [*_ODDS]
         self._ranks = 0
         # The order of the columns, the number of rows in this order, and of rows without ties.
         self._order: AnyArray | None = None
@@ -217,9 +219,10 @@ class OutputEvidence:
                 if is_far or not _are_logarithms(factor * exact):
                     self._factors.remove(factor)
             # Two logits z and -z are no log odds.
-            if self._are_log_odds and self.width > 2:
-                sums = (1 / (1 + np.exp(-exact))).sum(axis=1)
-                self._are_log_odds = bool((np.abs(sums - 1) <= _LOG_TOLERANCE).all())
+            for factor in [*self._odds] if self.width > 2 else ():
+                sums = (1 / (1 + np.exp(-factor * exact))).sum(axis=1)
+                if not (np.abs(sums - 1) <= _LOG_TOLERANCE).all():
+                    self._odds.remove(factor)
         if self.are_whole and 0 <= self.low <= 1 and self._ranks == self.rows:
             ranks = np.arange(self.width) + self.low
             self._ranks += int((np.sort(exact, axis=1) == ranks).all(axis=1).sum())
@@ -254,7 +257,7 @@ class OutputEvidence:
             return None
         if self._factor is not None:
             return None if self._factor == 1 else "logarithms"
-        if self._are_log_odds and self.width > 2 and self.low < self.high:
+        if self._odds and self.width > 2 and self.low < self.high:
             return "log odds"
         if self.rows == self._ranks:
             return "ranks"
@@ -296,7 +299,8 @@ class OutputEvidence:
         if self.reversal == "ranks":
             return "give the scores from which the ranks were made"
         if self.reversal == "log odds":
-            return "replace every value by -log(1 + exp(-value))"
+            factor = "" if self._odds[0] == 1 else f"{self._odds[0]:.7g} * "
+            return f"replace every value by -log(1 + exp(-{factor}value))"
         return f"multiply every value by {self._factor or -1:.7g}"
 
     @property
@@ -447,9 +451,10 @@ class OutputEvidence:
                 "probabilities p"
             )
         if self.reversal == "log odds":
+            factor = "" if self._odds[0] == 1 else f"{self._odds[0]:.7g} * "
             return (
-                "in every row, the sum of 1 / (1 + exp(-value)) is 1, so the values seem to be "
-                "log(p / (1 - p)) of probabilities p"
+                f"in every row, the sum of 1 / (1 + exp(-{factor}value)) is 1, so the values seem "
+                f"to be {_ODDS[self._odds[0]]}(p / (1 - p)) of probabilities p"
             )
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"

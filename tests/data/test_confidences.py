@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from covcal_cli.data.classes import named_classes
 from covcal_cli.data.outputs import OutputTable, open_outputs
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extract import extract
@@ -132,11 +133,56 @@ def test_layouts_of_tools(name: str, record: Any, tmp_path: Path) -> None:
     assert "accept" not in read.class_names
 
 
-def test_classes_that_differ_in_case_have_a_note(tmp_path: Path) -> None:
-    rows = [("cat", 0.9, "Cat"), ("A", 0.8, "a"), ("dog", 0.7, "dog")]
+def test_names_that_differ_are_refused_or_noted(tmp_path: Path) -> None:
+    def read(*rows: tuple[Any, ...], header: str = "prediction,confidence,label") -> OutputTable:
+        path = table(tmp_path / "a.csv", header, rows)
+        return opened(path, path)["source"]
+
+    usual = ("dog", 0.7, "dog")
+    with pytest.raises(CovcalError, match="classes Cat, cat differ only in upper and lower case"):
+        read(("cat", 0.9, "Cat"), ("A", 0.8, "a"), usual)
+    same = read(("caf\u00e9", 0.9, "cafe\u0301"), (" ice  tea", 0.8, "ice\u00a0tea\u200b"), usual)
+    assert same.class_names == ("caf\u00e9", "dog", "ice tea")
+    notes = " ".join(read(("dog.", 0.9, "dog"), usual).notes)
+    assert "in 1 rows, the prediction differs from the label only in case or punct" in notes
+    with pytest.raises(CovcalError, match=r"no prediction \(0, 1\) is one of the labels \(a, b\)"):
+        read(*[(0, 0.9, "a"), (1, 0.8, "b")] * 5)
+    with pytest.raises(CovcalError, match=r"label disagree .* in 1 of 2 rows, .* in line 3: keep"):
+        read((*usual, 1), (*usual, 0), header="prediction,confidence,label,correct")
+
+
+def test_none_is_a_class_if_it_is_predicted(tmp_path: Path) -> None:
+    rows = [("none", 0.9, "none"), ("NA", 0.9, "NA"), ("dent", 0.8, "none"), ("dent", 0.7, "nan")]
     path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
-    notes = " ".join(opened(path, path)["source"].notes)
-    assert "the classes Cat, cat differ only in upper and lower case" in notes
+    read = opened(path, path)["source"]
+    assert read.class_names == ("NA", "dent", "none")
+    assert read.labels(named_classes(read.class_names)).tolist() == [2, 0, 2, -1]
+    rows = [("dent", 0.9, "none"), ("dent", 0.8, "dent")]
+    assert opened(path, table(path, "prediction,confidence,label", rows))["source"].n_classes == 2
+
+
+def test_codes_that_differ_in_zeros_are_different_classes(tmp_path: Path) -> None:
+    rows = [("007", 0.9, "7"), ("7", 0.9, "7"), ("007", 0.8, "007"), (2**53, 0.7, 2**53 + 1)]
+    path = table(tmp_path / "a.csv", "prediction,confidence,label", rows)
+    read = opened(path, path)["source"]
+    names = read.class_names
+    assert names is not None
+    labels = read.labels(named_classes(names)).tolist()
+    assert [names[label] for label in labels] == ["7", "7", "007", str(2**53 + 1)]
+
+
+@pytest.mark.parametrize("other", [1.2, 95.0, 3.0])
+def test_values_of_two_units_are_refused(other: float, tmp_path: Path) -> None:
+    rows = [("a", 0.9), ("b", 0.8), ("a", 0.7), ("a", other)]
+    path = table(tmp_path / "a.csv", "prediction,confidence", rows)
+    with pytest.raises(CovcalError, match=rf"up to {other:g} \(line 5\), and 3 of 4 values are at"):
+        opened(path)
+    rows = [("a", 1 + 1e-7), ("b", 0.5)]
+    np.testing.assert_allclose(
+        shares(opened(table(path, "prediction,confidence", rows))["target"]).max(axis=1),
+        [0.975, 0.5],
+        rtol=0.01,
+    )
 
 
 def test_scores_of_a_detector_are_forecasts_of_being_right(tmp_path: Path) -> None:

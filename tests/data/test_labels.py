@@ -107,7 +107,31 @@ def test_names_may_have_brackets(name: str) -> None:
     assert labels([name, "cat"], "text").names == tuple(sorted([name, "cat"]))
 
 
-@pytest.mark.parametrize("text", ["1e39", "-1e300", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("1", "01", "2"),
+        ("+1", "0", "-1"),
+        ("030", "060", "7"),
+        ("9007199254740993", "9007199254740994", "22298006"),
+        ("1e0", "1", "1.0"),
+        ("NA", "N/A", "EU"),
+    ],
+)
+def test_a_label_that_names_a_class_as_it_is_written_is_that_class(names: tuple[str, ...]) -> None:
+    assert labels([*names, ""], "text").indices(named_classes(names)).tolist() == [0, 1, 2, -1]
+
+
+@pytest.mark.parametrize("names", [("True", "False"), ("true", "false"), ("FALSE", "TRUE")])
+@pytest.mark.parametrize("kind", ["bool", "text"])
+def test_true_and_false_are_found_in_any_case(names: tuple[str, ...], kind: str) -> None:
+    index = names.index("TRUE") if "TRUE" in names else [n.lower() for n in names].index("true")
+    read = labels([True, False] if kind == "bool" else ["True", "False"], kind)
+    assert read.indices(named_classes(names)).tolist() == [index, 1 - index]
+    assert labels([True, False], "bool").indices(named_classes(("no", "yes"))).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("text", ["1e39", "-1e300", "99999999999999999999.0"])
 def test_a_number_in_text_that_is_far_too_large(text: str) -> None:
     with pytest.raises(CovcalError, match=r"save class numbers as integers, -1 for unknown"):
         labels(["0", "1", text], "text")

@@ -112,6 +112,8 @@ def test_names_of_columns_are_the_classes(tmp_path: Path) -> None:
         (["logit_0", "logit_2", "logit_1"], [0, 2, 1], None),
         (["logit_10", "logit_2", "logit_1"], [2, 1, 0], ("1", "2", "10")),
         (["Logit_b", "Logit_a", "Logit_1"], [0, 1, 2], ("b", "a", "1")),
+        (["logit_1.0", "logit_0.0", "logit_2.0"], [1, 0, 2], None),
+        (["logit_01", "logit_1", "logit_2"], [0, 1, 2], ("01", "1", "2")),
     ],
 )
 def test_numbered_columns_are_ordered_by_number(
@@ -288,6 +290,34 @@ class TestLayoutsOfTools:
 
 
 @pytest.mark.parametrize(
+    ("name", "classes"), [("classes", [2.0, 0, 1]), ("classes_", [2, 0, 1]), ("classes_", "bca")]
+)
+def test_an_array_of_classes_gives_the_order(name: str, classes: Any, tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"logits": LOGITS, name: np.array([*classes])}
+    np.savez(tmp_path / "t.npz", **arrays)
+    table = opened(tmp_path / "t.npz", "logits")
+    order = [0, 1, 2] if isinstance(classes, str) else [1, 2, 0]
+    assert table.class_names == (("b", "c", "a") if isinstance(classes, str) else None)
+    np.testing.assert_array_equal(read(table), LOGITS[:, order])
+
+
+@pytest.mark.parametrize(("column", "class_1"), [("prob_SPAM", "spam"), ("prob_HAM", "ham")])
+def test_a_single_column_names_its_class(column: str, class_1: str, tmp_path: Path) -> None:
+    p = softmax(LOGITS)[:, 1]
+    columns: dict[str, Any] = {column: p.tolist(), "label": ["ham", "spam"] * (N // 2)}
+    path = write_csv(tmp_path / "o.csv", columns)
+    table = open_outputs(path, path, "probabilities")["target"]
+    assert table.class_names == ("ham", "spam")
+    place = ("ham", "spam").index(class_1)
+    np.testing.assert_allclose(softmax(read(table))[:, place], p, atol=1e-6)
+    path = write_csv(path, {"prob_viagra": columns[column], "label": columns["label"]})
+    with pytest.raises(
+        CovcalError, match=r"prob_viagra names .*: rename prob_viagra to prob_ham or"
+    ):
+        open_outputs(path, path, "probabilities")
+
+
+@pytest.mark.parametrize(
     ("name", "truth", "kind"),
     [
         ("preds", "targets", "logits"),
@@ -372,9 +402,13 @@ def test_negated_probabilities_are_refused_with_the_remedy(
             np.log(softmax(LOGITS) / (1 - softmax(LOGITS))),
             r"log\(p / \(1 - p\)\) of .* value by -log\(1 \+ exp\(-value\)\) and pass --logits",
         ),
+        (
+            np.log10(softmax(LOGITS) / (1 - softmax(LOGITS))),
+            r"log10\(p / \(1 - p\)\) of .* by -log\(1 \+ exp\(-2.302585 \* value\)\) and pass",
+        ),
         (LOGITS.argsort().argsort() + 1, "ranks 1 to .*: give the scores from which"),
     ],
-    ids=["1 - p", "-log p", "log10 p", "log odds", "ranks"],
+    ids=["1 - p", "-log p", "log10 p", "log odds", "log10 odds", "ranks"],
 )
 def test_outputs_whose_lowest_value_is_best_are_refused(
     values: NDArray[Any], remedy: str, holds: OutputKind, tmp_path: Path

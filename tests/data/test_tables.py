@@ -134,6 +134,15 @@ def test_booleans_are_numbers_and_texts_are_groups(tmp_path: Path) -> None:
     assert data.ids == ["x", "y"]
 
 
+@pytest.mark.parametrize("first", ["NA", "none", "null"])
+def test_a_word_for_a_missing_value_is_kept_among_texts(first: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"region,x,size\n{first},1,\n,2,{first}\n{first},3,4\nEU,4,5\n")
+    store = CSVStore(path)
+    assert store.texts("region") == [first, "", first, "EU"]
+    np.testing.assert_array_equal(store.whole("size"), [np.nan, np.nan, 4, 5])
+
+
 def test_numbers_in_a_table_are_integers_where_the_model_wants_them(tmp_path: Path) -> None:
     wanted = ModelInput("input.1", (None, 2), np.dtype(np.int64))
     data = opened(table(tmp_path, "a,b\n1,2\n3,4.0\n"), wanted)

@@ -90,8 +90,12 @@ class CSVStore(Store):
         return super().whole(name)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts."""
-        return self._texts[name] if name in self._texts else self.whole(name).astype(str).tolist()
+        """Return a whole column as texts, exactly as in the file."""
+        if name in self._texts:
+            return self._texts[name]
+        column = self._names.index(name)
+        with self._reading() as (_, reader, _):
+            return [cells[column] for cells in reader if cells]
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield rows of columns of numbers, as float64. An empty cell becomes NaN."""
@@ -189,6 +193,8 @@ class CSVStore(Store):
         self._texts = {name: [] for name in kinds}
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
+        # Words such as NA before the first value, which may be names, by column and row.
+        words: dict[int, dict[int, str]] = {index: {} for index in undecided}
         self._n = 0
         # Read row by row until the type of every column is known.
         for cells in reader:
@@ -198,6 +204,8 @@ class CSVStore(Store):
             for index in tuple(undecided):
                 name, kind = self._names[index], _kind(cells[index])
                 if kind is None:
+                    if cells[index].strip():
+                        words[index][self._n] = cells[index]
                     continue
                 undecided.remove(index)
                 kinds[name] = kind
@@ -205,7 +213,7 @@ class CSVStore(Store):
                     if self._has_comma(cells[index]):
                         place = f"line {reader.line_num + self._names_line - 1}"
                         self.with_commas[name] = _comma_message(name, cells[index], place)
-                    self._texts[name] = [""] * self._n
+                    self._texts[name] = [words[index].get(row, "") for row in range(self._n)]
                     columns.append((self._texts[name], index))
             self._keep([cells], columns)
             if not undecided:

@@ -216,16 +216,16 @@ class JSONLinesStore(Store):
         return np.array([text or "nan" for text in column.texts]).astype(dtype)
 
     def texts(self, name: str) -> list[str]:
-        """Return a whole column as texts."""
-        texts = self._columns[name].texts
-        return self.whole(name).astype(str).tolist() if texts is None else texts
+        """Return a whole column as texts, exactly as in the file."""
+        if (texts := self._columns[name].texts) is not None:
+            return texts
+        records = (self._columns_of(line, number) for number, line in self._lines())
+        return [_text(record.get(name)) for record in records]
 
     def cut_texts(self, name: str, width: int) -> tuple[NDArray[np.bytes_], int]:
         """Return a column in UTF-8, and the number of cut texts."""
         records = (self._columns_of(line, number) for number, line in self._lines())
-        values = (record.get(name) for record in records)
-        texts = ("" if value is None else str(value) for value in values)
-        return cut_utf8(texts, self._n, width)
+        return cut_utf8((_text(record.get(name)) for record in records), self._n, width)
 
     def pieces(self, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:
         """Yield rows of columns of numbers, as float64. A missing value becomes NaN."""
@@ -299,7 +299,8 @@ class JSONLinesStore(Store):
             if end < len(text):
                 raise ValueError("there is more text after the object")
             # A key that occurs twice is rare, so the fast decoder comes first.
-            if text.count('":') == _key_count(value) and " :" not in text and "\t:" not in text:
+            is_usual = text.count('":') == _key_count(value)
+            if is_usual and not any(space in text for space in (" :", "\t:", "\n:", "\r:")):
                 return value
             return _STRICT_DECODER.decode(text)
         except (ValueError, RecursionError) as error:
@@ -322,6 +323,8 @@ class JSONLinesStore(Store):
                 column.texts.append(value if column.is_named else value[:_KEPT])  # the usual case
                 column.has_texts = True
                 continue
+            if value == [] and name.lower() in LABEL_NAMES and (not column or column.texts):
+                value = "[]"  # No label, unlike null, which is an unknown label.
             if value is None or (not value and value in ([], {})) or name in self._other:
                 continue
             column = column or self._new(name, value)
@@ -387,7 +390,7 @@ class JSONLinesStore(Store):
             return
         column.has_texts |= isinstance(value, bool)
         column.has_fractions |= isinstance(value, float)
-        texts.append(str(value).lower() if isinstance(value, bool) else str(value))
+        texts.append(_text(value))
 
     def _entry(self, column: _Column) -> Entry:
         if column.texts is not None:
@@ -432,6 +435,12 @@ class JSONLinesStore(Store):
             return array
 
         return values
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _key_count(value: Any) -> int:
