@@ -323,13 +323,13 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     """Return the verdict on each calibration."""
     from covcal_cli.evaluate.claims import ClassGaps
     from covcal_cli.forecast import NONE
-    from covcal_cli.maths.odds import wilson
+    from covcal_cli.maths.odds import interval_of_counts
     from covcal_cli.report.verdict import measured_action, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
     own_labels = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
     before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
-    low, high = wilson(before.accuracy, before.n, level)
+    low, high = interval_of_counts(round(before.accuracy * before.n), before.n, level)
     answer = {}
     if single is not None:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])

@@ -4,7 +4,7 @@ Rows are first counted in cells, and resamples are drawn from the counts. So the
 on the number of rows.
 
 - Mean confidence and mean losses: percentile intervals.
-- Accuracy: Wilson's (1927) interval.
+- Accuracy: Wilson's (1927) interval, or the exact interval (`maths.odds.interval_of_counts`).
 - AUROC: Wilson's interval with an effective number of rows (`ranks_interval`).
 
 **The ECE.** Percentiles of resampled ECEs are biased, because noise makes an ECE larger. Even a
@@ -29,6 +29,10 @@ error probability:
   rejects if the observed ECE is larger than nearly all resampled ECEs.
 - The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
 
+**Rare errors.** Resamples of rows without errors have no errors. So with fewer than `FEW` wrong (or
+right) rows, more resamples are drawn from the rows and one more wrong (or right) row. The interval
+contains both percentile intervals.
+
 At levels close to 1, the interval is computed at a lower level, and widened by the ratio of normal
 quantiles.
 
@@ -51,7 +55,7 @@ from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.evaluate.bins import CORRECTNESS, Bins, ConfidenceBlock, ValueCells, over, under
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.ranked import Auroc
-from covcal_cli.maths.odds import quantile, wilson
+from covcal_cli.maths.odds import FEW, interval_of_counts, quantile, wilson
 
 LEVEL = 0.95
 RESAMPLES = 1000  # default number of resamples
@@ -98,7 +102,8 @@ def intervals(
     """
     names, level = metrics.names if names is None else names, resampling.level
     shares = {
-        name: wilson(getattr(metrics, name), metrics.n, level) for name in _of_kind("share", names)
+        name: interval_of_counts(round(getattr(metrics, name) * metrics.n), metrics.n, level)
+        for name in _of_kind("share", names)
     }
     ranks = {
         name: ranks_interval(metrics.ranking, level)
@@ -106,7 +111,11 @@ def intervals(
         if metrics.ranking is not None
     }
     means = {
-        name: mean_interval(*metrics.losses[name].filled(), resampling)
+        name: mean_interval(
+            *metrics.losses[name].filled(),
+            resampling,
+            losses_of_more(name, metrics.bins) if name in LOSSES else (),
+        )
         for name in _of_kind("mean", names)
     }
     parts = {}
@@ -132,7 +141,7 @@ def ece_intervals(bins: Bins, resampling: Resampling) -> dict[str, Interval]:
 def group_interval(metric: str, bins: Bins, resampling: Resampling) -> Interval:
     """Return the interval of a metric in `GROUP_METRICS` for a group with rows."""
     if metric == "accuracy":
-        return wilson(bins.mean_accuracy(), bins.n, resampling.level)
+        return interval_of_counts(int(bins.hits.sum()), bins.n, resampling.level)
     return ece_interval(bins, resampling, PARTS[metric])
 
 
@@ -161,21 +170,37 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     return wilson(area.value, n, level)
 
 
-def mean_interval(counts: Integers, values: Float64s, resampling: Resampling) -> Interval:
-    """Return the percentile interval of the mean of `values` with `counts`."""
-    n = int(counts.sum())
-    counts, values = _coarser(counts, values)
-    ends = _percentiles(counts, lambda drawn: drawn @ values / n, resampling)
-    middle = float(counts @ values) / n
+def mean_interval(
+    counts: Integers, values: Float64s, resampling: Resampling, more: Sequence[float] = ()
+) -> Interval:
+    """Return the percentile interval of the mean of `values` with `counts`.
+
+    `more` are the values of hypothetical rows (see "Rare errors" in the head of this module).
+    """
+    middle = float(counts @ values) / int(counts.sum())
+
+    def percentiles(counts: Integers, values: Float64s) -> Interval:
+        n = int(counts.sum())
+        counts, values = _coarser(counts, values)
+        return _percentiles(counts, lambda drawn: drawn @ values / n, resampling)
+
+    ends = percentiles(counts, values)
+    if more:
+        ones = np.ones(len(more), dtype=np.int64)
+        ends = _hull(ends, percentiles(np.append(counts, ones), np.append(values, more)))
     return stretched(ends, middle, resampling.reached_level, resampling.level)
 
 
+def _hull(first: Interval, second: Interval) -> Interval:
+    return min(first[0], second[0]), max(first[1], second[1])
+
+
 def _percentiles(
-    counts: Integers, statistic: Callable[[Integers], Float64s], resampling: Resampling
+    counts: Integers | Float64s, statistic: Callable[[Integers], Float64s], resampling: Resampling
 ) -> Interval:
     """Return the percentile interval of a statistic of resampled counts, at the reached level."""
     rng, resamples = np.random.default_rng(resampling.seed), resampling.resamples
-    n, size = int(counts.sum()), max(1, MAX_DRAWS // len(counts))
+    n, size = round(float(counts.sum())), max(1, MAX_DRAWS // len(counts))
     values = [
         statistic(rng.multinomial(n, counts / n, size=min(size, resamples - start)))
         for start in range(0, resamples, size)
@@ -183,6 +208,35 @@ def _percentiles(
     reached = resampling.reached_level
     low, high = np.quantile(np.concatenate(values), [(1 - reached) / 2, (1 + reached) / 2])
     return float(low), float(high)
+
+
+def _rare(right: int, n: int) -> list[bool]:
+    """Return which outcomes are rare: False if few rows are wrong, True if few are right."""
+    return [outcome for outcome, count in ((False, n - right), (True, right)) if count < FEW]
+
+
+def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
+    """Return a proper score of `LOSSES`; if the label is wrong, another class has the rest."""
+    p = np.clip(confidence if correct else 1 - confidence, np.finfo(np.float64).tiny, 1.0)
+    if name.endswith("nll"):
+        return -np.log(p)
+    return np.asarray((1 - p) ** 2 * (2 if name == "brier" else 1))
+
+
+def _likely(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
+    """Return the shares of cells in which a hypothetical row lies, if the confidence is right."""
+    weights = counts * np.clip(confidence if correct else 1 - confidence, 1e-12, 1.0)
+    return np.asarray(weights / weights.sum())
+
+
+def losses_of_more(name: str, bins: Bins) -> list[float]:
+    """Return the mean loss of a hypothetical row of each rare outcome."""
+    filled = bins.counts > 0
+    confidence = np.clip(bins.confidence[filled], 0.0, 1.0)
+    return [
+        float(_likely(bins.counts[filled], confidence, outcome) @ _loss(name, confidence, outcome))
+        for outcome in _rare(int(bins.hits.sum()), bins.n)
+    ]
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
@@ -442,7 +496,7 @@ class PairedRows:
                 differences.append(Difference(calibration, against, name, value, *ends))
         for name, cells in self._losses.items():
             counts, values = cells.filled()
-            ends = mean_interval(counts, values, resampling)
+            ends = mean_interval(counts, values, resampling, self._differences_of_more(name))
             value = float(counts @ values / counts.sum())
             differences.append(Difference(calibration, against, name, value, *ends))
         before, after = areas
@@ -451,6 +505,23 @@ class PairedRows:
             ends = (value - reach, value + reach)
             differences.append(Difference(calibration, against, "correctness_auroc", value, *ends))
         return differences
+
+    def _differences_of_more(self, name: str) -> list[float]:
+        """Return the difference in loss of a hypothetical row of each rare outcome."""
+        counts = self._counts.sum(axis=0)
+        filled = np.flatnonzero(counts)
+        if len(filled) == 0:
+            return []
+        counts = counts[filled]
+        first, second = np.clip(self._confidence.sum(axis=1)[:, filled] / counts, 0.0, 1.0)
+        right = int(counts[filled % 4 == 3].sum())
+        return [
+            float(
+                _likely(counts, (first + second) / 2, outcome)
+                @ (_loss(name, second, outcome) - _loss(name, first, outcome))
+            )
+            for outcome in _rare(right, int(counts.sum()))
+        ]
 
     def _deviation_of_areas(self) -> float:
         first, second = (_influence(self._ranked.sum(axis=1 - axis)) for axis in (0, 1))
@@ -500,16 +571,40 @@ def _filled(
 def _of_gaps(
     counts: Integers, sides: Sequence[_Side], resampling: Resampling
 ) -> tuple[float, Interval]:
-    first, second = sides
     n = int(counts.sum())
 
-    def difference(drawn: Integers) -> Float64s:
-        return (second.total(drawn) - first.total(drawn)) / n
+    def percentiles(counts: Integers | Float64s, sides: Sequence[_Side]) -> Interval:
+        first, second = sides
+        return _percentiles(
+            counts, lambda drawn: (second.total(drawn) - first.total(drawn)) / n, resampling
+        )
 
-    value = float(difference(counts[None])[0])
-    low, high = _percentiles(counts, difference, resampling)
-    both = min(low, 2 * value - high), max(high, 2 * value - low)
-    return value, stretched(both, value, resampling.reached_level, resampling.level)
+    first, second = (float(side.total(counts[None])[0]) / n for side in sides)
+    value = second - first
+    low, high = percentiles(counts, sides)
+    ends = min(low, 2 * value - high), max(high, 2 * value - low)
+    more = _with_more(counts, sides)
+    if more is not None:
+        ends = _hull(ends, percentiles(*more))
+    return value, stretched(ends, value, resampling.reached_level, resampling.level)
+
+
+def _with_more(counts: Integers, sides: Sequence[_Side]) -> tuple[Float64s, Sequence[_Side]] | None:
+    """Add a hypothetical row of each rare outcome; None without a rare outcome."""
+    right = np.all([side.gaps < 0 for side in sides], axis=0)
+    rows, places = counts.astype(np.float64), np.arange(len(counts))
+    moved = np.zeros(len(counts))
+    for outcome in _rare(int(counts[right].sum()), int(counts.sum())):
+        cells = np.flatnonzero(right != outcome)
+        if len(cells) == 0:
+            continue
+        change = -1.0 if outcome else 1.0
+        confidence = np.mean([side.gaps[cells] for side in sides], axis=0) + (not outcome)
+        rows = np.append(rows, _likely(counts[cells], np.clip(confidence, 0, 1), outcome))
+        places, moved = np.append(places, cells), np.append(moved, np.full(len(cells), change))
+    if len(places) == len(counts):
+        return None
+    return rows, [_Side(side.place[places], side.gaps[places] + moved) for side in sides]
 
 
 def _influence(counts: Integers) -> Float64s:

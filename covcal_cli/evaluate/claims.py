@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from covcal_cli.errors import in_points, percent
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
-from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.odds import interval_of_counts
 
 MARGIN = 0.05  # Largest gap of a calibrated class.
 _FEWEST_ROWS = 5  # Minimum number of rows for a valid interval.
@@ -82,13 +82,14 @@ class ClassGaps:
         for group in predicted:
             if group.accuracy is None or group.mean_confidence is None:
                 continue
-            ends = wilson(group.accuracy, group.n, 1 - (1 - level) / len(predicted))
+            right = round(group.accuracy * group.n)
+            ends = interval_of_counts(right, group.n, 1 - (1 - level) / len(predicted))
             gaps = [group.mean_confidence - end for end in ends]
             least = 0.0 if min(gaps) < 0 < max(gaps) else min(map(abs, gaps))
             if group.n < _FEWEST_ROWS:
                 undecided.append(group)
             elif least > margin:
-                off.append((least, group))
+                off.append((least * group.n, group))  # as in `worst_class` of metrics.json
             elif max(map(abs, gaps)) <= margin:
                 within.append(group)
             else:

@@ -31,7 +31,7 @@ from covcal_cli.evaluate.bootstrap import (
 from covcal_cli.evaluate.metrics import METRICS, Metrics
 from covcal_cli.evaluate.result import DECIDED, GATED, Change, Evaluation, MetricsRecord, Verdict
 from covcal_cli.forecast import NONE
-from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.odds import interval_of_counts
 from covcal_cli.maths.softmax import Scaling
 from covcal_cli.records import read_document
 
@@ -300,7 +300,7 @@ class Baseline:
         ends = self.read.intervals.get(name, {}).get(metric, ())
         value = self.read.metrics[name][metric]
         if metric == "accuracy" and value is not None:
-            return wilson(value, self.read.n, level)
+            return interval_of_counts(round(value * self.read.n), self.read.n, level)
         if recorded == now.level and len(ends) == 2:
             middle = (ends[0] + ends[1]) / 2
             return stretched((ends[0], ends[1]), middle, now.level, level)

@@ -29,7 +29,7 @@ from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, requi
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
-from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.odds import interval_of_counts
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
 from covcal_cli.records import (
     Count,
@@ -110,8 +110,10 @@ class DecisionMetrics:
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
-        """Return Wilson's interval of a metric of `DECIDED`."""
-        return wilson(self.value(name), self.rows(name), level)
+        """Return the interval of a metric of `DECIDED`."""
+        hits = self.wrong if name == "accepted_error" else self.covered
+        self.value(name)  # raises an error if the metric has no value
+        return interval_of_counts(hits, self.rows(name), level)
 
     def to_json(self) -> dict[str, object]:
         """Return the counts and the shares as a JSON object."""

@@ -15,6 +15,7 @@ draws have weights.
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -27,6 +28,8 @@ _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
+# With fewer right or fewer wrong rows, an interval is exact: up to the level 0.95, and above.
+FEW, _FEW_ABOVE = 12, 1000
 
 
 def sigmoid(log_odds: Float64s) -> Float64s:
@@ -105,6 +108,36 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     centre = (share + pull / 2) / (1 + pull)
     half = z * math.sqrt(share * (1 - share) / n + pull / (4 * n)) / (1 + pull)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@lru_cache(1 << 12)
+def interval_of_counts(hits: int, n: int, level: float) -> tuple[float, float]:
+    """Return the interval of the share `hits` / `n`.
+
+    The interval is Wilson's, or exact (Clopper & Pearson 1934) if there are few hits or few misses.
+    At high levels, Wilson's interval would miss a share near 0 or 1 far too often.
+    """
+    if 2 * hits > n:
+        low, high = interval_of_counts(n - hits, n, level)
+        return 1 - high, 1 - low
+    if hits >= (FEW if level <= 0.95 else _FEW_ABOVE):
+        return wilson(hits / n, n, level)
+    numbers = np.arange(hits + 1.0)
+    steps = np.log((n - numbers[1:] + 1) / numbers[1:])
+    logs = np.append(0.0, np.cumsum(steps))  # of the binomial coefficients
+
+    def share(count: int, chance: float) -> float:
+        """Find the share for which at most `count` hits have a probability of `chance`."""
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            p = (low + high) / 2
+            terms = logs[: count + 1] + numbers[: count + 1] * math.log(p)
+            total = float(np.exp(terms + (n - numbers[: count + 1]) * math.log1p(-p)).sum())
+            low, high = (p, high) if total > chance else (low, p)
+        return high
+
+    beyond = (1 - level) / 2
+    return share(hits - 1, 1 - beyond) if hits else 0.0, share(hits, beyond)
 
 
 def anytime_interval(

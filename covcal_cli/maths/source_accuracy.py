@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Labels, Rows
-from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.odds import interval_of_counts
 
 FEW_ROWS = 50
 # Slight agreement by Cohen's kappa (Landis and Koch 1977).
@@ -96,7 +96,7 @@ class SourceAccuracy:
 
     def __str__(self) -> str:
         """Return the accuracy and its 95 % interval, in words."""
-        low, high = wilson(self.share, self.rows, 0.95)
+        low, high = interval_of_counts(self.right, self.rows, 0.95)
         return (
             f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f} %) of {self.rows} "
             "labelled source rows outside the train split"

@@ -16,12 +16,13 @@ from covcal_cli.evaluate.bootstrap import (
     _shares_as_far,
     ece_interval,
     intervals,
+    losses_of_more,
     mean_interval,
     ranks_interval,
 )
 from covcal_cli.evaluate.metrics import LabelledRows, Metrics, MetricsAccumulator
 from covcal_cli.evaluate.ranked import Auroc, areas
-from covcal_cli.maths.odds import wilson
+from covcal_cli.maths.odds import interval_of_counts, wilson
 from covcal_cli.maths.softmax import class_major, softmax
 from tests.evaluate.made_bins import ranked
 
@@ -170,6 +171,38 @@ class TestMeans:
         """The accuracy's interval is SciPy's; it has a width when all rows are right."""
         expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
         assert wilson(hits / n, n, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+    @pytest.mark.parametrize("groups", [1, 10, 1000])
+    def test_a_share_at_its_limit_fails_as_seldom_as_its_level_says(self, groups: int) -> None:
+        """Of any share, also near 0 and 1: Wilson's end missed .99 of 10 rows 200 times too often.
+
+        Where hits or misses are few, the ends are SciPy's exact ones.
+        """
+        level = 1 - 0.05 / groups
+        for n, share in ((10, 0.99), (30, 0.05), (60, 0.98), (300, 0.999)):
+            hits = np.arange(n + 1)
+            ends = np.array([interval_of_counts(int(count), n, level) for count in hits])
+            outside = (ends[:, 1] < share) | (ends[:, 0] > share)
+            assert groups * stats.binom.pmf(hits[outside], n, share).sum() <= 0.05
+        for count, n in ((0, 7), (3, 50), (49, 50), (7, 10**7)):
+            exact = stats.binomtest(count, n).proportion_ci(level, method="exact")
+            expected = pytest.approx((exact.low, exact.high), rel=1e-5, abs=1e-12)
+            assert interval_of_counts(count, n, level) == expected
+
+    def test_rows_without_errors_do_not_prove_a_mean(self) -> None:
+        """Rows that are right in 97 % show no error in 1 of 5 samples: the mean is inside still."""
+        rng, held = np.random.default_rng(0), 0
+        for _ in range(40):
+            confidence = np.full(60, 0.97)
+            correct = rng.random(60) < confidence
+            rows = binned(confidence, correct)
+            values = np.where(correct, -np.log(0.97), -np.log(0.03))
+            cells = ValueCells()
+            cells.add(values)
+            more = losses_of_more("nll", rows)
+            low, high = mean_interval(*cells.filled(), Resampling(300, 0), more)
+            held += low <= -0.97 * np.log(0.97) - 0.03 * np.log(0.03) <= high
+        assert held >= 37
 
     def test_cells_equal_a_bootstrap_of_rows(self) -> None:
         """Resampling cells gives the same percentiles as resampling the rows one by one."""

@@ -193,3 +193,11 @@ class TestAreas:
         for areas in ((None, 0.5), (0.5, None)):
             found = paired.differences("after", "before", Resampling(10, 0), areas)
             assert "correctness_auroc" not in [one.metric for one in found]
+
+
+@pytest.mark.parametrize("errors", [0, 1])
+def test_few_errors_prove_no_temperature(errors: int) -> None:
+    """Of 50 rows with 97 % confidence, 1 or 2 are wrong: a lower T is not proved to be better."""
+    odds = np.full(50, np.log(0.97 / 0.03)) + np.linspace(-0.5, 0.5, 50)
+    found = compared(odds, np.arange(50) >= errors, 1.25, 0.6, resamples=1000)
+    assert all(found[name].high >= 0 for name in ("ece", "brier", "nll"))
