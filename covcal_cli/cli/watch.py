@@ -215,7 +215,7 @@ def watch(
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.report.trend import check_trend, write_trend
     from covcal_cli.watch.history import read_history
-    from covcal_cli.watch.watch import WatchSettings
+    from covcal_cli.watch.period import WatchSettings
     from covcal_cli.watch.watch import acknowledge as accept
     from covcal_cli.watch.watch import watch as compare
 

@@ -45,8 +45,9 @@ from covcal_cli.run.run import (
     all_after,
     results_folder,
 )
+from covcal_cli.watch.period import WatchSettings
 from covcal_cli.watch.reference import read_reference
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.watch import watch
 
 LEAST_LABELS = 50  # Minimum number of labels for a reliable interval.
 _OLD, _NEW = "in use", "new"

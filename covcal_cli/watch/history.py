@@ -34,7 +34,6 @@ from covcal_cli.watch.period import (
     Period,
     RaisedAlarm,
     Segment,
-    WatchedCalibration,
 )
 from covcal_cli.watch.promise import promise_after
 from covcal_cli.watch.verdict import alarm_after, verdict_on
@@ -194,15 +193,6 @@ def _unwritable(path: Path, error: OSError) -> CovcalError:
     return CovcalError(f"{path} cannot be read and written ({reason}): pass another --history")
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The settings of verdicts and alarms."""
-
-    tolerance: float
-    threshold: float  # Evidence that raises the alarm.
-    stable: int  # Number of periods without another change after which an alarm ends; 0 for never.
-
-
 def in_time(names: Sequence[str]) -> list[int]:
     """Return the order of names by time, or the given order if they have different forms."""
     keys = [place_in_time(name) for name in names]
@@ -217,18 +207,12 @@ def periods_in_time(history: History, calibration_sha256: str) -> list[Period]:
     return [periods[place] for place in in_time([period.measured.period for period in periods])]
 
 
-def judged(
-    fresh: Mapping[str, Measured],
-    history: History,
-    used: WatchedCalibration,
-    standard: Standard,
-    rule: Rule,
-) -> list[Period]:
+def judged(fresh: Mapping[str, Measured], history: History, standard: Standard) -> list[Period]:
     """Return lines for the periods in `fresh`, and for periods with a changed verdict.
 
     `fresh` has new, longer, joined and replaced periods by name.
     """
-    recorded = {period.measured.period: period for period in history.of(used.sha256)}
+    recorded = {period.measured.period: period for period in history.of(standard.sha256)}
     entries = {name: period.measured for name, period in recorded.items()} | dict(fresh)
     names = list(entries)
     sequence = [entries[names[place]] for place in in_time(names)]
@@ -240,14 +224,14 @@ def judged(
     acknowledged = [
         acceptance
         for acceptance in history.acknowledgements
-        if acceptance.calibration == used.sha256
+        if acceptance.calibration == standard.sha256
     ]
     for place in range(first, len(sequence)):
         entry = sequence[place]
         for acceptance in acknowledged:
             if places.get(acceptance.after) == place - 1 and acceptance.since in places:
                 segment = Segment(acceptance.since, f"accepted: {acceptance.reason}")
-        line = _judged(sequence[: place + 1], segment, places, used, standard, rule)
+        line = _judged(sequence[: place + 1], segment, places, standard)
         segment = line.segment
         old = recorded.get(entry.period)
         line = replace(line, supersedes=old is not None)
@@ -265,24 +249,22 @@ def _judged(
     so_far: Sequence[Measured],
     segment: Segment | None,
     places: Mapping[str, int],
-    used: WatchedCalibration,
     standard: Standard,
-    rule: Rule,
 ) -> Period:
     """Judge the last period, with earlier periods as evidence."""
-    entry = so_far[-1]
+    entry, settings = so_far[-1], standard.settings
 
     def alarm_since(segment: Segment | None) -> RaisedAlarm:
         return alarm_after(
             so_far if segment is None else so_far[places[segment.since] :],
             standard.reference,
             standard.calibration.classes,
-            rule.threshold,
+            settings.threshold,
             is_own_baseline=segment is not None,
         )
 
     alarm = alarm_since(segment)
-    if alarm.raised and rule.stable and len(so_far) - places[alarm.since] >= rule.stable:
+    if alarm.raised and settings.stable and len(so_far) - places[alarm.since] >= settings.stable:
         count = len(so_far) - places[alarm.since]
         following = Segment(alarm.since, f"stable for {count} periods")
         again = alarm_since(following)
@@ -292,15 +274,15 @@ def _judged(
     start = 0 if segment is None else places[segment.since]
     if alarm.raised:
         start = max(start, places[alarm.since])
-    pool = pooled(so_far, rule.tolerance, start) if entry.rows else None
-    verdict, gap, why = verdict_on(entry, pool, rule.tolerance)
+    pool = pooled(so_far, settings.tolerance, start) if entry.rows else None
+    verdict, gap, why = verdict_on(entry, pool, settings.tolerance)
     return Period(
         version=__version__,
-        calibration=used,
+        calibration=standard.used,
         measured=entry,
         by_labels=None if pool is None else pool.accuracy(entry),
         gap=gap,
-        tolerance=rule.tolerance,
+        tolerance=settings.tolerance,
         alarm=alarm,
         segment=segment,
         verdict=verdict,
@@ -310,17 +292,17 @@ def _judged(
 
 
 def acknowledgement(
-    history: History, used: WatchedCalibration, reason: str
+    history: History, calibration_sha256: str, reason: str
 ) -> tuple[Acknowledgement, Period] | None:
     """Return an acknowledgement of the last period, and this period; None without an alarm."""
-    periods = periods_in_time(history, used.sha256)
+    periods = periods_in_time(history, calibration_sha256)
     if not periods or not periods[-1].alarm.raised:
         return None
     last = periods[-1]
     return (
         Acknowledgement(
             version=__version__,
-            calibration=used.sha256,
+            calibration=calibration_sha256,
             since=last.alarm.since,
             after=last.measured.period,
             reason=reason,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from covcal_cli.arrays import Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.inputs import MAX_VALUES
-from covcal_cli.estimators.metrics import COST, MetricEstimate, Wanted, has_metrics, wanted_again
+from covcal_cli.estimators.metrics import COST, MetricEstimate, has_metrics, wanted_again
 from covcal_cli.files import as_word
 from covcal_cli.forecast import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
@@ -35,7 +35,13 @@ from covcal_cli.watch.labels import (
     picked_labels,
     together,
 )
-from covcal_cli.watch.period import Accepted, Measured, PeriodAccuracy
+from covcal_cli.watch.period import (
+    Accepted,
+    Measured,
+    PeriodAccuracy,
+    WatchedCalibration,
+    WatchSettings,
+)
 from covcal_cli.watch.promise import WatchedDecision, accepted_in_period
 from covcal_cli.watch.reference import (
     CONFIDENCE,
@@ -63,23 +69,26 @@ class Standard:
     sha256: str  # hash of the calibration's file
     reference: Reference
     source: SourceRows
-    networks: Path | None
-    allow_other_preprocessing: bool
+    settings: WatchSettings
+    networks: Path | None = None
     notes: tuple[str, ...] = ()
     is_new: bool = False  # Whether the reference data are not saved yet.
     segments: Segments | None = None  # For option --segment.
     decision: WatchedDecision | None = None
-    metrics: Sequence[Wanted] = ()  # Metrics to estimate for every period.
     costs: Float64s | None = None  # (K, K), costs by true and predicted class.
+
+    @property
+    def used(self) -> WatchedCalibration:
+        """The calibration as periods record it."""
+        return WatchedCalibration(self.document, self.sha256, self.calibration.method_used)
 
 
 def standard_of(
     calibration: Calibration,
     document: Path,
-    networks: Path | None,
-    *,
-    named: Sequence[Path],
-    allow_other_preprocessing: bool,
+    settings: WatchSettings,
+    networks: Path | None = None,
+    named: Sequence[Path] = (),
 ) -> Standard:
     """Return a calibration with its reference data, which are made if they are missing.
 
@@ -94,15 +103,26 @@ def standard_of(
     sha256, path = identity_of(document), reference_path(document)
     stored = read_reference(document, calibration, sha256) if path.exists() else None
     reference = make_reference(calibration, document, sha256) if stored is None else stored
+    source, segments = source_rows(calibration, reference), None
+    notes: tuple[str, ...] = ()
+    if (column := settings.segment) is not None:
+        segments = segments_by(column, settings, calibration, reference)
+        if not segments.sketches:
+            notes = (
+                f"the drift of segments is not shown, because it needs {calibration.inputs[0].path}"
+                f" with the column {column}. So covcal watch judges segments only with labels",
+            )
     return Standard(
         calibration,
         document,
         sha256,
         reference,
-        source_rows(calibration, reference),
+        source,
+        settings,
         networks,
-        allow_other_preprocessing,
+        notes,
         is_new=stored is None,
+        segments=segments,
     )
 
 
@@ -203,14 +223,14 @@ def measurements_of(
 ) -> Iterator[Measurement]:
     """Measure and yield every period of an open file."""
     target = file.require_target()
-    if standard.metrics or standard.costs is not None:
-        file.require_all_classes("--metrics" if standard.metrics else "--cost")
+    if standard.settings.metrics or standard.costs is not None:
+        file.require_all_classes("--metrics" if standard.settings.metrics else "--cost")
     scaled = scaled_logits(
         file,
         {"": standard.calibration},
         [standard.document],
         standard.networks,
-        allow_other_preprocessing=standard.allow_other_preprocessing,
+        allow_other_preprocessing=standard.settings.allow_other_preprocessing,
     )[""]
     parts = list(cuts(target, source.name, source.by, source.every))
     labels = _labels(file, parts, source, late, standard.calibration.seed)
@@ -292,7 +312,9 @@ def _with_metrics(
     Metrics in the history are kept, except the cost, because costs.json may have changed.
     """
     classes, costs = standard.calibration.classes, standard.costs
-    wanted = tuple(dict.fromkeys([*standard.metrics, *wanted_again(entry.metrics, classes)]))
+    wanted = tuple(
+        dict.fromkeys([*standard.settings.metrics, *wanted_again(entry.metrics, classes)])
+    )
     recorded = [metric for metric in entry.metrics if costs is None or metric.metric != COST]
     metrics: Iterable[MetricEstimate]
     if labels is not None and (wanted or costs is not None):
@@ -303,7 +325,7 @@ def _with_metrics(
     else:
         logits = target.logits(_sample(target, cut, standard.calibration.seed))
         of_source = standard.source.metrics(
-            logits, entry.estimate, standard.metrics, classes, costs
+            logits, entry.estimate, standard.settings.metrics, classes, costs
         )
         metrics = [*of_source, *recorded]
     by_key = {(metric.metric, metric.class_name): metric for metric in metrics}
@@ -312,18 +334,6 @@ def _with_metrics(
 
 def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
     return thinned(cut.rows, min(_MOST_ROWS, MAX_VALUES // target.n_classes), seed)
-
-
-def with_segments(standard: Standard, column: str, tolerance: float, level: float) -> Standard:
-    """Add the segments of a column to `standard`."""
-    calibration, notes = standard.calibration, standard.notes
-    segments = segments_by(column, tolerance, level, calibration, standard.reference)
-    if not segments.sketches:
-        notes += (
-            f"the drift of segments is not shown, because it needs {calibration.inputs[0].path} "
-            f"with the column {column}. So covcal watch judges segments only with labels",
-        )
-    return replace(standard, notes=notes, segments=segments)
 
 
 def _labels(

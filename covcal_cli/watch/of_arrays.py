@@ -40,14 +40,13 @@ from covcal_cli.watch.measurement import (
     Standard,
     measurements_of,
     standard_of,
-    with_segments,
     with_written_reference,
 )
-from covcal_cli.watch.period import Period, SegmentVerdict, WatchedCalibration
+from covcal_cli.watch.period import Period, SegmentVerdict, WatchSettings
 from covcal_cli.watch.promise import watched_decision
 from covcal_cli.watch.segments import PREDICTED, segments_in_file
 from covcal_cli.watch.sketches import reference_of
-from covcal_cli.watch.watch import WatchSettings, extended, selected
+from covcal_cli.watch.watch import extended, selected
 
 _IN_MEMORY = Path("the arrays")  # stands for the path of data in memory
 
@@ -127,6 +126,7 @@ class Watch:
             tolerance=tolerance,
             false_alarms=false_alarms,
             stable=stable,
+            segment=segment,
             metrics=wanted,
         )
         self._calibrator = calibration if isinstance(calibration, Calibrator) else None
@@ -135,14 +135,9 @@ class Watch:
             if decide is not None:
                 raise ArgumentError("decide needs the cal.json with which the decision was made")
             columns = source_columns, target_columns
-            self._standard = _standard_of_arrays(
-                calibration, *arrays, columns, segment, self._settings
-            )
+            self._standard = _standard_of_arrays(calibration, *arrays, columns, self._settings)
         elif all(array is None for array in (*arrays, target_columns, source_columns)):
-            self._standard = _standard_of_file(Path(calibration))
-            if segment is not None:
-                level = 1 / self._settings.threshold
-                self._standard = with_segments(self._standard, segment, tolerance, level)
+            self._standard = _standard_of_file(Path(calibration), self._settings)
         else:
             raise ArgumentError(
                 "source_logits, source_labels, target_logits and columns are only for a "
@@ -151,8 +146,6 @@ class Watch:
         if decide is not None:
             decision = watched_decision(Path(decide), Path(str(calibration)))
             self._standard = replace(self._standard, decision=decision)
-        used = self._standard = replace(self._standard, metrics=self._settings.metrics)
-        self._used = WatchedCalibration(used.document, used.sha256, used.calibration.method_used)
         self._on_disk = history is not None
         self._history = History(_IN_MEMORY) if history is None else read_history(Path(history))
         self.notes_: tuple[str, ...] = self._standard.notes
@@ -161,7 +154,7 @@ class Watch:
     @property
     def periods_(self) -> tuple[Period, ...]:
         """The latest verdict on every period, in the order in which they were added."""
-        return tuple(self._history.of(self._used.sha256))
+        return tuple(self._history.of(self._standard.sha256))
 
     @checked
     def observe(
@@ -220,8 +213,7 @@ class Watch:
         if labels is not None:
             arrays["labels"] = self._labels(labels, len(rows))
         arrays |= _columns(rest if columns is None else columns, "columns", len(rows))
-        if self._standard.segments is not None:
-            _require_segment(self._standard.segments.column, arrays, "columns")
+        _require_segment(self._settings.segment, arrays, "columns")
         calibration = self._standard.calibration
         source = Source(
             _IN_MEMORY, period, None, self._settings.every, uses_labels=labels is not None
@@ -234,9 +226,7 @@ class Watch:
             reported, notes, self._history = extended(
                 measured,
                 self._history,
-                self._used,
                 self._standard,
-                self._settings,
                 on_disk=self._on_disk,
                 join=join,
                 force=force,
@@ -334,9 +324,9 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
     return stored
 
 
-def _require_segment(segment: str, arrays: Mapping[str, AnyArray], name: str) -> None:
+def _require_segment(segment: str | None, arrays: Mapping[str, AnyArray], name: str) -> None:
     """Raise an error if the arrays lack the column of the segments."""
-    if segment != PREDICTED and f"columns/{segment}" not in arrays:
+    if segment not in (None, PREDICTED) and f"columns/{segment}" not in arrays:
         raise ArgumentError(
             f"{name} has no column {segment!r}, which segment names: give it in {name}, or pass "
             f"segment={PREDICTED!r}"
@@ -359,7 +349,7 @@ def _numbers_or_texts(values: AnyArray) -> AnyArray:
     return utf8([text.encode("utf-8", "replace").decode() for text in texts])
 
 
-def _standard_of_file(document: Path) -> Standard:
+def _standard_of_file(document: Path, settings: WatchSettings) -> Standard:
     """Return a cal.json with its reference data."""
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
@@ -367,8 +357,7 @@ def _standard_of_file(document: Path) -> Standard:
             f"the calibration {document} needs more than logits: extract the later rows, and run "
             "covcal watch"
         )
-    standard = standard_of(calibration, document, None, named=[], allow_other_preprocessing=False)
-    return with_written_reference(standard, lambda _: None)
+    return with_written_reference(standard_of(calibration, document, settings), lambda _: None)
 
 
 def _standard_of_arrays(
@@ -377,7 +366,6 @@ def _standard_of_arrays(
     source_labels: Any,
     target_logits: Any,
     columns: tuple[Any, Any],
-    segment: str | None,
     settings: WatchSettings,
 ) -> Standard:
     """Return a fitted calibrator with its reference data."""
@@ -397,8 +385,7 @@ def _standard_of_arrays(
     }
     for (name, arrays), of_domain in zip(domains.items(), columns, strict=True):
         arrays |= _columns(of_domain, f"{name}_columns", len(arrays["logits"]))
-        if segment is not None:
-            _require_segment(segment, arrays, f"{name}_columns")
+        _require_segment(settings.segment, arrays, f"{name}_columns")
     sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
     with ArrayFile(domains, calibration.classes) as file:
         if file.sha256() != calibration.inputs[0].sha256:
@@ -412,18 +399,7 @@ def _standard_of_arrays(
             raise TooFewRowsError("a watch needs at least 2 source rows: give more")
         rows = source_rows_of(file, calibration, reference)
         segments = None
-        if segment is not None:
-            level = 1 / settings.threshold
-            segments = segments_in_file(
-                file, segment, settings.tolerance, level, calibration, reference
-            )
-    return Standard(
-        calibration,
-        _IN_MEMORY,
-        sha256,
-        reference,
-        rows,
-        None,
-        allow_other_preprocessing=False,
-        segments=segments,
-    )
+        if (column := settings.segment) is not None:
+            segments = segments_in_file(file, column, settings, calibration, reference)
+    standard = Standard(calibration, _IN_MEMORY, sha256, reference, rows, settings)
+    return replace(standard, segments=segments)

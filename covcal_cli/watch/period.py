@@ -1,4 +1,4 @@
-"""The records of `covcal watch`: a period with its numbers and verdict, and the result of a run.
+"""The settings of `covcal watch`, the record of a period, and the result of a run.
 
 The record of a period is one line of the history. Labels are used only if you give them by `covcal
 label`, ``--labels`` or ``--target-labels``.
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from covcal_cli.errors import in_points, percent, shown
-from covcal_cli.estimators.metrics import MetricEstimate
+from covcal_cli.errors import CovcalError, in_points, percent, shown
+from covcal_cli.estimators.metrics import MetricEstimate, Wanted
 from covcal_cli.formats.decision import CurvePoint
 from covcal_cli.records import (
     Count,
@@ -24,6 +24,7 @@ from covcal_cli.records import (
     Within,
     require_ascending,
 )
+from covcal_cli.watch.calendar import per_year, require_every
 
 # "holds": mean confidence and accuracy differ by at most the tolerance.
 Verdict = Literal["holds", "off", "not known"]
@@ -33,6 +34,46 @@ UNCHANGED = "no change was found since the calibration"
 _LARGE_DRIFT = 0.1  # By convention, a PSI above this limit is a moderate change.
 _LARGE_SHARE = 0.01  # Smaller shares of missing or new values are ignored.
 _LARGEST = 1e15  # Limit of a plausible log evidence.
+_LEAST_THRESHOLD = 1.01  # the logarithm of the threshold must be above 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """The settings of ``covcal watch``."""
+
+    by: str | None = None  # A column of dates.
+    every: str = "week"  # A unit of time, or a number of rows, as text.
+    false_alarms: float = 0.05  # Maximum number of false alarms per year.
+    # Tolerance for the difference between mean confidence and accuracy.
+    tolerance: float = 0.05
+    # Number of periods without another change after which an alarm ends; 0 for never.
+    stable: int = 8
+    # A kept column, or "predicted". Each value gets its own verdict.
+    segment: str | None = None
+    target_labels: bool = False  # Whether target labels in the files are used.
+    metrics: tuple[Wanted, ...] = ()  # Metrics to estimate for every period.
+    allow_other_preprocessing: bool = False
+
+    def __post_init__(self) -> None:
+        require_every(self.every)
+        if self.stable < 0:
+            raise CovcalError(f"stable must be at least 0, not {self.stable}")
+        if not 0 < self.false_alarms <= 1:
+            raise CovcalError(
+                f"false_alarms must be above 0 and at most 1 per year, not {self.false_alarms}"
+            )
+        if not 0 < self.tolerance < 1:
+            raise CovcalError(f"tolerance must be above 0 and below 1, not {self.tolerance}")
+
+    @property
+    def threshold(self) -> float:
+        """The evidence c at which the alarm is raised (`covcal_cli.watch.verdict`)."""
+        return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
+
+    @property
+    def level(self) -> float:
+        """The significance level of drifts."""
+        return 1 / self.threshold
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from covcal_cli.formats.writer import utf8
 from covcal_cli.watch.accuracy import SourceRows, source_rows_of
 from covcal_cli.watch.columns import corrected, drift_of, sketch
 from covcal_cli.watch.labels import ERROR, FileLabels, pooled
-from covcal_cli.watch.period import Measured, SegmentVerdict
+from covcal_cli.watch.period import Measured, SegmentVerdict, WatchSettings
 from covcal_cli.watch.reference import CONFIDENCE, ColumnSketch, Reference
 from covcal_cli.watch.sketches import baseline_of
 from covcal_cli.watch.verdict import verdict_on
@@ -39,29 +39,27 @@ class Segments:
     """The segments of a column, with the calibration's rows of each segment."""
 
     column: str
-    tolerance: float
-    level: float  # Significance level of drifts.
+    settings: WatchSettings
     # Summaries of columns, by segment.
     sketches: Mapping[str, Sequence[ColumnSketch]]
     sources: Mapping[str, SourceRows]  # labelled source rows by segment
 
 
 def segments_by(
-    column: str, tolerance: float, level: float, calibration: Calibration, reference: Reference
+    column: str, settings: WatchSettings, calibration: Calibration, reference: Reference
 ) -> Segments:
     """Return the segments of a column, or none if the calibration's file has changed."""
     fitted = calibration.inputs[0]
     if not is_unchanged(fitted):
-        return Segments(column, tolerance, level, {}, {})
+        return Segments(column, settings, {}, {})
     with FeatureFile(fitted.path) as file:
-        return segments_in_file(file, column, tolerance, level, calibration, reference)
+        return segments_in_file(file, column, settings, calibration, reference)
 
 
 def segments_in_file(
     file: FeatureFile,
     column: str,
-    tolerance: float,
-    level: float,
+    settings: WatchSettings,
     calibration: Calibration,
     reference: Reference,
 ) -> Segments:
@@ -82,7 +80,7 @@ def segments_in_file(
         for name, part in _parts(column, source, rows, classes):
             if len(part) >= _LEAST_SOURCE:
                 sources[name] = source_rows_of(file, calibration, reference, part)
-    return Segments(column, tolerance, level, sketches, sources)
+    return Segments(column, settings, sketches, sources)
 
 
 def segments_of(
@@ -95,7 +93,7 @@ def segments_of(
     calibration: Calibration,
 ) -> Iterator[SegmentVerdict]:
     """Yield the verdict on every segment of a period, sorted by name."""
-    classes = calibration.classes
+    classes, tolerance = calibration.classes, segments.settings.tolerance
     parts = _parts(segments.column, target, rows, classes)
     for name, part in parts:
         drawn = thinned(part, _MOST_ROWS, calibration.seed)
@@ -110,8 +108,8 @@ def segments_of(
             estimate=None if source is None else source.estimate(target.logits(drawn)),
             labels=None if labels is None else labels.of(part),
         )
-        pool = pooled([of_segment], segments.tolerance, error=ERROR / len(parts))
-        verdict, gap, why = verdict_on(of_segment, pool, segments.tolerance)
+        pool = pooled([of_segment], tolerance, error=ERROR / len(parts))
+        verdict, gap, why = verdict_on(of_segment, pool, tolerance)
         if pool is None and source is None:
             why = f"this segment has fewer than {_LEAST_SOURCE} source rows: label some rows"
             if segments.column not in target.columns:
@@ -125,7 +123,7 @@ def segments_of(
         drifts = [
             drift
             for drift in corrected(compared, len(compared) * len(parts))
-            if drift.is_drift(segments.level)
+            if drift.is_drift(segments.settings.level)
         ]
         yield SegmentVerdict(
             period=entry.period,

@@ -6,19 +6,18 @@ whether the rows changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
-from covcal_cli.estimators.metrics import Wanted, read_costs
+from covcal_cli.estimators.metrics import read_costs
 from covcal_cli.files import as_word, leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.watch.calendar import missing_between, per_year, require_every, rows_of
+from covcal_cli.watch.calendar import missing_between, rows_of
 from covcal_cli.watch.history import (
     History,
-    Rule,
     acknowledgement,
     append,
     judged,
@@ -33,49 +32,12 @@ from covcal_cli.watch.measurement import (
     joined,
     measurements,
     standard_of,
-    with_segments,
     with_written_reference,
 )
-from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchedCalibration
+from covcal_cli.watch.period import Acknowledgement, Measured, Period, Watched, WatchSettings
 from covcal_cli.watch.promise import error_proved_by, labels_to_prove, watched_decision
 from covcal_cli.watch.reference import Reference, identity_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class WatchSettings:
-    """The settings of ``covcal watch``."""
-
-    by: str | None = None  # A column of dates.
-    every: str = "week"  # A unit of time, or a number of rows, as text.
-    false_alarms: float = 0.05  # Maximum number of false alarms per year.
-    # Tolerance for the difference between mean confidence and accuracy.
-    tolerance: float = 0.05
-    # Number of periods without another change after which an alarm ends; 0 for never.
-    stable: int = 8
-    # A kept column, or "predicted". Each value gets its own verdict.
-    segment: str | None = None
-    target_labels: bool = False  # Whether target labels in the files are used.
-    metrics: tuple[Wanted, ...] = ()  # Metrics to estimate for every period.
-    allow_other_preprocessing: bool = False
-
-    def __post_init__(self) -> None:
-        require_every(self.every)
-        if self.stable < 0:
-            raise CovcalError(f"stable must be at least 0, not {self.stable}")
-        if not 0 < self.false_alarms <= 1:
-            raise CovcalError(
-                f"false_alarms must be above 0 and at most 1 per year, not {self.false_alarms}"
-            )
-        if not 0 < self.tolerance < 1:
-            raise CovcalError(f"tolerance must be above 0 and below 1, not {self.tolerance}")
-
-    @property
-    def threshold(self) -> float:
-        """The evidence c at which the alarm is raised (`covcal_cli.watch.verdict`)."""
-        return max(per_year(self.every) / self.false_alarms, _LEAST_THRESHOLD)
-
-
-_LEAST_THRESHOLD = 1.01  # the logarithm of the threshold must be above 0
 DEFAULTS = WatchSettings()
 
 
@@ -117,23 +79,15 @@ def watch(
     if networks is not None and not calibration.scaling.reads_aligned:
         raise UnusedOptionError("--networks", "the calibration needs no networks")
     paths, names = split_names(files)
-    standard = standard_of(
-        calibration,
-        document,
-        networks,
-        named=paths,
-        allow_other_preprocessing=settings.allow_other_preprocessing,
-    )
-    if settings.segment is not None:
-        level = 1 / settings.threshold
-        standard = with_segments(standard, settings.segment, settings.tolerance, level)
-    wrong = None if costs is None else read_costs(costs, calibration.classes)[0]
-    standard = replace(standard, metrics=settings.metrics, costs=wrong)
+    standard = standard_of(calibration, document, settings, networks, paths)
+    if costs is not None:
+        standard = replace(standard, costs=read_costs(costs, calibration.classes)[0])
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
-    used = WatchedCalibration(document, standard.sha256, calibration.method_used)
     earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
-    judged_before = {period.measured.period: period.measured for period in earlier.of(used.sha256)}
+    judged_before = {
+        period.measured.period: period.measured for period in earlier.of(standard.sha256)
+    }
     late = None if labels is None else read_late_labels(labels)
     warnings: list[str] = []
     sources = [
@@ -153,14 +107,7 @@ def watch(
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(
-        entries_now,
-        earlier,
-        used,
-        standard,
-        settings,
-        on_disk=history is not None,
-        join=join,
-        force=force,
+        entries_now, earlier, standard, on_disk=history is not None, join=join, force=force
     )
     # Write the reference data when the input can no longer be refused.
     standard = with_written_reference(standard, wrote)
@@ -178,7 +125,7 @@ def watch(
             "the promise does not count these labels yet: run covcal watch with --decide on the "
             "files"
         )
-    sequence = periods_in_time(now, used.sha256)
+    sequence = periods_in_time(now, standard.sha256)
     return Watched(
         periods=tuple(reported),
         classes=calibration.classes,
@@ -205,26 +152,23 @@ def watch(
 def extended(
     measured: Sequence[Measurement],
     earlier: History,
-    used: WatchedCalibration,
     standard: Standard,
-    settings: WatchSettings,
     *,
     on_disk: bool,
-    join: bool = False,
-    force: bool = False,
+    join: bool,
+    force: bool,
 ) -> tuple[list[Period], list[str], History]:
     """Judge measured periods. Return the periods to report, notes, and the new history.
 
     If `on_disk` is true, the periods are appended to the file of the `earlier` history.
     """
-    rule = Rule(settings.tolerance, settings.threshold, settings.stable)
     lines: list[Period] = []
     notes: list[str] = []
     histories: list[History] = []
 
     def added(so_far: History) -> list[Period]:
-        fresh, notes_on_fresh = _fresh(measured, so_far, used.sha256, join=join, force=force)
-        lines.extend(judged(fresh, so_far, used, standard, rule))
+        fresh, notes_on_fresh = _fresh(measured, so_far, standard.sha256, join=join, force=force)
+        lines.extend(judged(fresh, so_far, standard))
         notes.extend(notes_on_fresh)
         periods = {period.key: period for period in (*so_far.periods, *lines)}
         histories.append(replace(so_far, periods=tuple(periods.values())))
@@ -235,7 +179,7 @@ def extended(
     else:
         added(earlier)
     (now,) = histories
-    reported, is_new = _shown(measured, lines, periods_in_time(now, used.sha256))
+    reported, is_new = _shown(measured, lines, periods_in_time(now, standard.sha256))
     if measured and not is_new:
         notes.append("no new period, because the history already has all given periods")
     return reported, notes, now
@@ -357,14 +301,13 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
     Raises `CovcalError` if there is no alarm, or no reason is given.
     """
-    calibration = read_calibration(document)
-    used = WatchedCalibration(document, identity_of(document), calibration.method_used)
+    read_calibration(document)  # refuse a damaged file
     if not reason.strip():
         raise CovcalError("an acknowledgement needs a reason, such as 'new camera in store 4'")
     changes: list[str] = []
 
     def lines(so_far: History) -> list[Acknowledgement]:
-        accepted = acknowledgement(so_far, used, reason)
+        accepted = acknowledgement(so_far, identity_of(document), reason)
         if accepted is None:
             raise CovcalError(
                 f"{history}: there is no alarm to acknowledge, because the rows of the last "

@@ -30,10 +30,10 @@ from covcal_cli.formats.features import FEATURES_SCHEMA, FeatureFile
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.maths.odds import confidences
 from covcal_cli.watch.measurement import distances, signals_of
+from covcal_cli.watch.period import WatchSettings
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import moments, reference_of
 from covcal_cli.watch.verdict import alarm_of
-from covcal_cli.watch.watch import WatchSettings
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8

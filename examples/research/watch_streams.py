@@ -38,8 +38,8 @@ from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.formats.features import FEATURES_SCHEMA
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.records import write_document
-from covcal_cli.watch.period import VERDICTS, Gap, Verdict, Watched
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.period import VERDICTS, Gap, Verdict, Watched, WatchSettings
+from covcal_cli.watch.watch import watch
 
 _LEAST = 1e-6  # smallest probability
 _DAYS = "date"

@@ -15,8 +15,8 @@ from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.errors import CovcalError, in_percent
 from covcal_cli.estimators.metrics import MetricEstimate, parse_metrics, read_costs
 from covcal_cli.report.metric_estimates import metric_cell
-from covcal_cli.watch.period import Watched
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.period import Watched, WatchSettings
+from covcal_cli.watch.watch import watch
 from tests.cli_runner import covcal as command
 from tests.made_files import clusters_domain, write_features
 from tests.watch.weeks import SIZES, WEEK, calibrated, week

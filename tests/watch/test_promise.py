@@ -17,10 +17,10 @@ from covcal_cli.records import line_text, write_document
 from covcal_cli.report.trend import write_trend
 from covcal_cli.watch.history import read_history
 from covcal_cli.watch.labels import pooled
-from covcal_cli.watch.period import Measured, PeriodLabels, Promise, Watched
+from covcal_cli.watch.period import Measured, PeriodLabels, Promise, Watched, WatchSettings
 from covcal_cli.watch.promise import error_proved_by, labels_to_prove, promise_after
 from covcal_cli.watch.verdict import gate_results
-from covcal_cli.watch.watch import WatchSettings, watch
+from covcal_cli.watch.watch import watch
 from tests.made_files import clusters_domain
 from tests.watch.weeks import WEEK, alone, calibrated
 

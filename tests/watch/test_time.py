@@ -16,7 +16,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.formats.writer import utf8
 from covcal_cli.watch.calendar import missing_between, place_in_time
 from covcal_cli.watch.history import read_history
-from covcal_cli.watch.watch import WatchSettings
+from covcal_cli.watch.period import WatchSettings
 from tests.cli_runner import covcal
 from tests.labels.labelling import truth
 from tests.made_files import clusters_domain, only_rows

@@ -20,10 +20,10 @@ from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
 from covcal_cli.records import DIGEST, digest_of
 from covcal_cli.watch.labels import Pool
-from covcal_cli.watch.period import Gap, PeriodAccuracy, PeriodLabels
+from covcal_cli.watch.period import Gap, PeriodAccuracy, PeriodLabels, WatchSettings
 from covcal_cli.watch.reference import read_reference
 from covcal_cli.watch.verdict import verdict_on
-from covcal_cli.watch.watch import WatchSettings, _warnings, watch
+from covcal_cli.watch.watch import _warnings, watch
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
