@@ -116,8 +116,7 @@ def apply(
             force=force,
             progress=progress,
         )
-    for text in notes:
-        console.note(text)
+    console.note(*notes)
     if applied.networks is not None:
         console.note(f"the networks that covcal adapt trained are read from {applied.networks}")
     split_name = domain.value if split is RowsName.all else f"{domain.value} {split.value}"

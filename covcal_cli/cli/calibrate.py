@@ -121,8 +121,7 @@ def calibrate(
     else:
         write_document(content, output, force=force)
         console.screen(screen)
-    for text in notes:
-        console.note(text)
+    console.note(*notes)
     console.warn(warnings)
     if not to_stdout:
         about = f"covcal inspect {as_word(output)} shows all candidates and checks"

@@ -58,9 +58,9 @@ class Console:
         if not self.quiet:
             _to_stderr(message(text))
 
-    def note(self, text: str) -> None:
-        """Print a note to stderr."""
-        if not self.quiet:
+    def note(self, *texts: str) -> None:
+        """Print notes to stderr."""
+        for text in () if self.quiet else texts:
             say("note", text)
 
     def detail(self, text: str) -> None:

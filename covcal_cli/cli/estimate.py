@@ -145,8 +145,7 @@ def estimate(
     for_decision = estimation.used_target_labels and _is_for_decision(path)
 
     def remark() -> None:
-        for text in (*notes_on_named(file), *expectation.notes):
-            console.note(text)
+        console.note(*notes_on_named(file), *expectation.notes)
         if for_decision:
             console.note(
                 "the labels were picked for a decision. covcal estimate uses them, because an "
@@ -223,7 +222,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         is_unknown,
         metric_table,
     )
-    from covcal_cli.report.tables import estimates_table, latex
+    from covcal_cli.report.tables import estimates_table, latex, markdown
 
     estimation = expectation.estimation
     estimates = estimates_table(estimation)
@@ -262,7 +261,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
         if verbose:
             parts.append(_details(estimation, estimates))
         return "\n\n".join(parts)
-    draw = latex if kind == "latex" else tables.markdown
+    draw = latex if kind == "latex" else markdown
     return "\n\n".join(draw(table) for table in (estimates, *further))
 
 

@@ -94,8 +94,7 @@ def extract(
             console.detail(f"{domain.name} splits: {domain.splits}")
         console.detail(f"batch: {planned.batch} rows; threads: {planned.threads}")
         console.warn(planned.warnings)
-        for note in planned.notes:
-            console.note(note)
+        console.note(*planned.notes)
         _note_on_one_table(alone, [domain.name for domain in planned.domains], console)
         return
 
@@ -136,8 +135,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
         console.detail(f"{name}: {text}")
     console.warn(filter(None, map(_skipped, report.domains)))
     console.warn(report.warnings)
-    for note in report.notes:
-        console.note(note)
+    console.note(*report.notes)
 
 
 def _skipped(domain: "DomainReport") -> str | None:

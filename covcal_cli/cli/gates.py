@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from covcal_cli.cli import tables
 from covcal_cli.cli.console import Console
 from covcal_cli.errors import CovcalError, LimitExceededError, printable
 from covcal_cli.files import check_output, moved_together, write_text
@@ -189,6 +188,8 @@ class GatedOutput:
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
     """Return a result, followed by one sentence for each gate."""
+    from covcal_cli.report.tables import in_markdown
+
     if not gates:
         return text
     sentences = [gate.sentence for gate in gates]
@@ -196,7 +197,7 @@ def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
         return "\n".join([text, *(f"% {printable(sentence)}" for sentence in sentences)])
     if kind == "table":
         return "\n".join([*sentences, "", text])
-    listed = "\n".join(f"- {tables.in_markdown(sentence)}" for sentence in sentences)
+    listed = "\n".join(f"- {in_markdown(sentence)}" for sentence in sentences)
     return "\n".join([f"{listed}\n\n{text}", *(_annotations(gates) if kind == "github" else [])])
 
 

@@ -14,7 +14,7 @@ from covcal_cli.evaluate.macro import gate_of_label
 from covcal_cli.evaluate.metrics import on_screen
 from covcal_cli.multilabel import gathered, named, one_label
 from covcal_cli.records import of_labels, sentences_of_failed
-from covcal_cli.report.tables import Table
+from covcal_cli.report.tables import Table, markdown
 from covcal_cli.report.verdict import BASIS, measured_action, unmeasured_action
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def publish(
     more: "Callable[[Evaluation], list[tuple[str, Table]]]",
 ) -> None:
     """Show a table of all labels, with the mean and the worst value, then more tables."""
-    for note in result.notes:
-        console.note(note)
+    console.note(*result.notes)
     render = partial(_rendered, result, more)
     report.publish(console, render, result.gates, content=result.document)
 
@@ -254,8 +253,7 @@ def publish_expectations(
         name: sentences_of_failed(entry.estimation.estimates[0].guards)
         for name, entry in expectations.items()
     }
-    for note in gathered({name: entry.notes for name, entry in expectations.items()}):
-        console.note(note)
+    console.note(*gathered({name: entry.notes for name, entry in expectations.items()}))
     console.warn(gathered(failed))
 
 
@@ -318,7 +316,7 @@ def publish_watched(
 
     def render(kind: str) -> str:
         table = _verdicts(watched)
-        parts = [tables.text(table) if kind == "table" else tables.markdown(table)]
+        parts = [tables.text(table) if kind == "table" else markdown(table)]
         has_more = any(
             len(entry.periods) > 1
             or entry.segments
@@ -329,8 +327,7 @@ def publish_watched(
             parts += [f"{label}\n\n{draw(entry, kind)}" for label, entry in watched.items()]
         return "\n\n".join(parts)
 
-    for note in gathered({label: entry.notes for label, entry in watched.items()}):
-        console.note(note)
+    console.note(*gathered({label: entry.notes for label, entry in watched.items()}))
     console.warn(gathered({label: entry.warnings for label, entry in watched.items()}))
     results = [gate_of_label(label, gate) for label, of_one in gates.items() for gate in of_one]
     report.publish(console, render, results, content=partial(of_labels, watched))

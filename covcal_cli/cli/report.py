@@ -100,8 +100,7 @@ def report(
     )
     of_labels = content.labels or {"": content}
     own_notes = gathered({label: entry.notes for label, entry in of_labels.items()})
-    for text in (*notes, *own_notes):
-        console.note(text)
+    console.note(*notes, *own_notes)
     result = verdict(content)
     sentences = result.sentences[: None if verbose else _SENTENCES]
     console.screen("\n".join([f"{result.headline}.", *sentences]))

@@ -236,8 +236,7 @@ class _ProgressLines:
         if not step.reused:
             self.made.add(step.output)
         self.facts.update(step.messages.facts)
-        for note in step.messages.notes:
-            self.console.note(note)
+        self.console.note(*step.messages.notes)
         # Several steps can give the same warning, so print it only once.
         self.console.warn(text for text in step.messages.warnings if text not in self.warnings)
         self.warnings.update(step.messages.warnings)

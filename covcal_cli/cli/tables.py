@@ -1,6 +1,5 @@
 """Draw tables for a terminal or as Markdown."""
 
-import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
 _GAP = "  "
 _LONGEST_NAME, _LEAST_TEXT = 30, 20  # widths in columns of the terminal
 
-_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that Markdown would read as markup
-_TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
-
 
 def aligned(facts: Mapping[str, str]) -> str:
     """Return names and texts in two aligned columns."""
@@ -29,6 +25,8 @@ def aligned(facts: Mapping[str, str]) -> str:
 
 def listed(facts: Mapping[str, str], kind: str) -> str:
     """Return facts as aligned lines for the format ``table``, else as a Markdown list."""
+    from covcal_cli.report.tables import in_markdown
+
     if kind == "table":
         return aligned(facts)
     return "\n".join(
@@ -38,9 +36,9 @@ def listed(facts: Mapping[str, str], kind: str) -> str:
 
 def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
     """Return tables with their titles in the format ``table``, ``latex``, or else Markdown."""
-    if kind == "latex":
-        from covcal_cli.report.tables import latex
+    from covcal_cli.report.tables import latex, markdown
 
+    if kind == "latex":
         return "\n".join((f"% {title}\n" if title else "") + latex(part) for title, part in parts)
     draw, gap = (text, "\n") if kind == "table" else (markdown, "\n\n")
     return "\n\n".join(
@@ -128,19 +126,3 @@ def _total(columns: Sequence[Sequence[str]]) -> int:
 
 def _filled(cell: str, width: int, *, break_words: bool = False) -> str:
     return textwrap.fill(cell, max(1, width), break_long_words=break_words, break_on_hyphens=False)
-
-
-def markdown(table: "Table") -> str:
-    """Return the table as Markdown."""
-    rule = "|".join(
-        "---" if index in table.texts else "---:" for index in range(len(table.columns))
-    )
-    lines = ["| " + " | ".join(map(in_markdown, table.columns)) + " |", f"|{rule}|"]
-    lines += ["| " + " | ".join(map(in_markdown, row)) + " |" for row in table.rows]
-    return "\n".join(lines)
-
-
-def in_markdown(text: str) -> str:
-    """Escape markup and HTML in a text for a Markdown cell."""
-    escaped = _MARKS.sub(r"\\\g<0>", printable(text))
-    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))

@@ -313,8 +313,7 @@ def watch(
             return
         watched = compare_one()
         gates = gates_of(watched)
-    for text in watched.notes:
-        console.note(text)
+    console.note(*watched.notes)
     console.warn(watched.warnings)
 
     def draw() -> None:
@@ -349,6 +348,7 @@ def _gates(
 
 def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
     from covcal_cli.report.metric_estimates import MOST_CLASSES
+    from covcal_cli.report.tables import markdown
     from covcal_cli.report.trend import (
         column_table,
         kinds_of_metrics,
@@ -356,7 +356,7 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
         segment_table,
     )
 
-    draw: Callable[[Table], str] = tables.text if kind == "table" else tables.markdown
+    draw: Callable[[Table], str] = tables.text if kind == "table" else markdown
     parts = [_answer(watched), draw(_numbers(watched))]
     if verbose and any(period.measured.columns for period in watched.periods[-1:]):
         parts.append(draw(column_table(watched.periods[-1])))

@@ -12,7 +12,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.estimators.guards import problem_of
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.files import write_text
-from covcal_cli.report.tables import Table, TeX, latex
+from covcal_cli.report.tables import Raw, Table, latex, markdown
 
 _WIDE = 8
 
@@ -43,7 +43,7 @@ def _by_shift(comparison: Comparison, plus_minus: str, bold: Callable[[str], str
         ranks = comparison.ranks(shift)
         first = min(ranks.values(), default=0)
         texts = {m: _score(comparison, shift, m, plus_minus) for m in comparison.ran}
-        columns.append([bold(t) if ranks.get(m) == first else t for m, t in texts.items()])
+        columns.append([Raw(bold(t) if ranks.get(m) == first else t) for m, t in texts.items()])
     rows = [list(row) for row in zip(comparison.ran, *columns, strict=True)]
     return Table(["method", *comparison.shifts], rows)
 
@@ -57,9 +57,10 @@ def _over_shifts(comparison: Comparison, bold: Callable[[str], str]) -> Table:
         cells = ["-", "-", "-"]
         if method in everywhere:
             mean = comparison.mean(method)
+            shown = number(comparison, mean)
             worst = comparison.score(comparison.worst(method), method)
             cells = [
-                bold(number(comparison, mean)) if sign * mean == best else number(comparison, mean),
+                Raw(bold(shown)) if sign * mean == best else shown,
                 "-" if worst is None else number(comparison, worst),
                 f"{comparison.mean_rank(method):.1f}",
             ]
@@ -113,7 +114,7 @@ def of_auto(comparison: Comparison) -> Table | None:
         true = comparison.shifts[shift][BASELINES[0]].means["accuracy"]
         if estimate is None or not took:
             continue
-        estimated = "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in estimate))
+        estimated = Raw("{:.1f} [{:.1f}, {:.1f}]".format(*(100 * value for value in estimate)))
         failed = {problem_of(name): count for name, count in comparison.failed(shift).items()}
         problems = counted(failed, len(comparison.records[shift]))
         method = counted(took, len(comparison.records[shift]))
@@ -171,33 +172,10 @@ def as_markdown(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def markdown(grid: Table) -> str:
-    """Return one table as Markdown."""
-    rules = ["---" if i in grid.texts else "---:" for i in range(len(grid.columns))]
-    rows = [
-        [_in_markdown(cell) if i in grid.texts else cell for i, cell in enumerate(row)]
-        for row in grid.rows
-    ]
-    lines = [map(_in_markdown, grid.columns), rules, *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _in_markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
-
-
 def as_tex(comparison: Comparison) -> str:
     """Return LaTeX tables (package booktabs). The best method is bold."""
     tables = grids(comparison, plus_minus=r" $\pm$ ", bold=lambda text: rf"\textbf{{{text}}}")
-    return f"% {caption(comparison)}\n" + "\n".join(map(_tabular, tables))
-
-
-def _tabular(grid: Table) -> str:
-    rows = [
-        [cell if index in grid.texts else TeX(cell) for index, cell in enumerate(row)]
-        for row in grid.rows
-    ]
-    return latex(Table(grid.columns, rows, grid.texts))
+    return f"% {caption(comparison)}\n" + "\n".join(map(latex, tables))
 
 
 def as_csv(comparison: Comparison) -> str:

@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -41,8 +42,8 @@ class Lines(str):
     __slots__ = ()
 
 
-class TeX(str):
-    """A cell of LaTeX code, which is not escaped."""
+class Raw(str):
+    """A cell of LaTeX or Markdown code, which is not escaped."""
 
     __slots__ = ()
 
@@ -51,7 +52,7 @@ class TeX(str):
 class Table:
     """A table that can be drawn as text, Markdown, LaTeX or HTML.
 
-    Unprintable characters are replaced, except in `Lines` and `TeX`.
+    Unprintable characters are replaced, except in `Lines` and `Raw`.
     """
 
     columns: Sequence[str]
@@ -63,7 +64,7 @@ class Table:
         """Replace characters that cannot be printed."""
         object.__setattr__(self, "columns", [printable(text) for text in self.columns])
         rows = [
-            [cell if isinstance(cell, Lines | TeX) else printable(cell) for cell in row]
+            [cell if isinstance(cell, Lines | Raw) else printable(cell) for cell in row]
             for row in self.rows
         ]
         object.__setattr__(self, "rows", rows)
@@ -88,9 +89,28 @@ def latex(table: Table) -> str:
 
 def _tex_row(cells: Sequence[str]) -> str:
     texts = (
-        cell if isinstance(cell, TeX) else "".join(_TEX.get(c, c) for c in cell) for cell in cells
+        cell if isinstance(cell, Raw) else "".join(_TEX.get(c, c) for c in cell) for cell in cells
     )
     return " & ".join(texts) + r" \\"
+
+
+_MARKS = re.compile(r"[\\`*_\[\]|~]")  # characters that Markdown would read as markup
+_TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
+
+
+def markdown(table: Table) -> str:
+    """Return a table as Markdown, whose cells are escaped."""
+    rules = ["---" if index in table.texts else "---:" for index in range(len(table.columns))]
+    lines = [f"| {' | '.join(map(in_markdown, row))} |" for row in (table.columns, *table.rows)]
+    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]])
+
+
+def in_markdown(text: str) -> str:
+    """Return a text without characters that Markdown would read as markup."""
+    if isinstance(text, Raw):
+        return text
+    escaped = _MARKS.sub(r"\\\g<0>", printable(text))
+    return _TAG.sub("&lt;", _ENTITY.sub("&amp;", escaped))
 
 
 def safe(text: str) -> str:

@@ -10,9 +10,10 @@ from benchmark.kinds import CAPTION, by_kind
 from benchmark.labels import CEILINGS, ORACLE, TRUE_ACCURACY, Results
 from covcal_cli.calibrate.methods import AUTO
 from covcal_cli.compare.compare import HARMS, Comparison, Coverage
-from covcal_cli.compare.tables import counted, harm_heads, markdown
+from covcal_cli.compare.tables import counted, harm_heads
 from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.report.tables import Table
+from covcal_cli.report.tables import Raw, Table
+from covcal_cli.report.tables import markdown as escaped
 
 # Columns of the table of families: the baselines, the paper's method, cot and auto.
 _COLUMNS = ("none", "temp", "fl+iw+temp", "cot", AUTO)
@@ -39,6 +40,11 @@ class Group:
     def comparison(self) -> Comparison:
         """The comparison of all methods on the shifts of this half or family."""
         return self.results.comparison
+
+
+def markdown(table: Table) -> str:
+    """Return a table whose cells may hold Markdown."""
+    return escaped(Table(table.columns, [[*map(Raw, row)] for row in table.rows], table.texts))
 
 
 def markdown_text(cases: Sequence[Case], states: Sequence[Results]) -> str:

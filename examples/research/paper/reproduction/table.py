@@ -7,9 +7,9 @@ from covcal_cli.adapt.settings import AdaptSettings
 from covcal_cli.compare.compare import Comparison, Entry
 from covcal_cli.compare.runs import Record
 from covcal_cli.compare.tables import counted
-from covcal_cli.compare.tables import markdown as drawn
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.report.tables import Table
+from covcal_cli.report.tables import Raw, Table
+from covcal_cli.report.tables import markdown as drawn
 from reproduction.features import Extracted
 from reproduction.shifts import METHODS, PAPER, PAPER_SECONDS, Published
 
@@ -81,8 +81,8 @@ def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
 
 def _marked(text: str, best: bool, second: bool) -> str:
     if best:
-        return f"**{text}**"
-    return f"<u>{text}</u>" if second else text
+        return Raw(f"**{text}**")
+    return Raw(f"<u>{text}</u>") if second else text
 
 
 def _ours(entry: Entry) -> str:
