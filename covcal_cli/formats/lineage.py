@@ -123,12 +123,7 @@ def require_current(
 
 def notes_on_named(path: Path | None) -> list[str]:
     """Return a note if a named file does not belong to the files beside it."""
-    if path is None:
-        return []
-    attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
-    origins = _origins(path, attributes)
-    inside = [origin for origin in origins if not leaves_folder_of(origin, path)]
-    text = _other_origin(path, attributes, inside)
+    text = None if path is None else _other_origin(path)[0]
     return [] if text is None else [text]
 
 
@@ -191,11 +186,8 @@ def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
 
 
 def _require_origin(path: Path, otherwise: str) -> None:
-    attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
-    origins = _origins(path, attributes)
-    outside = [origin for origin in origins if leaves_folder_of(origin, path)]
-    inside = [origin for origin in origins if origin not in outside]
-    if (text := _other_origin(path, attributes, inside)) is not None:
+    text, outside = _other_origin(path)
+    if text is not None:
         raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
     if outside:
         raise CovcalError(
@@ -204,24 +196,21 @@ def _require_origin(path: Path, otherwise: str) -> None:
         )
 
 
-def _origins(path: Path, attributes: Mapping[str, Any]) -> list[Path]:
-    """Return the features files to compare an adapted file with; none for other files.
+def _other_origin(path: Path) -> tuple[str | None, list[Path]]:
+    """Return a message if an adapted file was not made from its features file, else None.
 
-    The adapted file names one such features file. For adapted.h5, features.h5 in the same folder is
-    compared too.
+    Also returns features files outside the folder, which are not opened. The adapted file names one
+    features file. For adapted.h5, features.h5 in the same folder is compared too.
     """
+    attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     if attributes.get("schema") != ADAPTED_SCHEMA:
-        return []
+        return None, []
     named = str(attributes.get(FEATURES_FILE, ""))
     origins = [path.parent / named] if named else []
     if path.name == _ADAPTED.name:
         origins.append(path.parent / _FEATURES)
-    return origins
-
-
-def _other_origin(path: Path, attributes: Mapping[str, Any], origins: Sequence[Path]) -> str | None:
-    """Return a message if an adapted file was not made from the `origins`, else None."""
+    outside = [origin for origin in origins if leaves_folder_of(origin, path)]
     for origin in origins:
-        if origin.is_file() and not was_made_from(attributes, origin):
-            return f"{path} was not made from the current {origin}"
-    return None
+        if origin not in outside and origin.is_file() and not was_made_from(attributes, origin):
+            return f"{path} was not made from the current {origin}", outside
+    return None, outside

@@ -7,11 +7,8 @@ from typing import Any
 
 from covcal_cli.data.preprocessing.function import load_function
 from covcal_cli.data.preprocessing.hubs import (
-    huggingface_preprocessing,
-    is_huggingface,
-    is_timm,
+    read_config,
     similar_presets,
-    timm_preprocessing,
     torchvision_preset,
 )
 from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resize
@@ -91,7 +88,7 @@ def found_preprocessing(
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
     """Return the preprocessing in a folder, and the file with the preprocessing."""
     for path in (folder / name for name in _FILES):
-        settings = _read(_content(path), str(path)) if path.is_file() else None
+        settings = read_config(_content(path), str(path)) if path.is_file() else None
         if settings is not None:
             return settings, path
     return None
@@ -101,7 +98,7 @@ def _from_file(path: Path) -> Preprocessing:
     if not path.is_file():
         raise CovcalError(f"{path} does not exist: pass {_KINDS}")
     content = _content(path)
-    settings = _read(content, str(path))
+    settings = read_config(content, str(path))
     if settings is None:
         kind = (
             "a model's config" if "model_type" in content else "no preprocessing that covcal knows"
@@ -122,13 +119,6 @@ def _content(path: Path) -> dict[str, Any]:
         raise CovcalError(f"{path} is not a JSON object: pass another --preprocess, or none")
     inner = content.get("image_processor")
     return inner if isinstance(inner, dict) else content
-
-
-def _read(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
-    """Return the preprocessing in a JSON file of timm or Hugging Face; None for other files."""
-    if is_timm(content):
-        return timm_preprocessing(content, origin)
-    return huggingface_preprocessing(content, origin) if is_huggingface(content) else None
 
 
 # Ultralytics resizes the shorter side, crops the centre and divides pixels by 255. OpenCV, the

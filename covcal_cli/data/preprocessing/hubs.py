@@ -152,9 +152,17 @@ _MINE = "pass --preprocess none and options such as --size, or --preprocess modu
 _WARPED_FROM = 384  # ConvNeXT does not crop images of this size or larger.
 
 
-def is_huggingface(content: Mapping[str, Any]) -> bool:
-    """Return whether a JSON file is an image processor of transformers."""
-    return bool({"image_processor_type", "feature_extractor_type", "image_mean"} & set(content))
+def read_config(content: Mapping[str, Any], origin: str) -> Preprocessing | None:
+    """Return the preprocessing in a JSON file of timm or transformers; None for other files.
+
+    `origin` is the name of the file in messages.
+    """
+    is_flat = "architecture" in content and "num_classes" in content and "mean" in content
+    if isinstance(content.get("pretrained_cfg"), dict) or is_flat:
+        return timm_preprocessing(content, origin)
+    if {"image_processor_type", "feature_extractor_type", "image_mean"} & set(content):
+        return huggingface_preprocessing(content, origin)
+    return None
 
 
 def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
@@ -328,12 +336,6 @@ class _Reader:
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
 _LEAST_SHARE = 0.01
-
-
-def is_timm(content: Mapping[str, Any]) -> bool:
-    """Return whether a JSON file is a config of timm."""
-    flat = "architecture" in content and "num_classes" in content and "mean" in content
-    return isinstance(content.get("pretrained_cfg"), dict) or flat
 
 
 def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
