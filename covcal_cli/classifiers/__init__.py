@@ -1,6 +1,7 @@
-"""List the kinds of models. The name of the file decides the kind."""
+"""List the kinds of models, and how a model is opened. The name of the file decides the kind."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,19 @@ class Kind:
     usual: tuple[str, ...]  # File name endings that the help text and messages show.
     others: tuple[str, ...]  # Further file name endings.
     exported: str  # The ending of an exported model.
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """How a model is opened."""
+
+    weights: Path | None = None  # Weights of the model that ``module:function`` returns.
+    # The output with the classes, if the model has several outputs.
+    model_output: str | None = None
+    # "input", "none", or the name of a tensor; default: the input of the last linear layer.
+    phi: str | None = None
+    providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, in order of preference.
+    trust_model: bool = False  # Whether to open a model file that can run code.
 
 
 ONNX = Kind("an ONNX model", usual=(".onnx",), others=(), exported=".onnx")

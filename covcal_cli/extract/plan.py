@@ -431,15 +431,7 @@ def _opened(
         )
     from covcal_cli.data.open import open_domains
 
-    classifier = open_classifier(
-        model,
-        weights=settings.weights,
-        output=settings.model_output,
-        phi=settings.phi,
-        threads=threads,
-        providers=settings.providers,
-        trusted=settings.trust_model,
-    )
+    classifier = open_classifier(model, settings, threads)
     named = {"source": source, "target": target}
     paths = {name: path for name, path in named.items() if path is not None}
     domains, remarks = open_domains(

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 
 from covcal_cli.arrays import Rows
+from covcal_cli.classifiers import ModelSettings
 from covcal_cli.data.output_columns import OutputKind
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.data.rows import (
@@ -88,7 +89,7 @@ class Selection:
 
 @checked_settings
 @dataclass(frozen=True)
-class ExtractSettings:
+class ExtractSettings(ModelSettings):
     """The settings of an extraction, which are the same for both domains."""
 
     # Settings for images that override `preprocess`.
@@ -108,13 +109,6 @@ class ExtractSettings:
     batch: int | None = None
     # Number of threads of the model and of the decoder; default: all cores.
     threads: int | None = None
-    trust_model: bool = False  # Whether to open a model file that can run code.
-    weights: Path | None = None  # Weights of the model that ``module:function`` returns.
-    # The output with the classes, if the model has several outputs.
-    model_output: str | None = None
-    # "input", "none", or the name of a tensor; default: the input of the last linear layer.
-    phi: str | None = None
-    providers: Sequence[str] = ()  # Execution providers of ONNX Runtime, in order of preference.
     # Whether tables have logits or probabilities; default: by the column names.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.

@@ -204,7 +204,7 @@ class Steps:
 
         settings = self.settings.extraction
         # The hash of an opened model includes its external weights.
-        opened = None if model is None else self._opened(model)
+        opened = None if model is None else open_classifier(model, self.settings.extraction)
         sources = {}
         if opened is not None:
             sources["model"] = RunInput(self._model_name(str(model)), opened.sha256)
@@ -256,17 +256,6 @@ class Steps:
         weights = self.settings.extraction.weights
         name = self._name(Path(model)) if Path(model).exists() else model
         return name if weights is None else f"{name}{WITH_WEIGHTS}{self._name(weights)}"
-
-    def _opened(self, model: str | Path) -> OpenedClassifier:
-        settings = self.settings.extraction
-        return open_classifier(
-            model,
-            weights=settings.weights,
-            output=settings.model_output,
-            phi=settings.phi,
-            providers=settings.providers,
-            trusted=settings.trust_model,
-        )
 
     def _preprocessing(self, opened: OpenedClassifier, model: str | Path | None) -> str:
         from covcal_cli.extract.plan import base_preprocessing

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from covcal_cli.classifiers.classifier import OpenedClassifier
-from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_case import inputs_of
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
 from tests.classifiers.onnx.onnx_wide_cases import WIDE_CASES
+from tests.classifiers.opening import open_classifier
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.test_torch_programs import COARSE, FOUND, ZOO
 from tests.classifiers.torch.torch_modules import rows, save

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.records import write_document
 from tests.classifiers.onnx.onnx_graphs import D_IN, HIDDEN, WEIGHTS, Graph, K, node
+from tests.classifiers.opening import open_classifier
 from tests.cli_runner import covcal
 from tests.export.export_cases import (
     calibrated,

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from tests.classifiers.onnx.onnx_case import inputs_of
 from tests.classifiers.onnx.onnx_chosen_cases import CHOSEN_CASES, TABULAR_CASES
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
 from tests.classifiers.onnx.onnx_wide_cases import WIDE_CASES
+from tests.classifiers.opening import open_onnx
 from tests.classifiers.settled import settled
 from tests.export.export_cases import (
     Array,

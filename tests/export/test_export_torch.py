@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from covcal_cli.classifiers.torch.classifier import open_torch
 from covcal_cli.export.torch import TorchForecaster
 from tests import REPOSITORY
+from tests.classifiers.opening import open_torch
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, D, K, rows, save
 from tests.cli_runner import Outcome, covcal

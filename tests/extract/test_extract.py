@@ -15,7 +15,6 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, OutputExistsError
 from covcal_cli.extract.extract import extract
@@ -26,6 +25,7 @@ from covcal_cli.labels import target_labels
 from covcal_cli.progress import Progress
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_graphs import SIDE, Graph, grey_classifier, node
+from tests.classifiers.opening import open_onnx
 from tests.cli_runner import covcal
 
 Pixels = NDArray[np.uint8]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float32s, Float64s, Inputs, ModelInput
-from covcal_cli.classifiers import REMEDY, proof
+from covcal_cli.classifiers import REMEDY, ModelSettings, proof
 from covcal_cli.classifiers.classifier import (
     Classifier,
     Outputs,
@@ -46,25 +46,18 @@ from covcal_cli.files import require_file
 from covcal_cli.maths.softmax import valid_rows
 
 
-def open_onnx(
-    model: str | Path,
-    *,
-    weights: Path | None = None,
-    output: str | None = None,
-    phi: str | None = None,
-    threads: int = 1,
-    providers: Sequence[str] = (),
-) -> "OpenedOnnx":
+def open_onnx(model: str | Path, settings: ModelSettings, threads: int) -> "OpenedOnnx":
     """Open an ONNX file; see `covcal_cli.classifiers.open.open_classifier`."""
     path = Path(model)
-    if weights is not None and path.exists():
+    if settings.weights is not None and path.exists():
         raise CovcalError(
             f"{path} contains its weights: leave out --weights, which is only for a torch model "
             "given as module:function"
         )
     require_file(path, remedy=REMEDY)
-    names = provider_names(providers)
-    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=names)
+    providers = provider_names(settings.providers)
+    output, phi = settings.model_output, settings.phi
+    return OpenedOnnx(read_onnx(path), output, phi, threads=threads, providers=providers)
 
 
 class OriginalModel:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from covcal_cli.arrays import Float32s, Float64s, Inputs
-from covcal_cli.classifiers import names_a_function, proof
+from covcal_cli.classifiers import ModelSettings, names_a_function, proof
 from covcal_cli.classifiers.classifier import (
     Classifier,
     Outputs,
@@ -44,25 +44,15 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.maths.softmax import valid_rows
 
 
-def open_torch(
-    model: str | Path,
-    *,
-    weights: Path | None = None,
-    output: str | None = None,
-    phi: str | None = None,
-    threads: int = 1,
-    providers: Sequence[str] = (),
-    trusted: bool = False,
-) -> "OpenedTorch":
+def open_torch(model: str | Path, settings: ModelSettings, threads: int) -> "OpenedTorch":
     """Open a torch model; see `covcal_cli.classifiers.open.open_classifier`.
 
     Sets torch's number of threads for the whole process.
     """
-    device = device_of(providers)
+    device = device_of(settings.providers)
     torch.set_num_threads(threads)
-    return OpenedTorch(
-        open_program(model, weights, device, trusted=trusted), output=output, phi=phi
-    )
+    program = open_program(model, settings.weights, device, trusted=settings.trust_model)
+    return OpenedTorch(program, output=settings.model_output, phi=settings.phi)
 
 
 def open_program(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
 from covcal_cli.extract.extract import extract
 from covcal_cli.extract.settings import ExtractSettings
@@ -28,6 +27,7 @@ from tests.classifiers.onnx.onnx_graphs import (
     node,
 )
 from tests.classifiers.onnx.onnx_wide_cases import slice_of
+from tests.classifiers.opening import open_onnx
 from tests.classifiers.settled import settled
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]

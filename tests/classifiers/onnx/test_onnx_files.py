@@ -9,12 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.classifiers.onnx.file import provider_names
-from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_case import inputs_of
 from tests.classifiers.onnx.onnx_graphs import GEMM, HIDDEN, Graph, node
+from tests.classifiers.opening import open_classifier, open_onnx
 
 SOFTMAX = Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)])
 

@@ -10,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import ModelInput
-from covcal_cli.classifiers.onnx.classifier import open_onnx
-from covcal_cli.classifiers.open import open_classifier
 from tests.classifiers.onnx.onnx_case import head_of, run_whole
 from tests.classifiers.onnx.onnx_graphs import (
     CHANNELS,
@@ -28,6 +26,7 @@ from tests.classifiers.onnx.onnx_graphs import (
     constant,
     node,
 )
+from tests.classifiers.opening import open_classifier, open_onnx
 
 W, B = WEIGHTS["w"], WEIGHTS["b"]
 SOFTMAX = node("Softmax", "z", "y", axis=1)

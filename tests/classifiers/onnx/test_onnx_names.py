@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from covcal_cli.classifiers.onnx.classifier import OpenedOnnx, open_onnx
+from covcal_cli.classifiers.onnx.classifier import OpenedOnnx
 from tests.classifiers.onnx.onnx_chosen_cases import NAMES, W6, linear_classifier, tree
 from tests.classifiers.onnx.onnx_float_cases import B
 from tests.classifiers.onnx.onnx_graphs import GEMM, HIDDEN, Graph, node
+from tests.classifiers.opening import open_onnx
 
 SOFTMAX = Graph([*HIDDEN, GEMM, node("Softmax", "z", "y", axis=1)])
 

@@ -8,13 +8,14 @@ import pytest
 
 from covcal_cli.arrays import Inputs
 from covcal_cli.classifiers import proof
-from covcal_cli.classifiers.onnx.classifier import OriginalModel, open_onnx
+from covcal_cli.classifiers.onnx.classifier import OriginalModel
 from covcal_cli.classifiers.onnx.runner import Runner
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_case import Array, inputs_of
 from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, WEIGHTS, Graph, node
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
+from tests.classifiers.opening import open_onnx
 
 SOFTMAX = FLOAT_CASES["softmax"].graph
 

@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 from scipy import special
 
-from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
+from tests.classifiers.opening import open_classifier
 from tests.real_data import real_data
 
 pytestmark = pytest.mark.real

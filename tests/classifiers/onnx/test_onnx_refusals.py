@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_graphs import D_IN, GEMM, HIDDEN, Graph, K, node
 from tests.classifiers.onnx.test_onnx_heads import DENSE, dense_rows
+from tests.classifiers.opening import open_classifier
 
 GEMM_WEIGHTS = {"w": np.ones((K, D_IN), np.float32), "b": np.ones(K, np.float32)}
 

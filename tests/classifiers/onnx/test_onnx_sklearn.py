@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
+from tests.classifiers.opening import open_onnx
 from tests.classifiers.settled import settled
 
 pytestmark = [

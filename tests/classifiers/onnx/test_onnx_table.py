@@ -10,7 +10,6 @@ import onnxruntime
 import pytest
 from scipy import special
 
-from covcal_cli.classifiers.onnx.classifier import open_onnx
 from covcal_cli.errors import CovcalError
 from tests.classifiers.onnx.onnx_case import Array, Case, inputs_of
 from tests.classifiers.onnx.onnx_chosen_cases import CHOSEN_CASES, NAMES, TABULAR_CASES
@@ -18,6 +17,7 @@ from tests.classifiers.onnx.onnx_float_cases import FLOAT_CASES
 from tests.classifiers.onnx.onnx_quantised_cases import QUANTISED_CASES
 from tests.classifiers.onnx.onnx_refused_cases import REFUSED
 from tests.classifiers.onnx.onnx_wide_cases import WIDE_CASES
+from tests.classifiers.opening import open_onnx
 from tests.classifiers.settled import settled
 
 FLOAT = FLOAT_CASES | WIDE_CASES

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from covcal_cli.classifiers.classifier import OpenedClassifier
-from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.classifiers.torch.classifier import TorchClassifier, open_torch
+from covcal_cli.classifiers.torch.classifier import TorchClassifier
 from covcal_cli.errors import CovcalError
+from tests.classifiers.opening import open_classifier, open_torch
 from tests.classifiers.settled import settled
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import CHANNELS, D_IN, SIDE, TOKENS, D, K, rows, save

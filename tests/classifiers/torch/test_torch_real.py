@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from covcal_cli.classifiers.open import open_classifier
+from tests.classifiers.opening import open_classifier
 from tests.classifiers.torch.torch_modules import rows
 
 pytestmark = pytest.mark.real

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from covcal_cli.classifiers.open import open_classifier
-from covcal_cli.classifiers.torch.classifier import open_program, open_torch
+from covcal_cli.classifiers.torch.classifier import open_program
 from covcal_cli.classifiers.torch.program import cause
 from covcal_cli.errors import OUTPUTS_AS_TABLE, CovcalError
+from tests.classifiers.opening import open_classifier, open_torch
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 

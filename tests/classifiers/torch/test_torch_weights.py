@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from covcal_cli.classifiers.torch.classifier import open_torch
 from covcal_cli.errors import CovcalError
+from tests.classifiers.opening import open_torch
 from tests.classifiers.torch import torch_modules
 from tests.classifiers.torch.torch_modules import D_IN, rows, save
 
