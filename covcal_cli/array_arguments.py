@@ -13,7 +13,8 @@ from covcal_cli.maths.softmax import valid_rows
 # Minimum number of rows for recognising probabilities, for several columns (True) or one.
 _FEW_BOUNDED = {True: 8, False: 50}
 _SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends before a word
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
+_LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
 _LABEL_TYPES = (int, float, str, bytes, np.generic)
 
 
@@ -55,7 +56,7 @@ def numbers_of(values: Any, name: str) -> Float64s:
 def whole_numbers_of(values: Any, name: str) -> Labels:
     """Return an array of whole numbers, shape (n,), as int64."""
     numbers = numbers_of(values, name)
-    if numbers.ndim != 1 or not (np.abs(numbers) < 2**53).all() or (numbers % 1).any():
+    if numbers.ndim != 1 or not (np.abs(numbers) < _LARGEST).all() or (numbers % 1).any():
         raise ArgumentError(f"{name} must be a list of whole numbers")
     return numbers.astype(np.int64)
 
@@ -185,7 +186,7 @@ def _shared(names: list[str]) -> int:
 
 def _numbers_like(labels: AnyArray, names: list[Any]) -> list[Any]:
     are_whole = labels.dtype.kind in "iu" and all(
-        isinstance(name, str) and _WHOLE.fullmatch(name) for name in names
+        isinstance(name, str) and WHOLE.fullmatch(name) for name in names
     )
     return [int(name) for name in names] if are_whole else names
 
@@ -208,11 +209,23 @@ def is_missing(value: Any) -> bool:
         return True
 
 
-def labels_of(values: Any, name: str, n: int) -> AnyArray:
-    """Return n labels, which are class names or class numbers."""
+def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
+    """Return n labels, which are class names or class numbers.
+
+    `rows` are what the labels belong to. If both have an index with the same values, the order must
+    be the same.
+    """
     labels = array_of(values, name)
     if labels.shape != (n,):
-        raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}")
+        several = labels.ndim == 2 and labels.shape[0] == n and labels.shape[1] > 1
+        remedy = ": for one-hot rows, give the argmax" if several else ""
+        raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}{remedy}")
+    own, other = (getattr(v, "index", None) if hasattr(v, "iloc") else None for v in (values, rows))
+    if own is not None and other is not None and not own.equals(other) and {*own} == {*other}:
+        raise ArgumentError(
+            f"{name} have the same index as their rows, but in another order: give "
+            f"{name}.loc[rows.index], or {name}.to_numpy() if the order is right"
+        )
     is_list = isinstance(values, list)  # an array of texts has None as "None"
     if is_list or labels.dtype.kind in "fO":
         for row, label in enumerate(values if is_list else labels.tolist()):
@@ -224,7 +237,11 @@ def labels_of(values: Any, name: str, n: int) -> AnyArray:
     if len(kinds) > 1 or not all(issubclass(kind, _LABEL_TYPES) for kind in kinds):
         listed = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ArgumentError(f"{name} must be class numbers or class names, not a mix ({listed})")
+    if all(issubclass(kind, (int, float, np.number, np.bool_)) for kind in kinds):
+        labels = np.array(labels.tolist())  # objects of pandas become numbers
     if labels.dtype.kind == "f" and (labels == np.rint(labels)).all():
+        if len(labels) and np.abs(labels).max() >= _LARGEST:
+            raise ArgumentError(f"{name} has numbers that floats cannot represent: give integers")
         labels = labels.astype(np.int64)
     return labels
 

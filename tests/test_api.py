@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from scipy.sparse import coo_matrix, csr_matrix
@@ -794,8 +795,44 @@ class TestScikitLearn:
         assert wrapped.predict(rows).shape == labels.shape
         assert wrapped.score(rows, labels) == np.mean(model.predict(rows)[:, 0] == labels)
 
+    def test_reordered_columns_are_refused_if_the_classifier_reads_positions(self) -> None:
+        """LightGBM does. A transformer of named columns does not."""
+
+        class Positions(LogisticRegression):  # type: ignore[misc]
+            classes_ = None  # CatBoost has this attribute before fit
+
+            def fit(self, X: Any, y: Any) -> Any:
+                return super().fit(np.asarray(X), y)
+
+            def predict_proba(self, X: Any) -> Any:
+                return super().predict_proba(np.asarray(X))
+
+        class Names(Positions):
+            def predict_proba(self, X: Any) -> Any:
+                return super().predict_proba(X[["a", "b", "c"]])
+
+        source, labels, new = arrays(k=3)
+        rows, target = (pd.DataFrame(values, columns=["a", "b", "c"]) for values in (source, new))
+        other = target[["c", "a", "b"]]
+        by_name = covcal.calibrated(Names(), method="temp").fit(rows, labels, other)
+        np.testing.assert_array_equal(by_name.predict_proba(other), by_name.predict_proba(target))
+        by_place = covcal.calibrated(Positions(), method="temp").fit(rows, labels, target)
+        for call in (by_place.predict, by_place.predict_proba):
+            with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+                call(other)
+        with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+            covcal.calibrated(Positions()).fit(rows, labels, other)
+
+    def test_a_class_with_two_rows_is_trained(self) -> None:
+        rows, labels, _ = arrays(k=3)
+        labels = labels % 2
+        labels[:2] = 2
+        for seed in range(8):
+            wrapped = covcal.calibrated(LogisticRegression(), method="temp", seed=seed)
+            assert wrapped.fit(rows, labels).classes_.tolist() == [0, 1, 2]
+
     def test_what_is_no_classifier_is_refused(self) -> None:
-        for model in (LinearRegression(), "model"):
+        for model in (LinearRegression(), "model", LogisticRegression):
             with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):
                 covcal.calibrated(model).fit(np.eye(60), np.arange(60) % 2)
 
@@ -883,6 +920,9 @@ class TestArguments:
             (np.array([None, "a"] * 300, dtype=object), "row 0 is None: give its class"),
             (["a", "b", np.nan] * 200, "row 2 is nan: give its class"),
             (np.array([1, "a"] * 300, dtype=object), r"not a mix \(int, str"),
+            (["2", "10", "1"] * 200, "numbers as texts, so the order of the classes is not clear"),
+            (2.0**53 + np.arange(600) % 3, "floats cannot represent"),
+            (np.eye(3)[np.arange(600) % 3], "for one-hot rows, give the argmax"),
             (np.array(["a", "b", "\udcff"] * 200), "not Unicode text"),
         ],
     )
@@ -890,6 +930,36 @@ class TestArguments:
         source, _, target = arrays(k=3)
         with pytest.raises(ValueError, match=message):
             covcal.Calibrator("temp").fit(source, labels, target)
+
+    @pytest.mark.parametrize("kind", [object, "Int64", "category", "int64[pyarrow]"])
+    def test_numbers_of_any_column_type_are_numbers(self, kind: Any) -> None:
+        """Also if a class has no row, so that the labels do not show the number of classes."""
+        source, labels, target = arrays(k=3)
+        rows = labels < 2
+        plain = covcal.Calibrator("temp").fit(source[rows], labels[rows], target)
+        column = pd.Series(labels[rows]).astype(kind)
+        fitted = covcal.Calibrator("temp").fit(source[rows], column, target)
+        assert fitted.temperature_ == plain.temperature_
+        assert covcal.ece(fitted.predict_proba(source[rows]), column) > 0
+        flags = covcal.Calibrator("temp").fit(source[rows][:, :2], labels[rows] > 0)
+        assert flags.predict(source[:, :2]).dtype == bool
+
+    def test_labels_in_another_row_order_are_refused(self) -> None:
+        """The index of pandas shows the order. Other indexes are ignored, as in scikit-learn."""
+        source, labels, _ = arrays(k=3)
+        frame, column = pd.DataFrame(source), pd.Series(labels)
+        calibrator = covcal.Calibrator("temp").fit(frame, column.set_axis(column.index + 9))
+        other = column.iloc[::-1]
+        p = calibrator.predict_proba(frame)
+        for call in (
+            lambda: covcal.Calibrator("temp").fit(frame, other),
+            lambda: calibrator.score(frame, other),
+            lambda: covcal.ece(pd.DataFrame(p), other),
+            lambda: covcal.calibrated(LogisticRegression()).fit(frame, other),
+        ):
+            with pytest.raises(ValueError, match=r"in another order: give .*\.loc.rows"):
+                call()
+        assert calibrator.score(frame, other.loc[frame.index]) > 0.5
 
     def test_a_seed_is_a_whole_number(self) -> None:
         with pytest.raises(ValueError, match=r"seed must be a whole number, not 1\.5"):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from covcal_cli.array_arguments import (
+    WHOLE,
     array_of,
     class_numbers,
     classes_among,
@@ -158,7 +159,8 @@ class Calibrator:
                 f"{target.shape[1]}"
             )
         require_columns(columns, target_logits, "source_logits")
-        labels, names = _labels(source_labels, source.shape, classes, columns)
+        labels = labels_of(source_labels, "source_labels", len(source), source_logits)
+        labels, names = _numbered(labels, source.shape[1], classes, columns)
         require_class_order(names, target_logits, "target_logits")
         is_single = np.ndim(array_of(source_logits, "source_logits")) == 1
         seen = [form_of(rows[:, 1:] if is_single else rows) for rows in (source, target)]
@@ -209,7 +211,8 @@ class Calibrator:
         ``scoring="neg_log_loss"`` to scikit-learn.
         """
         rows = self.rows(logits)
-        numbers = class_numbers(labels_of(labels, "labels", len(rows)), self.classes_, "labels")
+        of_rows = labels_of(labels, "labels", len(rows), logits)
+        numbers = class_numbers(of_rows, self.classes_, "labels")
         return float(np.mean(rows.argmax(axis=1) == numbers))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -378,23 +381,26 @@ class NotFittedYetError(ValueError, AttributeError):
     """A calibrator was used before `fit`."""
 
 
-def _labels(
-    values: ArrayLike,
-    shape: tuple[int, ...],
-    classes: ArrayLike | None,
-    columns: list[Any] | None,
+def _numbered(
+    labels: AnyArray, k: int, classes: ArrayLike | None, columns: list[Any] | None
 ) -> tuple[Labels, AnyArray]:
-    n, k = shape
-    labels = labels_of(values, "source_labels", n)
+    """Return the class number of each label, and the classes."""
     class_array = None if classes is None else array_of(classes, "classes")
     names = None if class_array is None else labels_of(class_array, "classes", class_array.size)
     columns = columns_like(labels, columns)
     if names is None:
         names = classes_among(columns, labels)
     if names is None and labels.dtype.kind in "iub":
-        names = np.arange(k)
+        names = np.array([False, True]) if labels.dtype.kind == "b" and k == 2 else np.arange(k)
     elif names is None:
         names = np.unique(labels)
+        texts = names.tolist()
+        are_numbers = all(isinstance(t, str) and WHOLE.fullmatch(t) for t in texts)
+        if are_numbers and texts != sorted(texts, key=int):
+            raise ArgumentError(
+                "source_labels are numbers as texts, so the order of the classes is not clear: "
+                "give numbers, or give classes in the order of the logits"
+            )
     if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
         raise ArgumentError(
             f"classes ({', '.join(map(str, names[:5]))}) are in another order than the columns of "
@@ -475,17 +481,29 @@ class CalibratedClassifier:
         calibrated on one third.
         """
         X = X.tocsr() if hasattr(X, "tocsr") else X
-        labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X))
+        labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X), X)
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
         self.estimator_: Any = self.estimator
-        if hasattr(self.estimator, "fit") and not hasattr(self.estimator, "classes_"):
+        is_object = not isinstance(self.estimator, type)
+        self._columns = _names(self.estimator)
+        # Before fit, CatBoost has no classes, but the attribute.
+        if is_object and hasattr(self.estimator, "fit") and not _n_classes(self.estimator):
+            self._columns = columns_of(X)
             order = np.random.default_rng(self.calibrator_.seed).permutation(len(labels))
             trained, rest = np.split(order, [round(_TRAINED * len(labels))])
+            # A class with few rows must be among the training rows.
+            is_new = ~np.isin(labels[rest], labels[trained])
+            trained, rest = np.concatenate([trained, rest[is_new]]), rest[~is_new]
             self.estimator_ = copy.deepcopy(self.estimator)
             self.estimator_.fit(_rows(X, trained), labels[trained])
             X, labels = _rows(X, rest), labels[rest]
-        if not hasattr(self.estimator_, "classes_"):
-            raise ArgumentError(f"estimator must be a classifier, not {shown(self.estimator)}")
+        names = ("predict_proba", "decision_function")
+        gives_outputs = any(hasattr(self.estimator_, name) for name in names)
+        if not (is_object and _n_classes(self.estimator_) and gives_outputs):
+            raise ArgumentError(
+                f"estimator must be a classifier with predict_proba or decision_function, not "
+                f"{shown(self.estimator)}"
+            )
         self.classes_: AnyArray = np.asarray(self.estimator_.classes_)
         logits = self._logits(X)
         if not hasattr(self.estimator_, "predict_proba"):
@@ -499,6 +517,8 @@ class CalibratedClassifier:
                     f"classes in {np.sum(~same)} of {len(same)} rows: give a classifier with one "
                     "number per class (for SVC, decision_function_shape='ovr')"
                 )
+        self._require_order(X)
+        self._require_order(X_target)
         self.calibrator_.fit(
             logits,
             labels,
@@ -514,11 +534,13 @@ class CalibratedClassifier:
     def predict_proba(self, X: Any) -> Float64s:
         """Return calibrated probabilities, shape (n, K)."""
         self._require_fitted()
+        self._require_order(X)
         return self.calibrator_.predict_proba(self._logits(X))
 
     def predict(self, X: Any) -> AnyArray:
         """Return the predicted classes, shape (n,)."""
         self._require_fitted()
+        self._require_order(X)
         labels = np.asarray(self.estimator_.predict(X))
         # CatBoost returns a column for several classes.
         return labels.reshape(len(labels)) if labels.size == len(labels) else labels
@@ -526,7 +548,7 @@ class CalibratedClassifier:
     def score(self, X: Any, y: ArrayLike) -> float:
         """Return the accuracy."""
         predicted = self.predict(X)
-        return float(np.mean(predicted == labels_of(y, "y", len(predicted))))
+        return float(np.mean(predicted == labels_of(y, "y", len(predicted), X)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters; with `deep`, also nested ones (``estimator__C``)."""
@@ -577,6 +599,16 @@ class CalibratedClassifier:
         """Return scikit-learn's tags."""
         return Calibrator().__sklearn_tags__()
 
+    def _require_order(self, X: Any) -> None:
+        """Refuse columns in another order than in training, if the classifier ignores names."""
+        columns, expected = columns_of(X), self._columns
+        if columns is None or expected is None or columns == expected:
+            return
+        if {*map(str, columns)} == {*map(str, expected)}:
+            in_order = X.select(expected) if hasattr(X, "select") else X[expected]
+            if not np.array_equal(self._logits(X), self._logits(in_order)):
+                require_columns(expected, X, "the rows that were passed to fit")
+
     def _logits(self, X: Any) -> Float64s:
         if hasattr(self.estimator_, "predict_proba"):
             return log_probabilities(np.asarray(self.estimator_.predict_proba(X)))
@@ -592,6 +624,16 @@ def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
     on the other rows. If it is fitted, `X` must have rows that were not used for training.
     """
     return CalibratedClassifier(estimator, Calibrator(**parameters))
+
+
+def _n_classes(estimator: Any) -> int:
+    classes = getattr(estimator, "classes_", None)
+    return 0 if classes is None else len(classes)
+
+
+def _names(estimator: Any) -> list[Any] | None:
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else list(names)
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:

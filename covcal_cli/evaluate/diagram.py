@@ -257,7 +257,7 @@ def _checked(
             f"probabilities must lie between 0 and 1 and sum to 1 in every row: row {off[0]} has "
             f"{off[1]:.6g}"
         )
-    of_rows = labels_of(labels, "labels", len(rows))
+    of_rows = labels_of(labels, "labels", len(rows), probabilities)
     if classes is not None:
         names: AnyArray | None = labels_of(classes, "classes", rows.shape[1])
     else:

@@ -376,7 +376,7 @@ def _standard_of_arrays(
         )
     source = calibrator.rows(source_logits)
     target = source[:0] if target_logits is None else calibrator.rows(target_logits)
-    texts = labels_of(source_labels, "source_labels", len(source))
+    texts = labels_of(source_labels, "source_labels", len(source), source_logits)
     labels = class_numbers(texts, calibrator.classes_, "source_labels")
     calibration = calibrator.calibration_
     domains: dict[str, dict[str, AnyArray]] = {
