@@ -74,8 +74,8 @@ def calibrate(
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
             comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
             note = (
-                f"the {len(draw)} labels were picked for a decision. covcal decide and covcal "
-                "estimate use them, but covcal calibrate does not: a promise needs labels to which "
+                f"the {len(draw)} labels were picked for a decision, so covcal decide uses them, "
+                "but covcal calibrate and covcal estimate do not: a promise needs labels to which "
                 "the calibration was not fitted. To calibrate with labels, extract the data to "
                 "another file, and run covcal pick -n 50 on that file"
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from covcal_cli.calibrate.labelled import LabelledFit, error_of, groups_of, labels_for
-from covcal_cli.calibrate.methods import TAKE_PRIOR
+from covcal_cli.calibrate.methods import MARKED_LABELS, TAKE_PRIOR
 from covcal_cli.calibrate.problem import EstimateSettings, Problem, input_of
 from covcal_cli.errors import TooFewRowsError
 from covcal_cli.estimators.consensus import Estimates
@@ -24,6 +24,7 @@ from covcal_cli.forecast import (
 )
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import (
     Count,
@@ -137,7 +138,7 @@ def estimate_file(
     by_name = Estimates(inputs, problem.prior)
     every = tuple(by_name.values())
     estimates = (by_name.combined, *every)
-    draw = labels_for(file, settings)
+    draw = _labels(file, settings)
     if draw is not None:
         fit = LabelledFit(file, draw, problem)
         unlabelled = replace(estimates[0], name="without labels")
@@ -174,6 +175,17 @@ def estimate_file(
         ),
         notes=tuple(notes),
     )
+
+
+def _labels(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
+    """Return the labelled rows for an estimate. Labels for a decision must be asked for.
+
+    `pick --for` draws few rows with a low confidence. So the 95 % interval of the accuracy from 350
+    such labels contained the accuracy in only 49 of 60 draws of the demo.
+    """
+    draw = labels_for(file, settings)
+    is_unasked = draw is not None and draw.is_for_decision and settings.labels != MARKED_LABELS
+    return None if is_unasked else draw
 
 
 # The ECE is at least the distance between mean confidence and accuracy.
@@ -251,7 +263,7 @@ def expect(
         unscaled = ScaledLogits(UNSCALED)
         before = unscaled.mean_confidence(target, *ESTIMATED) if scaled else 0.0
         expected = []
-        draw = labels_for(file, EstimateSettings(**settings)) if scaled else None
+        draw = _labels(file, EstimateSettings(**settings)) if scaled else None
         for name, entry in scaled.items():
             ends = None if draw is None else error_of(target, draw, calibrations[name], entry)
             after, scaling = entry.mean_confidence(target, *ESTIMATED), entry.scaling

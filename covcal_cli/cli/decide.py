@@ -182,12 +182,15 @@ def _estimates(
     from covcal_cli.labels.draws import read_draw
     from covcal_cli.labels.score import region_of
 
-    fitted = calibration.labelled_rows
-    if fitted is not None and settings.costs is None:
+    fitted, labels = calibration.labelled_rows, "none"
+    if fitted is not None:
         with FeatureFile(path) as file:
-            tests = any(region_of(batch.score) is not None for batch in read_draw(file).batches)
+            draw = read_draw(file)
+        labels = "marked" if draw.labelled.any() else "auto"
+        tests = any(region_of(batch.score) is not None for batch in draw.batches)
         # An estimate by the labels that test a promise would change the order of the tests.
-        if fitted.design == "random" or (settings.error is not None and tests):
+        tests = tests and settings.error is not None
+        if settings.costs is None and (fitted.design == "random" or tests):
             console.note(
                 "the expected error has no range, because the calibration was fitted to labels"
             )
@@ -197,7 +200,7 @@ def _estimates(
         estimation = estimate(
             path,
             EstimateSettings(
-                labels="none" if fitted is None else "auto",
+                labels=labels,
                 seed=calibration.seed,
                 max_weight=calibration.max_weight,
                 target_prior=prior.name,

@@ -142,15 +142,15 @@ def estimate(
         estimation = expectation.estimation
         gates = [_gate(estimation, limit, end) for limit in limits]
 
-    for_decision = estimation.used_target_labels and _is_for_decision(path)
+    for_decision = _is_for_decision(path)
 
     def remark() -> None:
         console.note(*notes_on_named(file), *expectation.notes)
-        if for_decision:
+        if for_decision and not estimation.used_target_labels:
             console.note(
-                "the labels were picked for a decision. covcal estimate uses them, because an "
-                "estimate leaves the promise of covcal decide valid. covcal calibrate does not, "
-                "because a promise needs labels to which the calibration was not fitted"
+                "the labels were picked for a decision, so covcal decide uses them, but covcal "
+                "estimate and covcal calibrate do not: few of these rows have a low confidence, so "
+                "they measure the accuracy of all rows badly. --labels marked uses them anyway"
             )
         for text in estimation.notes:
             console.detail(f"note: {text}")

@@ -138,7 +138,7 @@ Labels = Annotated[
     typer.Option(
         "--labels",
         help="Labels to use. marked: labels that you added with covcal label; none: no labels; "
-        "auto: marked if there are such labels.",
+        "auto: marked if there are such labels. estimate leaves out labels for a decision.",
     ),
 ]
 ExpectedAccuracy = Annotated[

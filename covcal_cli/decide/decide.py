@@ -139,7 +139,7 @@ def decide(
                 )
         if settings.costs is not None and draw.labelled.any():
             notes = []
-            if calibration.labelled_rows is None:
+            if calibration.labelled_rows is None and not draw.is_for_decision:
                 notes.append(
                     "--cost does not use labelled rows, but covcal estimate --cost does, so both "
                     "costs differ. To measure the accepted rows, run covcal evaluate --decide"

@@ -242,18 +242,23 @@ def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
     assert unmeasured_action(fitted)[1].startswith(f"Label more rows: {first[:20]}")
 
 
-def test_estimate_uses_labels_for_a_decision_and_leads_to_decide(decided: Path) -> None:
+def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Path) -> None:
     (decided / "alone").mkdir()
     (decided / "alone" / "features.h5").write_bytes((decided / "features.h5").read_bytes())
     for place in (decided, decided / "alone"):
         done = covcal("estimate", cwd=place).require_success()
-        assert ", 60 labels" in done.out
-        found = estimate(place / "features.h5").estimates
-        both = [f"{in_percent(one.accuracy)} %" for one in found[1:3]]
-        assert "interval from the labels alone" in done.out
-        assert f"the labels ({both[0]}) with the estimate without labels ({both[1]})" in done.out
-        assert "covcal estimate uses them" in done.err
+        assert "60 labels" not in done.out
+        assert "--labels marked uses them anyway" in done.err
         assert "next: covcal decide features.h5 --force" in done.err
+    found = estimate(decided / "features.h5").estimates
+    assert found == estimate(decided / "features.h5", EstimateSettings(labels="none")).estimates
+    done = covcal("estimate", "--labels", "marked", cwd=decided).require_success()
+    assert ", 60 labels" in done.out
+    found = estimate(decided / "features.h5", EstimateSettings(labels="marked")).estimates
+    both = [f"{in_percent(one.accuracy)} %" for one in found[1:3]]
+    assert "interval from the labels alone" in done.out
+    assert f"the labels ({both[0]}) with the estimate without labels ({both[1]})" in done.out
+    assert "anyway" not in done.err
 
 
 @pytest.mark.parametrize(

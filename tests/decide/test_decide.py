@@ -63,7 +63,7 @@ def promised(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def labelled(promised: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(promised, tmp_path / "work"))
+    return Path(shutil.copytree(promised, tmp_path / "labelled"))
 
 
 def label(folder: Path, n: int, *options: str) -> None:
@@ -600,10 +600,16 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
     assert "no target column 'ward'" in done.error_line()
 
 
-def test_costs_say_that_labels_are_not_used(labelled: Path) -> None:
-    (labelled / "costs.json").write_text('{"review": 1, "wrong": 5}')
-    done = covcal("decide", "--cost", "costs.json", "-f", cwd=labelled).require_success()
-    assert "--cost does not use labelled rows, but covcal estimate --cost does" in done.err
+def test_costs_say_that_labels_are_not_used(folder: Path, labelled: Path) -> None:
+    """Labels for a decision are used by neither command, so the costs agree."""
+    covcal("pick", "-n", 20, "-q", cwd=folder).require_success()
+    fill(folder / "to-label.csv", folder / "features.h5")
+    covcal("label", "features.h5", "to-label.csv", "-q", cwd=folder).require_success()
+    for place, is_told in ((folder, True), (labelled, False)):
+        (place / "costs.json").write_text('{"review": 1, "wrong": 5}')
+        done = covcal("decide", "--cost", "costs.json", "-f", cwd=place).require_success()
+        words = "--cost does not use labelled rows, but covcal estimate --cost does"
+        assert (words in done.err) == is_told
 
 
 def cost_of_all(folder: Path) -> tuple[float, float, float]:
