@@ -17,7 +17,7 @@ from covcal_cli.errors import CovcalError, percent, printable
 from covcal_cli.evaluate.bootstrap import LEVEL
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap
 from covcal_cli.evaluate.metrics import METRICS
-from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict
+from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict, measured_name
 from covcal_cli.files import as_word, require_file
 from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -433,7 +433,7 @@ def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
         sign = ">=" if least else "<="
         gate_text = f"{gate.metric} {sign} {gate.limit:g}{groups}: {gate.value:.4g}"
     outcome = "FAILED" if gate.exceeded else "not proved" if gate.is_open else "passed"
-    return "gate", f"{outcome} by {gate.calibration}: {gate_text}"
+    return "gate", f"{outcome} by {measured_name(gate.calibration)}: {gate_text}"
 
 
 def _share(value: float | None) -> str:

@@ -204,7 +204,9 @@ def test_a_gate_is_the_first_line_of_metrics(features: Path) -> None:
     assert done.code in (0, 3)
     first, *_ = covcal("inspect", path).require_success().out.splitlines()
     outcome = "FAILED" if done.code == 3 else "not proved"
-    assert " ".join(first.split()).startswith(f"gate {outcome} by none: ece <= 0: ")
+    assert " ".join(first.split()).startswith(
+        f"gate {outcome} by the uncalibrated classifier: ece <= 0: "
+    )
 
 
 def test_a_calibration_begins_with_verdict_and_answer(small_files: Path) -> None:

@@ -168,7 +168,7 @@ def test_ece_of_every_label_is_that_of_a_plain_loop(several: Path) -> None:
 def test_evaluate_says_that_no_calibration_was_measured(several: Path) -> None:
     """A named file without -c measures only the classifier, and the screen says so."""
     done = covcal("evaluate", "features.h5", cwd=several).require_success()
-    assert "no calibration was given with -c, so only the uncalibrated classifier" in done.err
+    assert "Measured    the uncalibrated classifier, because no calibration was given" in done.out
 
 
 def test_gates_apply_to_every_label_and_to_their_mean(several: Path, tmp_path: Path) -> None:

@@ -235,10 +235,6 @@ def evaluate(
         else:
             assessment = assess_one(gates=gates, tell=console.note)
     extras = _Extras(every_metric, intervals=bootstrap > 0, diagram=verbose)
-    if file is not None and not calibration and decision is None:
-        console.note(
-            "no calibration was given with -c, so only the uncalibrated classifier was measured"
-        )
     if labels:
         multilabel.publish(several, report, console, lambda e: _parts(e, extras)[1:])
         return
@@ -305,12 +301,13 @@ class _Extras:
 def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras = _Extras()) -> str:
     """Return an evaluation as ``table``, ``markdown``, ``github`` or ``latex``."""
     from covcal_cli.evaluate.diagram import text_diagram
+    from covcal_cli.report.verdict import no_calibration
 
     evaluation = assessment.evaluation
     numbers = tables.titled(_parts(evaluation, extras), kind)
     if kind == "latex":
-        note = printable(_of_networks(evaluation))
-        return f"% note: {note}\n{numbers}" if note else numbers
+        notes = filter(None, (no_calibration(evaluation), _of_networks(evaluation)))
+        return "\n".join([*(f"% note: {printable(note)}" for note in notes), numbers])
     parts = [tables.listed(_answer(evaluation), kind), numbers]
     if extras.diagram and kind == "table":
         last = list(evaluation.metrics)[-1]
@@ -324,13 +321,13 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
     from covcal_cli.evaluate.claims import ClassGaps
     from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import interval_of_counts
-    from covcal_cli.report.verdict import measured_action, where_off
+    from covcal_cli.report.verdict import measured_action, no_calibration, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
     own_labels = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
     before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
     low, high = interval_of_counts(round(before.accuracy * before.n), before.n, level)
-    answer = {}
+    answer = {"Measured": text} if (text := no_calibration(evaluation)) else {}
     if single is not None:
         answer["Verdict"] = printable(measured_action(evaluation, single)[1])
     files = sum(entry.role != "calibration" for entry in evaluation.inputs)

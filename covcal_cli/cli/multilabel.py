@@ -15,7 +15,7 @@ from covcal_cli.evaluate.metrics import on_screen
 from covcal_cli.multilabel import gathered, named, one_label
 from covcal_cli.records import of_labels, sentences_of_failed
 from covcal_cli.report.tables import Table, markdown
-from covcal_cli.report.verdict import BASIS, measured_action, unmeasured_action
+from covcal_cli.report.verdict import BASIS, measured_action, no_calibration, unmeasured_action
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Expectation
@@ -116,6 +116,8 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
     n = [assessment.evaluation.n for assessment in result.labels.values()]
     rows = f"{n[0]}" if len({*n}) == 1 else f"{min(n)} to {max(n)}"
     answer = {"Labels": f"{len(n)}, each on {rows} labelled target rows"}
+    if text := no_calibration(next(iter(result.labels.values())).evaluation):
+        answer = {"Measured": text} | answer
     words = {"good": "Trust", "mixed": "Not proved", "bad": "Do not trust"}
     for tone, subject in words.items() if len(names) <= 2 else ():
         of_tone = [

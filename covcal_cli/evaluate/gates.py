@@ -20,7 +20,7 @@ from covcal_cli.evaluate.limits import (
     read_baseline,
 )
 from covcal_cli.evaluate.metrics import MAIN, METRICS
-from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict
+from covcal_cli.evaluate.result import GATED, Change, Evaluation, Verdict, measured_name
 from covcal_cli.forecast import NONE, read_named
 from covcal_cli.formats.decision import calibration_of
 from covcal_cli.formats.lineage import file_to_judge
@@ -287,7 +287,7 @@ def _excess(verdict: Verdict) -> float:
 
 
 def _result(gate: str, outcome: Outcome, calibration: str, numbers: str) -> GateResult:
-    name = printable(calibration)
+    name = printable(measured_name(calibration))
     what = f"{_WORDS[outcome]} {name}"
     if outcome == "not proved":
         what += " (this is not a failure)"

@@ -4,6 +4,7 @@ To add a metric of decisions, add an entry to `DECIDED` and a property to `Decis
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -48,6 +49,15 @@ _TABLE = (
 )
 DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
+
+UNCALIBRATED = "the uncalibrated classifier"
+# Also the name of a mean over labels.
+_NONE = re.compile(rf"{NONE}(?= \(mean |$)")
+
+
+def measured_name(calibration: str) -> str:
+    """Return the name of a calibration in sentences; ``none`` is the uncalibrated classifier."""
+    return _NONE.sub(UNCALIBRATED, calibration)
 
 
 @dataclass
@@ -237,6 +247,11 @@ class Evaluation:
         return self.metrics[NONE].n
 
     @property
+    def subject(self) -> str:
+        """What was measured: the calibrations, or the uncalibrated classifier."""
+        return ", ".join(name for name in self.metrics if name != NONE) or UNCALIBRATED
+
+    @property
     def resampling(self) -> Resampling:
         """How the intervals were computed."""
         return Resampling(self.resamples, self.seed, self.level)
@@ -342,6 +357,7 @@ def metrics_document(
         "schema": MetricsRecord.schema,
         "version": __version__,
         "name": evaluation.model,
+        "subject": evaluation.subject,
         "split": evaluation.split,
         "predictions": evaluation.predictions,
         "n": evaluation.n,

@@ -27,7 +27,7 @@ from covcal_cli.evaluate.claims import (
     points,
 )
 from covcal_cli.evaluate.evaluate import EvaluateSettings
-from covcal_cli.evaluate.result import Evaluation
+from covcal_cli.evaluate.result import UNCALIBRATED, Evaluation
 from covcal_cli.files import as_word
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
@@ -340,6 +340,16 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
         error = f"the calibration error (ECE) is {ece}"
     rows = "1 row is" if evaluation.n == 1 else f"{evaluation.n} rows are"
     return "mixed", f"Label more rows: {error}, and {rows} too few to prove more{little}"
+
+
+def no_calibration(evaluation: Evaluation) -> str:
+    """Return what was measured if no calibration was given, else ""."""
+    if any(entry.role == "calibration" for entry in evaluation.inputs):
+        return ""
+    path = evaluation.inputs[0].path
+    document = path.parent / "cal.json"
+    remedy = f". To measure {document}, pass -c {as_word(document)}" if document.is_file() else ""
+    return f"{UNCALIBRATED}, because no calibration was given with -c{remedy}"
 
 
 def is_large(change: Difference) -> bool:

@@ -318,6 +318,7 @@ class TestMetricsFile:
             "version",
             "content_sha256",
             "name",
+            "subject",
             "split",
             "predictions",
             "n",
@@ -407,8 +408,8 @@ class TestLimits:
         done = self.judged(small_files, "ece=0", "brier=2")
         assert done.code == 3
         assert done.out.endswith(plain)
-        assert "gate ece <= 0 FAILED by none: " in done.out
-        assert "gate brier <= 2 passed by none: " in done.out
+        assert "gate ece <= 0 FAILED by the uncalibrated classifier: " in done.out
+        assert "gate brier <= 2 passed by the uncalibrated classifier: " in done.out
 
     def test_metrics_are_written_all_the_same(self, features: Path) -> None:
         """With exit 3 the metrics file and the diagram are written."""
@@ -525,7 +526,9 @@ class TestFormats:
         annotations = [line for line in done.out.splitlines() if line.startswith("::")]
         assert done.code == 3
         assert len(annotations) == 1
-        assert annotations[0].startswith("::error::covcal: gate ece <= 0 FAILED by none")
+        assert annotations[0].startswith(
+            "::error::covcal: gate ece <= 0 FAILED by the uncalibrated classifier"
+        )
 
 
 @pytest.fixture
@@ -630,10 +633,17 @@ class TestArguments:
         assert tex.out.startswith("% note: the NLL and Brier score of fl+temp belong to the ")
 
     def test_without_a_calibration(self, features: Path) -> None:
-        """Who names a file and no calibration is told that only the classifier is judged."""
-        assert (
-            "no calibration was given with -c" in covcal("evaluate", features).require_success().err
-        )
+        """Every format says that only the classifier is measured, also with -q."""
+        words = "the uncalibrated classifier, because no calibration was given with -c"
+        (features.parent / "cal.json").touch()
+        for kind in ("table", "markdown", "github", "latex"):
+            done = covcal("evaluate", features, "-q", "--format", kind).require_success()
+            assert words in done.out
+            assert f"pass -c {features.parent / 'cal.json'}" in done.out.replace("\\", "")
+        assert printed_json("evaluate", features)["subject"] == "the uncalibrated classifier"
+        junit = features.parent / "gate.xml"
+        covcal("evaluate", features, "--fail-above", "ece=0", "--junit", junit)
+        assert "by the uncalibrated classifier: ECE" in junit.read_text()
 
 
 def rounded(document: dict[str, Any]) -> Any:
@@ -674,7 +684,10 @@ class TestSeveralFiles:
         first, _, last = nights[1:]
         for night in (first, last):
             done = covcal("evaluate", night, "--fail-above", "ece=0.07")
-            assert "gate ece <= 0.07 not proved by none" in done.require_success().out
+            assert (
+                "gate ece <= 0.07 not proved by the uncalibrated classifier"
+                in done.require_success().out
+            )
         assert covcal("evaluate", first, last, "--fail-above", "ece=0.07").code == 3
 
     def test_a_night_without_labels_is_counted(self, nights: list[Path]) -> None:

@@ -356,8 +356,8 @@ class TestGitHub:
         done = covcal(*arguments, cwd=small_files)
         assert done.code == 3
         written = summary.read_text()
-        assert written.startswith("before\n- gate ece <= 0 FAILED by none")
-        assert "\n\n- **Verdict**: Do not trust the confidence" in written
+        assert written.startswith("before\n- gate ece <= 0 FAILED by the uncalibrated classifier")
+        assert "\n- **Verdict**: Do not trust the confidence" in written
         assert "\n\n| calibration |" in written
         assert "::error::" not in written
         assert done.out.splitlines()[-1].startswith("::error::covcal: gate ece <= 0 FAILED")

@@ -165,7 +165,7 @@ class TestBootstrap:
         value = report(path)["metrics"]["none"]["brier"]
         arguments = ("--bootstrap", 100, "--fail-above", f"brier={value}")
         out = covcal("evaluate", path, *arguments).require_success().out
-        assert f"gate brier <= {value:g} not proved by none" in out
+        assert f"gate brier <= {value:g} not proved by the uncalibrated classifier" in out
         assert "; 80 rows are too few" in out
 
     def test_every_metric(self, small_files: Path) -> None:
