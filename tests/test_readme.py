@@ -3,11 +3,14 @@
 import os
 import re
 import shutil
+import tomllib
 from functools import partial
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from tests import REPOSITORY
 from tests.readme_blocks import (
     BLOCK,
     LANGUAGE_MODEL,
@@ -22,6 +25,7 @@ from tests.readme_blocks import (
 )
 from tests.short_training import short_training
 
+LIGHT = ("typer", "rich", "numpy", "h5py")
 PAGES = (README, WORKED_EXAMPLE, LANGUAGE_MODEL)
 SHOWN = "intro\n```console\n$ covcal one\n12.3%  kept\n```\n```console\n$ covcal two\nwas 5\n```\n"
 
@@ -67,6 +71,23 @@ def test_the_worked_example_shows_a_real_improvement(printed_pages: dict[Path, s
     before, (*_, chosen) = errors.pop("none"), errors.values()
     assert before > max(errors.values()) > 0
     assert chosen < 0.8 * before
+
+
+def test_the_light_packages_are_those_of_pyproject() -> None:
+    """pip must not install a version that pyproject forbids."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    needed = [Requirement(text) for text in project["dependencies"]]
+    lines = [
+        line
+        for path in (REPOSITORY / "README.md", *(REPOSITORY / "examples").glob("*.*"))
+        if path.suffix in (".md", ".yml", ".sh")
+        for line in path.read_text().splitlines()
+        if "rich numpy h5py" in line
+    ]
+    assert len(lines) == 4
+    for package in filter(lambda package: package.name in LIGHT, needed):
+        caps = [str(part) for part in package.specifier if part.operator.startswith("<")]
+        assert all(package.name + "".join(caps) in line for line in lines)
 
 
 def test_the_picture_shows_what_readme_measured() -> None:

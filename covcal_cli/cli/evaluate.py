@@ -51,7 +51,7 @@ def evaluate(
             "Write metrics.json to this file; - prints it instead of the table.", printed=True
         ),
     ] = None,
-    split: options.JudgedSplit = options.SplitName.test,
+    split: options.JudgedSplit = None,
     bins: Annotated[int, typer.Option(min=1, max=10_000, help="Bins of confidence.")] = 15,
     predictions: Annotated[
         PredictionsName,
@@ -155,7 +155,7 @@ def evaluate(
       covcal evaluate --fail-below accuracy=0.8 --fail-below correctness_auroc=0.7
       covcal evaluate --decide decide.json --fail-above accepted_error=0.05
       covcal evaluate -c a=cal.json --baseline a.json --fail-regression ece=.005
-      covcal evaluate nights/*.h5 -c cal.json --split all --fail-above ece=0.05
+      covcal evaluate nights/*.h5 -c cal.json --fail-above ece=0.05
     """
     from covcal_cli.cli import multilabel
     from covcal_cli.evaluate.bootstrap import LEVEL
@@ -194,7 +194,7 @@ def evaluate(
     )
     settings = EvaluateSettings(
         metrics=tuple(METRICS) if every_metric or to_json else MAIN,
-        split=split.value,
+        split=None if split is None else split.value,
         bins=bins,
         predictions=predictions.value,
         by=by,
@@ -275,9 +275,10 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
     options = "".join(f" -c {as_word(document)}" for document in documents or ["cal.json"])
     if len(names) == 2 and measured_action(evaluation, names[-1])[0] == "good":
         return f"covcal apply {file}{options}, or covcal export MODEL{options}"
-    return (
-        f"covcal report {file}{options} shows every class; covcal pick {file} draws rows to label"
-    )
+    shown = f"covcal report {file}{options} shows every class"
+    if evaluation.labelled == evaluation.total:
+        return shown
+    return f"{shown}; covcal pick {file} draws rows to label"
 
 
 def _of_networks(evaluation: "Evaluation") -> str:

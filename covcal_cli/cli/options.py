@@ -115,10 +115,12 @@ Method = Annotated[
 Loss = Annotated[LossName, typer.Option(help="Loss that T minimises.")]
 Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
-    SplitName,
+    SplitName | None,
     typer.Option(
-        help="Split of the target rows to measure on, or all. Rows whose labels a calibration used "
-        "are always left out."
+        help="Split of the target rows to measure on, or all. Default: test; for a file that only "
+        "has target rows, and that no calibration was fitted on, all. Rows whose labels a "
+        "calibration used are always left out.",
+        show_default=False,
     ),
 ]
 MaxWeight = Annotated[

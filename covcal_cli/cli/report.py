@@ -21,7 +21,7 @@ def report(
         ),
     ] = None,
     output: Annotated[Path, options.output("Page to write.")] = Path("report.html"),
-    split: options.JudgedSplit = options.SplitName.test,
+    split: options.JudgedSplit = None,
     bins: Annotated[int, typer.Option(min=1, max=100, help="Bins of confidence.")] = 15,
     bootstrap: Annotated[
         int,
@@ -87,7 +87,7 @@ def report(
         documents,
         output,
         EvaluateSettings(
-            split=split.value,
+            split=None if split is None else split.value,
             bins=bins,
             resamples=bootstrap,
             seed=seed,

@@ -50,7 +50,7 @@ from covcal_cli.evaluate.result import (
 from covcal_cli.files import as_word, sha256_of
 from covcal_cli.forecast import NONE, UNSCALED, ScaledLogits, forecaster_logits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
-from covcal_cli.formats.decision import read_decision
+from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
 from covcal_cli.labels.draws import MARKED
@@ -71,7 +71,9 @@ _MOST_COMPARED = 20_000  # Maximum number of rows in the test for a random sampl
 class EvaluateSettings:
     """The options of ``covcal evaluate`` that choose rows and metrics."""
 
-    split: str = "test"  # a split of the target, or "all"
+    # A split of the target, or "all". None: test rows, but all rows of a file that only has target
+    # rows, because no step has read them before.
+    split: str | None = None
     bins: int = 15
     # Labels to measure: of the classifier ("original"), or of each calibration ("own").
     predictions: Predictions = "original"
@@ -84,7 +86,8 @@ class EvaluateSettings:
     allow_other_preprocessing: bool = False  # Accept other preprocessing of images.
 
     def __post_init__(self) -> None:
-        require_one_of("split", self.split, (*SPLITS, ALL))
+        if self.split is not None:
+            require_one_of("split", self.split, (*SPLITS, ALL))
         require_one_of("kind of predictions", self.predictions, get_args(Predictions))
         for name in self.metrics:
             require_one_of("metric", name, METRICS)
@@ -178,14 +181,16 @@ def evaluate(
         of_calibrations = [
             Input("calibration", document, sha256_of(document)) for document in files
         ]
+        is_unread = _is_unread(opened, [*calibrations.values(), *([decided] if decided else [])])
+        split = settings.split or (ALL if is_unread else "test")
         if decided is not None:
             for entry in measured:
-                require_unseen(decided, entry.path, entry, settings.split)
+                require_unseen(decided, entry.path, entry, split)
         targets = [part.require_target() for part in opened]
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if any(MARKED in part.handle for part in opened):
             hint = f"{_FOR_CALIBRATION}, or {hint}"
-        of_split = _rows_of_split(targets, settings.split, hint)
+        of_split = _rows_of_split(targets, split, hint)
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
@@ -207,16 +212,19 @@ def evaluate(
         count = sum(map(len, rows))
         if unlabelled == count:
             elsewhere = ""
-            if any(map(_has_labels, targets)):
+            if any(map(_count_labels, targets)):
                 elsewhere = " pass --split all to use labels of other splits, or"
-            split = "" if settings.split == ALL else f"{settings.split} "
+            of_split_name = "" if split == ALL else f"{split} "
             raise UnlabelledError(
-                f"{path}: none of its {count} target {split}rows has a label:{elsewhere} {hint}"
+                f"{path}: none of its {count} target {of_split_name}rows has a label:{elsewhere} "
+                f"{hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
         return Evaluation(
-            split=settings.split,
+            split=split,
+            labelled=sum(map(_count_labels, targets)),
+            total=sum(target.count(*SPLITS) for target in targets),
             predictions=settings.predictions,
             unlabelled=unlabelled,
             left_out=sum(map(len, left_out)),
@@ -262,12 +270,21 @@ def evaluate(
             decision=collector.decision,
             model=file.model["name"],
             notes=(
-                *([_EARLIER_ROWS] if settings.split != "test" else []),
+                *([_EARLIER_ROWS] if split != "test" and not is_unread else []),
                 *_notes_on_fitted(targets, calibrations, files),
                 *_notes_on_left_out(targets, left_out, calibrations),
                 *(_notes_on_selection(targets, rows, settings.seed) if unlabelled else ()),
             ),
         )
+
+
+def _is_unread(files: Sequence[FeatureFile], results: Iterable[Calibration | Decision]) -> bool:
+    """Return whether the files only have target rows, and no result was made from them."""
+    made_from = {entry.sha256 for result in results for entry in result.inputs}
+    return all(
+        file.source is None and MARKED not in file.handle and file.sha256() not in made_from
+        for file in files
+    )
 
 
 def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
@@ -448,8 +465,8 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
         return rows
-    target = next(filter(_has_labels, targets), targets[0])
-    if _has_labels(target):
+    target = next(filter(_count_labels, targets), targets[0])
+    if _count_labels(target):
         raise TooFewRowsError(
             f"{target.path} has no target {split} rows ({target.counts()}): pass --split all, or "
             "extract again with other --fractions"
@@ -457,9 +474,9 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
     raise UnlabelledError(f"{target.path} has no target {split} rows and no target labels: {hint}")
 
 
-def _has_labels(target: Domain) -> bool:
+def _count_labels(target: Domain) -> int:
     blocks = target.blocks(target.rows(ALL))
-    return any((target_labels(target, block) >= 0).any() for block in blocks)
+    return sum(int((target_labels(target, block) >= 0).sum()) for block in blocks)
 
 
 def _read(

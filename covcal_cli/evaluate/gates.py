@@ -97,7 +97,12 @@ class Assessment:
             key = (verdict.metric, verdict.limit, verdict.calibration, verdict.by)
             grouped.setdefault(key, []).append(verdict)
         limits = [
-            result_of_limit(verdicts[0], self.level, verdicts[0].n or self.evaluation.n)
+            result_of_limit(
+                verdicts[0],
+                self.level,
+                verdicts[0].n or self.evaluation.n,
+                in_all_splits=self.evaluation.in_all_splits,
+            )
             if by is None
             else _of_groups(verdicts, self.level)
             for (_, _, _, by), verdicts in grouped.items()
@@ -147,9 +152,7 @@ def assess(
     check([file, *pooled, *documents, *optional])
     baseline = None if gates.baseline is None else read_baseline(gates.baseline)
     if baseline is not None:
-        baseline.require_settings(
-            split=settings.split, bins=settings.bins, predictions=settings.predictions
-        )
+        baseline.require_settings(bins=settings.bins, predictions=settings.predictions)
     settings = replace(
         settings,
         metrics=tuple(
@@ -169,6 +172,8 @@ def assess(
         decision=decision,
         pooled=pooled,
     )
+    if baseline is not None:
+        baseline.require_settings(split=evaluation.split)
     level = (
         gate_level(evaluation, gates.limits, gates.allowed, calibrations, times=gates.shared_by)
         if gates.confident
@@ -205,8 +210,13 @@ _WORDS: Mapping[Outcome, str] = {
 }
 
 
-def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult:
-    """Return the result of a limit on all rows."""
+def result_of_limit(
+    verdict: Verdict, level: float | None, n: int, *, in_all_splits: int = 0
+) -> GateResult:
+    """Return the result of a limit on all `n` rows.
+
+    If the rows are too few, the sentence names the labelled rows of all splits.
+    """
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"
     outcome: Outcome = "failed" if verdict.exceeded else "passed"
@@ -215,6 +225,8 @@ def result_of_limit(verdict: Verdict, level: float | None, n: int) -> GateResult
         interval = (verdict.low, verdict.high)
         middle = _middle(verdict.metric, verdict.value, interval, level or LEVEL)
         numbers += f"; {_too_few(n, middle, interval, verdict.limit)}"
+        if in_all_splits:
+            numbers += f"; --split all measures all {in_all_splits:,} labelled rows"
         least = GATED[verdict.metric].better == "higher"
         sign = -1 if least else 1
         detected = verdict.limit + sign * detectable(interval, level or 0.0)

@@ -217,7 +217,9 @@ class Evaluation:
 
     split: str
     predictions: Predictions
-    unlabelled: int  # Number of rows without a label.
+    labelled: int  # Number of labelled target rows of all splits.
+    total: int  # Number of target rows of all splits.
+    unlabelled: int  # Number of measured rows without a label.
     left_out: int  # Number of rows to which a calibration was fitted.
     metrics: dict[str, Metrics]  # ``none`` first.
     scalings: dict[str, Scaling]
@@ -250,6 +252,11 @@ class Evaluation:
     def subject(self) -> str:
         """What was measured: the calibrations, or the uncalibrated classifier."""
         return ", ".join(name for name in self.metrics if name != NONE) or UNCALIBRATED
+
+    @property
+    def in_all_splits(self) -> int:
+        """Number of labelled rows of all splits, or 0 if all of them were measured."""
+        return self.labelled if self.labelled > self.n + self.left_out else 0
 
     @property
     def resampling(self) -> Resampling:

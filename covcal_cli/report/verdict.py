@@ -250,7 +250,7 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
     if len(measured) < len(labels):
         names = [label for label, content in labels.items() if content.evaluation is None]
         label_names = "any label" if not measured else listed(names)
-        split = labels[worst].settings.split
+        split = labels[worst].settings.split or "test"
         follows = f"{label_names} is not measured" if measured else "nothing is measured"
         sentences.append(
             f"No target {split} row has a value for {label_names}, so {follows}. {_LABELS_HELP}"
@@ -339,7 +339,10 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
     if least >= NEGLIGIBLE:
         error = f"the calibration error (ECE) is {ece}"
     rows = "1 row is" if evaluation.n == 1 else f"{evaluation.n} rows are"
-    return "mixed", f"Label more rows: {error}, and {rows} too few to prove more{little}"
+    action = "Label more rows"
+    if evaluation.in_all_splits:
+        action = f"Measure all {evaluation.in_all_splits:,} labelled rows with --split all"
+    return "mixed", f"{action}: {error}, and {rows} too few to prove more{little}"
 
 
 def no_calibration(evaluation: Evaluation) -> str:
@@ -469,7 +472,8 @@ def _better(evaluation: Evaluation, name: str, calibrations: Iterable[str]) -> l
 def _expected(content: ReportContent) -> Verdict:
     calibration = content.calibration
     sentences = [
-        f"No {content.settings.split} row of the target has a label, so nothing here is measured."
+        f"No {content.settings.split or 'test'} row of the target has a label, so nothing here is "
+        "measured."
     ]
     ends = None
     if content.estimation is not None:

@@ -67,6 +67,8 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
     return Evaluation(
         split="test",
         predictions="original",
+        labelled=n,
+        total=n,
         unlabelled=0,
         left_out=0,
         metrics={NONE: found},

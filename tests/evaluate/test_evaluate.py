@@ -180,6 +180,29 @@ class TestRows:
         if split == "test":
             assert found == report(path)
 
+    def test_a_file_of_later_rows_is_measured_whole(self, tmp_path: Path) -> None:
+        """Without --split, all rows count if no calibration has read them, else the test rows."""
+        write_features(tmp_path / "features.h5", source=made_domain("source"))
+        calibration = tmp_path / "cal.json"
+        covcal("calibrate", tmp_path / "features.h5", "--method", "temp", "-o", calibration)
+        later = write_features(tmp_path / "week.h5", target=made_domain("target", shift=1.0))
+        with edited(later) as file:
+            del file["source"]
+        total = len(rows_of(later, 0)["labels"]) + len(rows_of(later, 1)["labels"])
+        total += len(rows_of(later)["labels"])
+        found = report(later, "-c", calibration)
+        assert (found["split"], found["n"]) == ("all", total)
+        screen = covcal("evaluate", later, "-c", calibration).require_success()
+        assert "covcal has already used" not in screen.err
+        assert "pick" not in screen.err
+        gate = ("--split", "test", "--fail-above", "ece=0.12")
+        done = covcal("evaluate", later, "-c", calibration, *gate).require_success()
+        assert f"--split all measures all {total:,} labelled rows" in done.out
+        document = json.loads(calibration.read_text())
+        document["inputs"][0]["sha256"] = found["inputs"][0]["sha256"]
+        write_document(document, calibration, force=True)
+        assert report(later, "-c", calibration)["split"] == "test"
+
     def test_unlabelled_rows_are_left_out_and_counted(self, features: Path) -> None:
         """Rows with label -1 do not count, and a note says how many there are."""
         with edited(features) as file:

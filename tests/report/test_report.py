@@ -274,8 +274,8 @@ class TestVerdict:
         write_features(tmp_path / "features.h5", source=clusters_domain("source"), target=target)
         page = reported(tmp_path, "-c", str(calibrated(tmp_path)))
         assert re.search(
-            r"Label more rows: the confidence may be off by up to \d+ points, and 40 rows are "
-            "too few to prove more",
+            r"Measure all 840 labelled rows with --split all: the confidence may be off by up to "
+            r"\d+ points, and 40 rows are too few to prove more",
             page.words,
         )
 
@@ -297,7 +297,9 @@ class TestVerdict:
     ) -> None:
         """If the mean confidence may be right, the interval of the ECE decides."""
         monkeypatch.setattr(MeanGap, "of", lambda *_: MeanGap(0.0, -0.05, 0.05))
-        evaluation = Mock(level=0.95, n=576, intervals={"none": {"ece": ece}}, classes={})
+        evaluation = Mock(
+            level=0.95, n=576, intervals={"none": {"ece": ece}}, classes={}, in_all_splits=0
+        )
         evaluation.metrics, evaluation.judged = {"none": Mock()}, evaluation
         evaluation.difference.return_value = None
         found = measured_action(evaluation, "none")
