@@ -28,6 +28,7 @@ OUTPUTS_AS_TABLE = (
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _UNSEEN = ("Cc", "Cs", "Zl", "Zp")  # Control characters, surrogates, line and paragraph separators.
 _LONGEST = 1000  # Largest number of characters in a message.
+_ERRNO = re.compile(r"\[(?:Errno|WinError) -?\d+\] ")
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EACCES: "check its permissions",
@@ -107,14 +108,20 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def one_line(error: BaseException, limit: int | None = None) -> str:
-    """Return an error's message without line breaks, cut to `limit` characters."""
-    text = printable(" ".join(str(error).split()))
+    """Return an error's message without line breaks, cut to `limit` characters.
+
+    The message of a system error has neither its number nor its path.
+    """
+    text = _ERRNO.sub("", " ".join(str(error).split()))
+    if isinstance(error, OSError) and error.strerror:
+        text = _ERRNO.sub("", error.strerror).lower()
+    text = printable(text)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def explained(error: OSError) -> str:
     """Return the message of a system error about a file."""
-    reason = (error.strerror or str(error)).lower()
+    reason = one_line(error).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 

@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from covcal_cli.arrays import AnyArray
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
@@ -396,7 +396,7 @@ class _readable:  # noqa: N801
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, _DAMAGE):
-            reason = " ".join(str(error).split()).strip("'\"") or type(error).__name__
+            reason = one_line(error).strip("'\"") or type(error).__name__
             raise CovcalError(
                 f"{self._path}: {self._name} is not readable ({reason}): copy the file again or "
                 "make it again"

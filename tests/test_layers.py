@@ -15,6 +15,7 @@ import pytest
 
 import covcal_cli
 from covcal_cli.compare.runs import NUMERICAL
+from covcal_cli.errors import one_line
 from tests import REPOSITORY
 
 ROOT = Path(covcal_cli.__file__).parent
@@ -526,3 +527,17 @@ def test_every_entry_of_a_docstring_is_described() -> None:
         and (entries := undescribed_entries(ast.get_docstring(node) or ""))
     }
     assert found == {}
+
+
+def test_no_message_quotes_a_system_error() -> None:
+    """A message has the reason of a system error, but not "[Errno 2]": `errors.one_line`."""
+    assert one_line(FileNotFoundError(2, "No such file", "x")) == "no such file"
+    assert one_line(OSError("[Errno 5] Failed to\nopen")) == "Failed to open"
+    quoted = []
+    for path, tree in trees(ROOT):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler) and "OSError" in ast.dump(node.type or node):
+                values = [v.value for v in ast.walk(node) if isinstance(v, ast.FormattedValue)]
+                names = [value.id for value in values if isinstance(value, ast.Name)]
+                quoted += [path.name for name in names if name == node.name]
+    assert quoted == []

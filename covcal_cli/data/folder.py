@@ -26,7 +26,7 @@ from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.rows import HALF, SPLIT_NAMES
 from covcal_cli.data.stores.store import open_encoded
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json
 
@@ -271,7 +271,7 @@ def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
                         _add(samples, shard, file.fileno(), member)
         except (tarfile.TarError, EOFError, OSError) as error:
             raise CovcalError(
-                f"{shard} is not a readable .tar file ({error}): {_REMEDY}"
+                f"{shard} is not a readable .tar file ({one_line(error)}): {_REMEDY}"
             ) from error
     # A complete archive ends with a block of zeros.
     _require_whole(shard, end + _BLOCK, size)

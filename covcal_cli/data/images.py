@@ -166,6 +166,4 @@ def _reason(error: BaseException) -> str:
     """Return the reason why an image is not readable, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "this is not an image, or its format is unknown"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
     return one_line(error) or type(error).__name__

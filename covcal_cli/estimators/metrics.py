@@ -48,9 +48,10 @@ from typing import Annotated, Protocol, Self
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
-from covcal_cli.errors import CovcalError, printable, require_one_of, shown
+from covcal_cli.errors import CovcalError, one_line, printable, require_one_of, shown
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.matched_temperature import match_accuracy
+from covcal_cli.files import require_file
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import class_major, with_offsets
@@ -499,6 +500,8 @@ def read_costs(
 
     Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
     """
+    remedy = 'write an object such as {"review": 1, "wrong": 10}'
+    require_file(path, remedy=remedy)
     try:
         content = json_of(path)
         costs = record_of(_CostFile, content)
@@ -518,8 +521,6 @@ def read_costs(
                     raise ValueError(f"{name!r} is not a class of the file")
             wrong[classes.index(pair.true), classes.index(pair.predicted)] = pair.cost
     except (OSError, ValueError) as error:
-        raise CovcalError(
-            f'{path} cannot be read: {error}. Write an object such as {{"review": 1, "wrong": 10}}'
-        ) from error
+        raise CovcalError(f"{path} cannot be read ({one_line(error)}): {remedy}") from error
     np.fill_diagonal(wrong, 0)
     return wrong, costs.review or 0.0

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import Float64s, Floats, Rows
-from covcal_cli.errors import CovcalError, TooFewRowsError
+from covcal_cli.errors import CovcalError, TooFewRowsError, one_line
 from covcal_cli.estimators.inputs import MAX_VALUES
 from covcal_cli.estimators.metrics import COST, MetricEstimate, has_metrics, wanted_again
 from covcal_cli.files import as_word
@@ -135,7 +135,8 @@ def with_written_reference(standard: Standard, wrote: Callable[[Path], None]) ->
         write_document(standard.reference, path, force=True)
         wrote(path)
     except (CovcalError, OSError) as error:
-        notes += (f"the reference data cannot be saved for later runs of watch: {error}",)
+        why = one_line(error)
+        notes += (f"the reference data cannot be saved for later runs of watch: {why}",)
     return replace(standard, notes=notes, is_new=False)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from covcal_cli.arrays import Float64s, ModelInput
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 
 CPU = torch.device("cpu")
 ONLY_OUTPUT = "output"  # The name of the output if a module returns a single tensor.
@@ -134,7 +134,8 @@ def quiet(level: int) -> Iterator[None]:
 
 def cause(error: BaseException) -> str:
     """Return the class and the message of an exception in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = one_line(error) if isinstance(error, OSError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The message is the last line of a TorchScript error, and the first line of other errors.
     scripted = lines and lines[0].startswith("The following operation failed in the TorchScript")
     text = lines[-1 if scripted else 0] if lines else ""

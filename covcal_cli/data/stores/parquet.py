@@ -20,7 +20,7 @@ from covcal_cli.arrays import AnyArray, Rows
 from covcal_cli.data.stores.arrow_columns import ArrowColumns, described_features, pandas_index
 from covcal_cli.data.stores.json_layouts import may_name_classes
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, between
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 
 _HEAD = 8  # Number of values that show the type of a column.
 _BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
@@ -179,9 +179,9 @@ class ParquetStore(Store):
                 yield file
         except (self._arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             # Damaged texts raise UnicodeDecodeError, and damaged dates raise OverflowError.
-            reason = " ".join(str(error).split())[:200]
             raise CovcalError(
-                f"{path} is not a readable Parquet file ({reason}): copy it again or save it again"
+                f"{path} is not a readable Parquet file ({one_line(error, 200)}): copy it again or "
+                "save it again"
             ) from error
 
     def _of_file(self, number: int, names: Sequence[str], rows: Rows, size: int) -> Iterator[Piece]:

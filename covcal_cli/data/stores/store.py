@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Rows
-from covcal_cli.errors import CovcalError
+from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import read_plain
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Store(Protocol):
         except UnicodeDecodeError as error:
             raise self.error(not_text(self.path)) from error
         except kinds as error:
-            raise self.error(f"{reason} ({error}): {remedy}") from error
+            raise self.error(f"{reason} ({one_line(error)}): {remedy}") from error
 
 
 _ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
