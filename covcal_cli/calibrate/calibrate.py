@@ -47,9 +47,7 @@ _REMEDIES: dict[Limit, str] = {
 
 
 def calibrate(
-    path: str | Path,
-    settings: CalibrateSettings = DEFAULTS,
-    labels: Draw | None = None,
+    path: str | Path, settings: CalibrateSettings = DEFAULTS, labels: Draw | None = None
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
@@ -171,10 +169,7 @@ def _calibration(
         replace(
             fit,
             warnings=tuple(warnings),
-            notes=(
-                *validation.notes(problem.file.classes, problem.errors("original")),
-                *fit.notes,
-            ),
+            notes=(*validation.notes(problem.file.classes, problem.errors("original")), *fit.notes),
         ),
         asked=asked,
         name=name,

@@ -34,12 +34,7 @@ from covcal_cli.array_arguments import (
     require_class_order,
     require_columns,
 )
-from covcal_cli.arrays import (
-    UNKNOWN_LABEL,
-    AnyArray,
-    Float64s,
-    Labels,
-)
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrate import calibrate_file
 from covcal_cli.calibrate.methods import AUTO, METHODS, SOURCE_PRIOR
 from covcal_cli.calibrate.problem import CalibrateSettings, Problem

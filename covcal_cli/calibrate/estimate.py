@@ -26,17 +26,7 @@ from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRo
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.source_accuracy import SourceAccuracy
-from covcal_cli.records import (
-    Count,
-    Document,
-    Guard,
-    Input,
-    Positive,
-    Share,
-    Within,
-    at,
-    encoded,
-)
+from covcal_cli.records import Count, Document, Guard, Input, Positive, Share, Within, at, encoded
 
 DEFAULTS = EstimateSettings()
 

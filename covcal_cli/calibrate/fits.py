@@ -136,10 +136,7 @@ def _frequencies_in_words(shift: LabelShift) -> str:
 
 
 def _weighted(
-    problem: Problem,
-    forecaster: ForecasterName,
-    row_weights: Float64s,
-    weights: ImportanceWeights,
+    problem: Problem, forecaster: ForecasterName, row_weights: Float64s, weights: ImportanceWeights
 ) -> MethodFit:
     guards = guards_on_weights(weights)
     fit = minimised(problem, forecaster, row_weights, guards, warnings_on_weights(weights))
@@ -280,10 +277,7 @@ def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
 
 
 def _fitted(
-    problem: Problem,
-    scaling: Scaling,
-    guards: tuple[Guard, ...],
-    notes: list[str],
+    problem: Problem, scaling: Scaling, guards: tuple[Guard, ...], notes: list[str]
 ) -> MethodFit:
     drift = [guard for guard in guards if guard.name == _PRIOR_DRIFT]
     warnings = sentences_of_failed(guard for guard in guards if guard not in drift)

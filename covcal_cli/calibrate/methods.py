@@ -67,14 +67,7 @@ _PRIOR = frozenset[Need]({"estimate", "target prior"})
 METHODS = {
     method.name: method
     for method in (
-        Method(
-            "none",
-            "original",
-            "unscaled",
-            "no calibration, T = 1",
-            candidate=True,
-            main=True,
-        ),
+        Method("none", "original", "unscaled", "no calibration, T = 1", candidate=True, main=True),
         Method(
             "temp",
             "original",

@@ -100,11 +100,7 @@ def export(
         "Calibration": built_in,
         "Checked": f"on {inputs}: "
         + ", ".join(
-            [
-                f"outputs {outputs}",
-                *same,
-                f"probabilities within {agreement.probability_error:.0e}",
-            ]
+            [f"outputs {outputs}", *same, f"probabilities within {agreement.probability_error:.0e}"]
         ),
     }
     console.screen(aligned(facts))

@@ -105,12 +105,7 @@ def extract(
     try:
         with console.progress() as progress:
             report = extract(
-                *inputs,
-                output,
-                settings,
-                force=force,
-                resume=resume,
-                progress=progress,
+                *inputs, output, settings, force=force, resume=resume, progress=progress
             )
     except KeyboardInterrupt:
         if was_stopped(output):

@@ -263,8 +263,7 @@ class ExtractOptions:
         str | None, typer.Option(metavar="N|HxW", help="Size of the centre to keep after resizing.")
     ] = None
     resample: Annotated[
-        ResampleName | None,
-        typer.Option(help="Pillow's filter for resizing. Default: bilinear."),
+        ResampleName | None, typer.Option(help="Pillow's filter for resizing. Default: bilinear.")
     ] = None
     exif: Annotated[
         bool | None,
@@ -293,8 +292,7 @@ class ExtractOptions:
         ),
     ] = None
     sample: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Draw N rows of each domain at random."),
+        int | None, typer.Option(min=1, metavar="N", help="Draw N rows of each domain at random.")
     ] = None
     limit: Annotated[
         int | None,

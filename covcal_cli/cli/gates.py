@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 # The JUnit element for each outcome. "not proved" is neither a pass nor a failure.
-_ELEMENTS = {
-    "failed": "failure",
-    "not proved": "skipped",
-    "skipped": "skipped",
-    "error": "error",
-}
+_ELEMENTS = {"failed": "failure", "not proved": "skipped", "skipped": "skipped", "error": "error"}
 # JUnit elements, and the attributes with their numbers.
 _COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
 _TYPES = {"failure": "gate", "error": "error"}

@@ -94,9 +94,7 @@ def publish(
 
 
 def _rendered(
-    result: "LabelAssessments",
-    more: "Callable[[Evaluation], list[tuple[str, Table]]]",
-    kind: str,
+    result: "LabelAssessments", more: "Callable[[Evaluation], list[tuple[str, Table]]]", kind: str
 ) -> str:
     parts = [("", _metrics(result))]
     if any(assessment.evaluation.decision for assessment in result.labels.values()):

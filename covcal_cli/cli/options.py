@@ -59,8 +59,7 @@ JudgedFile = Annotated[
 Networks = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE",
-        help="New path of the adapted file of an fl method, if the file has moved.",
+        metavar="FILE", help="New path of the adapted file of an fl method, if the file has moved."
     ),
 ]
 NetworksOfFeatures = Annotated[
@@ -80,8 +79,7 @@ AllowOtherPreprocessing = Annotated[
     ),
 ]
 ModelOutput = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The output to read, if the model has several."),
+    str | None, typer.Option(metavar="NAME", help="The output to read, if the model has several.")
 ]
 TrustModel = Annotated[
     bool,

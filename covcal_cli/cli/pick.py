@@ -147,8 +147,7 @@ def pick(
         )
     if overlap and people == 1:
         raise typer.BadParameter(
-            "needs several labellers: give at least --labellers 2",
-            param_hint="--overlap",
+            "needs several labellers: give at least --labellers 2", param_hint="--overlap"
         )
     with usage():
         settings = PickSettings(

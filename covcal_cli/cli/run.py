@@ -82,8 +82,7 @@ def run(
     replace_unproved: Annotated[
         bool,
         typer.Option(
-            "--replace",
-            help="With --from: use the new calibration even if no labels can judge it.",
+            "--replace", help="With --from: use the new calibration even if no labels can judge it."
         ),
     ] = False,
     *,
@@ -131,10 +130,7 @@ def run(
     if earlier is not None:
         _require_only(context, _RENEWING)
         if model is None or source is not None or target is not None:
-            raise typer.BadParameter(
-                "give NEWTARGET alone with --from",
-                param_hint="NEWTARGET",
-            )
+            raise typer.BadParameter("give NEWTARGET alone with --from", param_hint="NEWTARGET")
         folder, request = earlier, _earlier(context, earlier, options)
     else:
         for name, has_value in (("history", history is not None), ("replace", replace_unproved)):

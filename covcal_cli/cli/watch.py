@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from covcal_cli.watch.verdict import FailOn
 
 FailOnName = StrEnum(
-    "FailOnName",
-    {"off": "off", "unknown": "unknown", "changed": "changed", "promise": "promise"},
+    "FailOnName", {"off": "off", "unknown": "unknown", "changed": "changed", "promise": "promise"}
 )
 
 
@@ -83,8 +82,7 @@ def watch(
         ),
     ] = None,
     target_labels: Annotated[
-        bool,
-        typer.Option("--target-labels", help="Use the target labels that the files hold."),
+        bool, typer.Option("--target-labels", help="Use the target labels that the files hold.")
     ] = False,
     decide: Annotated[
         Path | None,
@@ -266,10 +264,7 @@ def watch(
     if decide is None and any(name.value == "promise" for name in fail_on or []):
         raise typer.BadParameter("promise needs --decide", param_hint="--fail-on")
     if target_labels and labels is not None:
-        raise typer.BadParameter(
-            "use either this option or --labels",
-            param_hint="--target-labels",
-        )
+        raise typer.BadParameter("use either this option or --labels", param_hint="--target-labels")
     if not files and (labels is None or history is None):
         raise typer.BadParameter("give the files to watch", param_hint="NEW.H5")
     wanted, limits = metrics_and_limits(metrics, fail_below, fail_above, costs, end)

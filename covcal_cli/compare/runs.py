@@ -279,8 +279,7 @@ def _measured(
             continue
         try:
             fitted[name] = calibrate(
-                path,
-                CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none"),
+                path, CalibrateSettings(method=name, seed=seed, allow_limit=True, labels="none")
             )
         except CovcalError as error:
             refused[name] = str(error)

@@ -116,10 +116,7 @@ def atc(inputs: EstimatorInputs) -> Estimate:
     ]
     of_threshold = (max(abs(reach[0] - accuracy), abs(reach[1] - accuracy)) / Z) ** 2
     of_rows = max(accuracy * (1 - accuracy) / len(target), (0.5 / len(target)) ** 2)
-    guards = (
-        enough_errors(inputs.source_errors, n_v),
-        above_chance(accuracy, inputs.n_classes),
-    )
+    guards = (enough_errors(inputs.source_errors, n_v), above_chance(accuracy, inputs.n_classes))
     return from_variance("atc", accuracy, of_threshold + of_rows, ATC_ASSUMPTION, guards)
 
 

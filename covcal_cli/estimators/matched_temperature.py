@@ -48,10 +48,7 @@ def possible_confidence(accuracy: float, rows: int, n_classes: int) -> float:
 
 
 def match_accuracy(
-    logits: Floats,
-    accuracy: float,
-    labels: Labels | None = None,
-    offsets: Float64s | None = None,
+    logits: Floats, accuracy: float, labels: Labels | None = None, offsets: Float64s | None = None
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 

@@ -140,11 +140,7 @@ def assess(
         documents = [Path("cal.json")]
     calibrations = read_named(documents, networks, names)
     file, notes = file_to_judge(
-        path,
-        [*calibrations.values()],
-        documents,
-        purpose="evaluate",
-        picked=False,
+        path, [*calibrations.values()], documents, purpose="evaluate", picked=False
     )
     if path is None:
         tell(f"measuring {documents[0]} on {file}")

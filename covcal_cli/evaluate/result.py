@@ -32,15 +32,7 @@ from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL
 from covcal_cli.maths.odds import interval_of_counts
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
-from covcal_cli.records import (
-    Count,
-    Document,
-    Input,
-    Share,
-    at,
-    require_ascending,
-    require_fields,
-)
+from covcal_cli.records import Count, Document, Input, Share, at, require_ascending, require_fields
 
 Predictions = Literal["original", "own"]
 _TABLE = (

@@ -29,12 +29,7 @@ from covcal_cli.errors import (
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
-from covcal_cli.formats.decision import (
-    Decision,
-    beliefs_of,
-    calibration_of,
-    read_decision,
-)
+from covcal_cli.formats.decision import Decision, beliefs_of, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, labels_in
 from covcal_cli.labels.draws import (
     Batch,

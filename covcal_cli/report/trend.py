@@ -36,11 +36,7 @@ _MOST_DOTS = 400
 _LABELS = 7
 _LONGEST_LABEL = 12
 _LONGEST_GAP = 60
-_TONES: dict[Verdict, str] = {
-    "holds": "good",
-    "off": "bad",
-    "not known": "mixed",
-}
+_TONES: dict[Verdict, str] = {"holds": "good", "off": "bad", "not known": "mixed"}
 
 _STYLE = """
 :root { --confidence: #005f9e; --estimate: #007a5e; --alarm: #b3261e; --new: #6b3fa0; }

@@ -19,13 +19,7 @@ from covcal_cli.data.classes import listed
 from covcal_cli.errors import percent, short_percent
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.evaluate.bootstrap import Difference
-from covcal_cli.evaluate.claims import (
-    ClassGaps,
-    MeanGap,
-    direction_of,
-    ece_sentence,
-    points,
-)
+from covcal_cli.evaluate.claims import ClassGaps, MeanGap, direction_of, ece_sentence, points
 from covcal_cli.evaluate.evaluate import EvaluateSettings
 from covcal_cli.evaluate.result import UNCALIBRATED, Evaluation
 from covcal_cli.files import as_word
@@ -542,10 +536,7 @@ def unmeasured_action(
             f"Label 50 rows first: the accuracy is only known to be between {100 * low:.0f} and "
             f"{percent(high, 0)}, and 50 labels measure it to about +/- {half:.0f} points or better"
         )
-    return (
-        "mixed",
-        "Use the calibration, and label some rows when you can: nothing was measured",
-    )
+    return ("mixed", "Use the calibration, and label some rows when you can: nothing was measured")
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:

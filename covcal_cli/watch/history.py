@@ -28,13 +28,7 @@ from covcal_cli.records import document_of, line_text, parsed_json
 from covcal_cli.watch.calendar import place_in_time
 from covcal_cli.watch.labels import pooled
 from covcal_cli.watch.measurement import Standard
-from covcal_cli.watch.period import (
-    Acknowledgement,
-    Measured,
-    Period,
-    RaisedAlarm,
-    Segment,
-)
+from covcal_cli.watch.period import Acknowledgement, Measured, Period, RaisedAlarm, Segment
 from covcal_cli.watch.promise import promise_after
 from covcal_cli.watch.verdict import alarm_after, verdict_on
 

@@ -139,12 +139,7 @@ def watch(
             *_gaps([period.measured.period for period in sequence], reported),
             *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
         ),
-        warnings=(
-            *earlier.damaged,
-            *warnings,
-            *selected(entries_now),
-            *_warnings(reported),
-        ),
+        warnings=(*earlier.damaged, *warnings, *selected(entries_now), *_warnings(reported)),
         segments=tuple(part for period in reported for part in period.measured.segments),
     )
 
