@@ -154,50 +154,41 @@ def _calibration(
     *,
     estimated: bool,
 ) -> Calibration:
-    validation, forecasters = problem.validation, scaled_by(fit.scaling.forecaster)
-    warnings = list(fit.warnings)
-    if problem.errors("original") == 0:
-        warnings.insert(
-            0,
+    validation, errors = problem.validation, problem.errors("original")
+    warnings = fit.warnings
+    if errors == 0:
+        no_error = (
             f"the classifier makes no error on its {len(validation)} source validation rows, so "
             "these rows cannot prove a T below 1. If the classifier was trained on these rows, "
-            "extract other source rows",
+            "extract other source rows"
         )
+        warnings = (no_error, *warnings)
+    notes = (*validation.notes(problem.file.classes, errors), *fit.notes)
     calibration = _document(
         problem.file,
         problem.settings,
-        replace(
-            fit,
-            warnings=tuple(warnings),
-            notes=(*validation.notes(problem.file.classes, problem.errors("original")), *fit.notes),
-        ),
+        replace(fit, warnings=warnings, notes=notes),
         asked=asked,
         name=name,
         reason=reason,
         rows=len(validation),
-        errors=problem.errors(forecasters[0]),
+        errors=problem.errors(scaled_by(fit.scaling.forecaster)[0]),
         loss=problem.loss,
     )
-    estimates = dict(calibration.estimates)
     if estimated:
         best = problem.accuracy
-        estimates |= {
-            "accuracy": best.accuracy,
-            "accuracy_low": best.low,
-            "accuracy_high": best.high,
-        }
+        ends = {"accuracy_low": best.low, "accuracy_high": best.high}
+        estimates = {**calibration.estimates, "accuracy": best.accuracy, **ends}
+        calibration = replace(calibration, estimates=estimates)
+    if weights is not None:
+        calibration = replace(
+            calibration,
+            discriminator_temperatures=tuple(fitted.temperature for fitted in weights.temperatures),
+            discriminator="network" if problem.file.is_adapted else "logistic",
+            weights=asdict(weights.health),
+        )
     return replace(
         calibration,
-        estimates=estimates,
-        discriminator_temperatures=()
-        if weights is None
-        else tuple(fitted.temperature for fitted in weights.temperatures),
-        discriminator=None
-        if weights is None
-        else "network"
-        if problem.file.is_adapted
-        else "logistic",
-        weights=None if weights is None else asdict(weights.health),
         bound=None if fit.bound is None else asdict(fit.bound),
         candidates=compared,
         target_prior=_prior(problem, asked),

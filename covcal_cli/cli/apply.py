@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli import options
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, file_of
 from covcal_cli.cli.tables import aligned
-from covcal_cli.errors import UnusedOptionError
 
 if TYPE_CHECKING:
     from covcal_cli.apply.apply import ApplyReport
@@ -74,10 +73,7 @@ def apply(
 
     from covcal_cli.apply.apply import ApplySettings, apply
     from covcal_cli.apply.writers import format_of
-    from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.maths.softmax import shown_temperatures
-    from covcal_cli.multilabel import for_first_label
 
     console = Console(quiet=quiet, verbose=verbose)
     documents = calibration or [Path("cal.json")]
@@ -88,16 +84,9 @@ def apply(
     if not to_stdout:
         format_of(output)
 
-    def judged() -> tuple[Path, list[str]]:
-        fitted = read_calibration(document)
-        if networks is not None and not fitted.scaling.reads_aligned:
-            raise UnusedOptionError("--networks", f"{fitted.method_used} does not use networks")
-        picked = not calibration
-        return file_to_judge(file, [fitted], documents, purpose="apply", picked=picked)
-
-    # the calibration of every label names the same features file
-    labels = labels_of(file, documents)
-    path, notes = for_first_label(labels, judged)
+    path, notes = file_of(
+        documents, file, purpose="apply", is_named=bool(calibration), networks=networks
+    )
     if file is None:
         console.note(f"applying {document} to {path}")
     with console.progress() as progress:

@@ -217,6 +217,31 @@ def file_to_read(file: Path | None, console: Console) -> Path:
     return file
 
 
+def file_of(
+    documents: Sequence[Path],
+    file: Path | None,
+    *,
+    purpose: str,
+    is_named: bool,
+    names: Sequence[str] = (),
+    networks: Path | None = None,
+) -> tuple[Path, list[str]]:
+    """Return the file to which a command applies calibrations, and notes on this file.
+
+    `is_named` says whether the user named the calibrations.
+    """
+    from covcal_cli.forecast import read_named
+    from covcal_cli.formats.lineage import file_to_judge, labels_of
+    from covcal_cli.multilabel import for_first_label
+
+    def judged() -> tuple[Path, list[str]]:
+        calibrations = list(read_named(documents, networks, names).values())
+        return file_to_judge(file, calibrations, documents, purpose=purpose, picked=not is_named)
+
+    # the calibrations of all labels name the same file
+    return for_first_label(labels_of(file, documents), judged)
+
+
 def is_given(context: typer.Context, option: str) -> bool:
     """Return whether the user gave a value to an option."""
     source = context.get_parameter_source(option)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from covcal_cli.cli import options
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, file_of
 
 _SENTENCES = 5  # Largest number of sentences without --verbose.
 
@@ -59,27 +59,21 @@ def report(
     """
     from covcal_cli.evaluate.evaluate import EvaluateSettings
     from covcal_cli.forecast import split_names
-    from covcal_cli.formats.calibration import read_calibration
-    from covcal_cli.formats.lineage import file_to_judge, labels_of
-    from covcal_cli.multilabel import for_first_label, gathered
+    from covcal_cli.multilabel import gathered
     from covcal_cli.report.report import report as write
     from covcal_cli.report.verdict import verdict
 
     console = Console(quiet=quiet, verbose=verbose)
     documents, names = split_names(calibration or [Path("cal.json")])
 
-    def judged() -> tuple[Path, list[str]]:
-        return file_to_judge(
-            file,
-            [read_calibration(document) for document in documents],
-            documents,
-            purpose="report",
-            picked=not calibration,
-        )
-
-    # the calibration of every label names the same file
-    labels = labels_of(file, documents)
-    path, notes = for_first_label(labels, judged)
+    path, notes = file_of(
+        documents,
+        file,
+        purpose="report",
+        is_named=bool(calibration),
+        names=names,
+        networks=networks,
+    )
     if file is None:
         console.note(f"reporting on {path}")
     content = write(

@@ -337,30 +337,27 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
     """Return the decision between the calibrations and its reason."""
     labels = comparison.by_labels
     decision = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
-    as_asked = ", as you asked" if renewal.is_in_use else ""
-    if comparison.old == comparison.new:
-        ece = "" if labels is None else f" (ECE {100 * labels.old:.1f} % on {labels.labels} labels)"
-        return f"{decision}{as_asked}: the new calibration gives the same confidence{ece}"
+    if renewal.is_in_use and not (labels and labels.is_better and not labels.is_off):
+        decision += ", as you asked"
     if labels is None:
-        if as_asked:
-            return f"{decision}{as_asked}: only an estimate supports this choice"
-        return (
-            f"{decision}: without labels of the new rows, only an estimate supports the new "
-            "calibration"
-        )
+        reason = "without labels of the new rows, only an estimate supports the new calibration"
+        if comparison.old == comparison.new:
+            reason = "the new calibration gives the same confidence"
+        return f"{decision}: {reason}"
     new, old = f"{100 * labels.new:.1f}", f"{100 * labels.old:.1f} %"
     details = f"ECE {new} instead of {old} on {labels.labels} labels"
-    if labels.is_better and labels.is_off:
-        return (
-            f"{decision}{as_asked}: the new calibration is better ({details}), but on these "
-            f"labels the new confidence is {labels.gap.sentence}"
-        )
-    if labels.is_better:
-        return f"{decision}: the new calibration is better ({details})"
-    if labels.is_worse:
-        return f"{decision}{as_asked}: the new calibration is worse ({details})"
-    details += f", difference between {100 * labels.low:+.1f} and {100 * labels.high:+.1f} points"
-    return f"{decision}{as_asked}: the new calibration is not significantly better ({details})"
+    reason = f"is better ({details})"
+    if comparison.old == comparison.new:
+        reason = f"gives the same confidence (ECE {old} on {labels.labels} labels)"
+    elif labels.is_better and labels.is_off:
+        reason += f", but on these labels the new confidence is {labels.gap.sentence}"
+    elif labels.is_worse:
+        reason = f"is worse ({details})"
+    elif not labels.is_better:
+        low, high = 100 * labels.low, 100 * labels.high
+        details += f", difference between {low:+.1f} and {high:+.1f} points"
+        reason = f"is not significantly better ({details})"
+    return f"{decision}: the new calibration {reason}"
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:

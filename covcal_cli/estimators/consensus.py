@@ -98,20 +98,19 @@ class Estimates(Mapping[str, Estimate]):
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
         self._inputs, self._prior = inputs, prior
         self._computed: dict[str, Estimate] = {}
-        self._estimators: dict[str, Callable[[EstimatorInputs], Estimate]] = {
+        by_confidence: dict[str, Callable[[EstimatorInputs], Estimate]] = {
             "atc": confidences.atc,
             "doc": confidences.doc,
             "confidence": confidences.mean_confidence,
         }
         if not inputs.has_all_classes:
+            self._estimators = by_confidence
             if len(np.unique(inputs.source_predictions)) > 1:
                 self._estimators[confidences.PREDICTED_CLASSES] = confidences.predicted_classes
             return
         self._estimators = {
             "cot": lambda inputs: cot(inputs, prior),
-            "atc": confidences.atc,
-            "doc": confidences.doc,
-            "confidence": confidences.mean_confidence,
+            **by_confidence,
             CLUSTERING: lambda _: self._clusterings[CLUSTERING],
             FIXED_CLUSTERING: lambda _: self._clusterings[FIXED_CLUSTERING],
         }

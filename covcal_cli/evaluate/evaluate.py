@@ -425,11 +425,16 @@ class _Collector:
         """Return the metrics of every group, by calibration."""
         if by is None:
             return {}
-        names = self._names[by]
         metrics = {}
         for name, (counts, ranks) in self.groups[by].items():
-            groups = _with_intervals(counts, names, settings)
-            metrics[name] = _with_ranks(groups, ranks) if self._ranks else groups
+            groups = _with_intervals(counts, self._names[by], settings)
+            if self._ranks:
+                aurocs = (areas(rows).auroc if len(rows) else None for rows in ranks.ranked())
+                groups = tuple(
+                    group if auroc is None else replace(group, correctness_auroc=auroc.value)
+                    for group, auroc in zip(groups, aurocs, strict=True)
+                )
+            metrics[name] = groups
         return metrics
 
     def differences(
@@ -661,12 +666,4 @@ def _with_intervals(
             },
         )
         for number, group in enumerate(groups)
-    )
-
-
-def _with_ranks(groups: Sequence[GroupMetrics], ranks: GroupCollector) -> tuple[GroupMetrics, ...]:
-    rankings = [areas(rows).auroc if len(rows) else None for rows in ranks.ranked()]
-    return tuple(
-        group if ranking is None else replace(group, correctness_auroc=ranking.value)
-        for group, ranking in zip(groups, rankings, strict=True)
     )

@@ -30,7 +30,7 @@ from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import Decision, beliefs_of, calibration_of, read_decision
-from covcal_cli.formats.features import SPLITS, Domain, FeatureFile, labels_in
+from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.labels.draws import (
     Batch,
     Draw,
@@ -46,6 +46,7 @@ from covcal_cli.labels.score import (
     Scored,
     blocks_of_labels,
     forecasters_of,
+    in_order,
     in_words,
     predicted_names,
     region_of,
@@ -230,7 +231,7 @@ def pick(
         # Step 2: shuffle the lines, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         rows, right = rows[strata], right[strata]
-        ids = _ids(target, rows)
+        ids = [str(row_id) for row_id in in_order(rows, target.ids)]
         by_file = zip(names or ("",), of_labels, strict=True)
         predicted = predicted_texts(
             {name: predicted_names(part, rows) for name, (part, _) in by_file}
@@ -546,14 +547,6 @@ def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
     """Return the standard deviation of the mean of batches, weighted by number of rows."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
-
-
-def _ids(target: Domain, rows: Rows) -> list[str]:
-    """Return the ids of `rows`, in the same order."""
-    order = np.argsort(rows)
-    ids = np.empty(len(rows), dtype=object)
-    ids[order] = target.ids(rows[order])
-    return list(ids)
 
 
 def _path(images: Path, row_id: str) -> str:

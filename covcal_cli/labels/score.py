@@ -7,12 +7,12 @@ score, and by 4.4 points with the uncalibrated confidence.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats, Labels, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Floats, Labels, Rows
 from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.features import FeatureFile, SourceDomain
 from covcal_cli.maths.softmax import ForecasterName, Scaling
@@ -105,11 +105,16 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
         yield present, (1 + np.sqrt(np.maximum(1 - 4 * spread, 0))) / 2
 
 
+def in_order(rows: Rows, read: Callable[[Rows], AnyArray | Sequence[str]]) -> AnyArray:
+    """Read values of `rows`, which may be in any order, with a function of ascending rows."""
+    order = np.argsort(rows)
+    values = np.asarray(read(rows[order]))
+    return values[np.argsort(order)]
+
+
 def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
     """Return the names of the predicted classes of `rows`, in the same order."""
-    order = np.argsort(rows)
-    predicted = np.empty(len(rows), dtype=np.int64)
-    predicted[order] = file.require_target().logits(rows[order]).argmax(axis=1)
+    predicted = in_order(rows, lambda rows: file.require_target().logits(rows).argmax(axis=1))
     return [file.classes[index] for index in predicted]
 
 

@@ -18,6 +18,7 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import SPLITS, Domain, FeatureFile
 from covcal_cli.formats.writer import utf8
 from covcal_cli.labels.draws import Batch
-from covcal_cli.labels.score import code_of
+from covcal_cli.labels.score import code_of, in_order
 from covcal_cli.labels.tasks import LABEL_STUDIO, doccano_tasks, label_studio_tasks, task_text
 from covcal_cli.multilabel import CLASSES
 
@@ -365,10 +366,8 @@ def is_number(text: str) -> bool:
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
     """Return the cells of `rows`, in the same order, for each column that extract kept."""
-    order = np.argsort(rows)
-    places = np.argsort(order)
     return {
-        name: [_text(value) for value in target.column(name, rows[order])[places]]
+        name: [_text(value) for value in in_order(rows, partial(target.column, name))]
         for name in target.columns
     }
 

@@ -121,7 +121,8 @@ def read_tables(path: Path) -> list[LabelTable]:
         if not isinstance(items, list):
             raise CovcalError(f"{path} does not hold a list of tasks: {_REMEDY}")
         for item in items:
-            records += _of_label_studio(path, item) if _is_task(item) else [_of_line(path, item)]
+            is_task = isinstance(item, dict) and isinstance(item.get("data"), dict)
+            records += _of_label_studio(path, item) if is_task else [_of_line(path, item)]
     if not records:
         raise CovcalError(f"{path} holds no tasks: {_REMEDY}")
     return _by_annotator(path, records)
@@ -145,11 +146,6 @@ def _parsed(path: Path, text: str) -> Any:
     except ValueError as error:
         reason = str(error).split(": line")[0]
         raise CovcalError(f"{path} is not JSON ({reason}): export it again") from error
-
-
-def _is_task(item: Any) -> bool:
-    """Return whether an item comes from Label Studio's export JSON."""
-    return isinstance(item, dict) and isinstance(item.get("data"), dict)
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -48,20 +48,12 @@ class Messages:
     facts: Mapping[str, str] = field(default_factory=dict)  # Facts about the result, by subject.
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, kw_only=True)
+class Result(Messages):
     """A result with the messages of its step."""
 
     key: str  # Hash of everything on which the result depends.
     sha256: str  # Hash of the result's file.
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def messages(self) -> Messages:
-        """The messages of the step."""
-        return Messages(self.warnings, self.notes, self.facts)
 
 
 @dataclass(frozen=True)
@@ -171,7 +163,7 @@ class Journal:
 
     def messages(self, output: Path) -> Messages:
         """Return the messages of a result's step."""
-        return self._results[output.name].messages
+        return self._results[output.name]
 
     def current(self, output: Path, key: str) -> Result | None:
         """Return an up-to-date result, or None."""
@@ -194,8 +186,7 @@ class Journal:
 
     def record(self, output: Path, key: str, messages: Messages) -> Result:
         """Record that a step has ended."""
-        sha256 = unmarked_sha256(output)
-        result = Result(key, sha256, messages.warnings, messages.notes, messages.facts)
+        result = Result(key=key, sha256=unmarked_sha256(output), **vars(messages))
         self._results[output.name] = result
         self._begun.pop(output.name, None)
         self._write()

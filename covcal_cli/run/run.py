@@ -421,7 +421,7 @@ class Steps:
         if result is None:
             self.journal.begin(output, key)
             result = self.journal.record(output, key, make(output) or Messages())
-        self.tell(Step(output, reused, result.messages))
+        self.tell(Step(output, reused, result))
         return output
 
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from covcal_cli import __version__
@@ -39,6 +40,7 @@ _KINDS: tuple[type[Period] | type[Acknowledgement], ...] = (Period, Acknowledgem
 # A line begins with its schema.
 _STARTS = tuple(f'{{"schema": "{kind.schema}"'.encode() for kind in _KINDS)
 Line = Period | Acknowledgement
+_ANSWERS = attrgetter("alarm", "gap", "segment", "promise")
 _PADDING = b" \t\r\0"  # after a power cut, a file may end in NUL characters
 
 
@@ -103,7 +105,9 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
         os.close(descriptor)
         raise _not_plain(path)
     with os.fdopen(descriptor, "r+b", buffering=0) as handle:
-        _lock(descriptor)
+        if sys.platform != "win32":
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         if size < earlier.size:  # another process has replaced the file
             earlier = History(path)
@@ -122,13 +126,6 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
         if written != len(text):  # the disk is full
             os.ftruncate(descriptor, size)
             raise CovcalError(f"no space left to write {path}: free some space")
-
-
-def _lock(descriptor: int) -> None:
-    """Lock the file for appending, if its file system has locks."""
-    if sys.platform != "win32":
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 def _extended(earlier: History, content: bytes) -> History:
@@ -229,14 +226,9 @@ def judged(fresh: Mapping[str, Measured], history: History, standard: Standard) 
         segment = line.segment
         old = recorded.get(entry.period)
         line = replace(line, supersedes=old is not None)
-        if entry.period in fresh or old is None or _differ(line, old):
+        if entry.period in fresh or old is None or _ANSWERS(line) != _ANSWERS(old):
             lines.append(line)
     return lines
-
-
-def _differ(line: Period, old: Period) -> bool:
-    answers = (line.alarm, line.gap, line.segment, line.promise)
-    return answers != (old.alarm, old.gap, old.segment, old.promise)
 
 
 def _judged(

@@ -517,7 +517,7 @@ class TestNewRows:
         calibrated = ("adapted.h5", "--method", "temp", "-o", "temp.json")
         covcal("calibrate", *calibrated, cwd=fl_folder).require_success()
         done = covcal("apply", "new.h5", "-c", "temp.json", *arguments, cwd=fl_folder)
-        assert "temp does not use networks" in done.usage_error()
+        assert "no calibration uses it" in done.usage_error()
 
 
 class TestChoice:

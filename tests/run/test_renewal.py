@@ -187,7 +187,7 @@ BY_LABELS, AS_ASKED = "the new calibration", "Put the new calibration in use, as
             ("--replace",),
             True,
             True,
-            f"{AS_ASKED}only an estimate supports this choice",
+            f"{AS_ASKED}without labels of the new rows, only an estimate",
         ),
         (None, ("--force",), False, True, AS_ASKED.strip()),
     ],
