@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
+from unicodedata import normalize
 
 from covcal_cli.errors import percent
 
@@ -409,7 +410,7 @@ class Choices:
         self._texts = [self._folded(name) for name in names]
 
     def _folded(self, text: str) -> str:
-        return text.casefold() if self._fold else text
+        return normalize("NFC", text.casefold() if self._fold else text)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
@@ -426,25 +427,19 @@ class Choices:
         # The rest of each possible answer after the tokens so far.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
-        for token, text in zip(tokens[start:], texts[start:], strict=True):
+        ended: int | None = None  # The answer that ended before this token.
+        for number in range(start, len(tokens)):
+            token, text = tokens[number], texts[number]
             is_cut |= any(log < _CUT for log in token.logs.values())
             listed: dict[str, float] = {}
             for name, log in token.logs.items():
                 folded = self._folded(name)
                 listed[folded] = listed.get(folded, 0.0) + math.exp(log)
             left = max(_ROUNDING, 1 - sum(listed.values()))
+            if ended is not None:  # For example, "1" ended if no digit follows.
+                longer = [name for name in listed if name[:1].isalnum() or _reached(name, rest)]
+                shares[ended] += path * max(0.0, 1 - sum(map(listed.__getitem__, longer)))
             generated = text.lstrip(_BEFORE) if first else text
-            reached: set[int] = set()
-            for name, share in listed.items():
-                other = name.lstrip(_BEFORE) if first else name
-                places = _reached(other, rest)
-                if name == text and answer is not None:
-                    places = [answer]
-                    if len(rest[answer]) > len(generated):  # The answer has more tokens.
-                        continue
-                for place in places:
-                    shares[place] += path * share / len(places)
-                reached.update(places)
             on_path = {
                 place: remaining[len(generated) :]
                 for place, remaining in rest.items()
@@ -452,16 +447,33 @@ class Choices:
                 and remaining.startswith(generated)
                 and len(remaining) > len(generated)
             }
+            # The next token decides between an answer such as "1" and a longer one such as "10".
+            shorter = [place for place, remaining in rest.items() if remaining == generated]
+            ended = shorter[0] if shorter and on_path and number + 1 < len(tokens) else None
+            reached = {*shorter}
+            for name, share in listed.items():
+                other = name.lstrip(_BEFORE) if first else name
+                places = _reached(other, rest)
+                if name == text and answer is not None:
+                    if ended is not None:
+                        continue
+                    places = [answer]
+                    if len(rest[answer]) > len(generated):  # The answer has more tokens.
+                        continue
+                for place in places:
+                    shares[place] += path * share / len(places)
+                reached.update(places)
             unlisted = [place for place in rest if place not in reached and place not in on_path]
             least = min(listed.values(), default=1.0)
             for place in unlisted:
                 bounds[place] = path * min(least, left / len(unlisted))
-            if answer not in on_path:
+            if answer not in on_path and ended is None:
                 for place in on_path:  # Another answer begins with the same text.
                     bounds[place] = path * least
                 break
             path *= listed.get(text, 0.0)
             rest, first = on_path, False
+            answer = answer if answer in rest else None
         missing = [place for place, share in shares.items() if share == 0]
         total = min(1.0, sum(shares.values()))
         parts = [shares[place] or bounds.get(place, 0.0) / 2 for place in shares]

@@ -93,6 +93,11 @@ class JSONLinesStore(Store):
         if self.has_logprobs and not self.choices:
             self.choices = self._labels()
             self._read_columns()
+        if 0 < self._answers.without == self._answers.lines:
+            raise self.error(
+                f"no {self._unit} lists a token of the answers {', '.join(self.choices)}: name the "
+                "answers with --choices as the model writes them, also in upper and lower case"
+            )
         if self.has_logprobs:
             self.notes = tuple(self._answers.notes(self.choices))
         self.entries = {name: self._entry(column) for name, column in self._columns.items()}
@@ -191,7 +196,7 @@ class JSONLinesStore(Store):
     def _labels(self) -> tuple[str, ...]:
         """Return the distinct labels, which are the possible answers."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
-        labels = {text for name in columns for text in self.texts(name)} - {""}
+        labels = {text.strip() for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
                 "token log-probabilities need at least two different right answers in the file: "
@@ -402,7 +407,9 @@ class JSONLinesStore(Store):
             return Entry((self._n, column.width), np.dtype(float))
         if column.kind == "object":
             keys = tuple(column.keys)
-            return Entry((self._n, len(keys)), np.dtype(float), class_names=keys)
+            names = tuple(map(str.strip, keys))
+            names = names if len({*names}) == len(keys) else keys
+            return Entry((self._n, len(keys)), np.dtype(float), class_names=names)
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:

@@ -87,11 +87,27 @@ def test_the_answer_is_found_behind_other_text(before: str) -> None:
     assert answer.follows_text == (before != "**")
 
 
-def test_the_longer_of_two_answers_is_not_taken_for_the_shorter() -> None:
-    tokens = [place("1", {"1": 0.9, "2": 0.1}), place("0", {"0": 0.8, ".": 0.2})]
+@pytest.mark.parametrize("end", ["0", "."])
+def test_the_next_token_decides_between_an_answer_and_a_longer_one(end: str) -> None:
+    """If a model writes 10 as two tokens, 1 is the answer only if no 0 follows."""
+    tokens = [place("1", {"1": 0.9, "2": 0.1}), place(end, {"0": 0.8, ".": 0.15, " 0": 0.05})]
     answer = Choices(["1", "2", "10"]).answer_of(tokens)
-    assert max(answer.probabilities, key=answer.probabilities.__getitem__) == "10"
-    assert answer.probabilities["2"] > answer.probabilities["1"]
+    assert answer.probabilities == pytest.approx({"1": 0.18, "2": 0.1, "10": 0.72})
+    words = [place("new", {"new": 1.0}), place(" york", {" york": 0.7, "\n": 0.3})]
+    answer = Choices(["new", "new york"]).answer_of(words)
+    assert answer.probabilities == pytest.approx({"new": 0.3, "new york": 0.7})
+
+
+def test_answers_without_a_listed_token_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [chat(entry("a", {"a": 0.9, "b": 0.1}))] * 3)
+    with pytest.raises(CovcalError, match=r"no line lists a token of the answers A, B: name the"):
+        table(path, "A", "B")
+    records = [
+        chat(entry("e\u0301", {"e\u0301": 0.9, "b": 0.1}), label=name) for name in (" b", "\u00e9")
+    ]
+    read = open_outputs(None, write(path, records), "probabilities")["target"]
+    assert read.class_names == ("b", "\u00e9")
+    np.testing.assert_allclose(rows(read), [[0.1, 0.9]] * 2, rtol=1e-6)
 
 
 def test_words_are_read_in_any_case_and_letters_are_not() -> None:
