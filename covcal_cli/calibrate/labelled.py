@@ -22,7 +22,7 @@ from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
-from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.draws import Draw, rows_of_fit
 from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
@@ -268,7 +268,7 @@ def error_of(
     A calibration that was fitted to these labels stores its ECE.
     """
     fitted = calibration.labelled_rows
-    if fitted is not None and not set(fitted.ids).isdisjoint(target.ids(draw.rows)):
+    if fitted is not None and rows_of_fit(target, draw.rows, fitted).any():
         measured = calibration.estimates.get(LABELLED)
         if measured is None:
             return None

@@ -27,7 +27,7 @@ from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import CurvePoint, Decision, LabelUse, SetRule, beliefs_of
 from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
 from covcal_cli.formats.groups import column_groups
-from covcal_cli.labels.draws import Draw, frame_rows
+from covcal_cli.labels.draws import Draw, frame_rows, rows_of_fit
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths import acceptance
@@ -254,7 +254,7 @@ class _Labelled:
         # Earlier batches were removed before the first draw for a decision.
         rows = self.draw.rows[self.draw.batch >= min(self.used)]
         fitted = calibration.labelled_rows
-        if fitted is not None and not set(fitted.ids).isdisjoint(self.target.ids(rows)):
+        if fitted is not None and rows_of_fit(self.target, rows, fitted).any():
             return (
                 f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
                 "promise: run covcal calibrate --labels none, and decide with the result"

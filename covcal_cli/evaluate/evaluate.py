@@ -53,7 +53,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision, read_decision
 from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import ColumnGroups, joined_groups
-from covcal_cli.labels.draws import MARKED
+from covcal_cli.labels.draws import MARKED, rows_of_fit
 from covcal_cli.labels.score import tell_selection
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import confidences
@@ -533,19 +533,11 @@ def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
     """Return for each file the rows to measure, and the rows to leave out."""
-    fitted = {
-        row_id
-        for calibration in calibrations.values()
-        if calibration.labelled_rows is not None
-        for row_id in calibration.labelled_rows.ids
-    }
-    if not fitted:
+    fits = [fit for entry in calibrations.values() if (fit := entry.labelled_rows) is not None]
+    if not fits:
         return list(rows), [part[:0] for part in rows]
     unused = [
-        np.array(
-            [row_id not in fitted for block in target.blocks(part) for row_id in target.ids(block)],
-            dtype=bool,
-        )
+        ~np.any([rows_of_fit(target, part, fit) for fit in fits], axis=0)
         for target, part in zip(targets, rows, strict=True)
     ]
     if not any(inside.any() for inside in unused):
@@ -565,19 +557,13 @@ def _notes_on_fitted(
     for number, (name, calibration) in enumerate(calibrations.items()):
         if calibration.labelled_rows is None:
             continue
-        ids = calibration.labelled_rows.ids
-        fitted = set(ids)
-        if all(
-            fitted.isdisjoint(target.ids(part))
-            for target in targets
-            for rows in target.split_blocks(*SPLITS)
-            for part in target.blocks(rows)
-        ):
+        fit = calibration.labelled_rows
+        if not any(rows_of_fit(target, target.rows(ALL), fit).any() for target in targets):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"{document} was fitted to {len(ids)} labelled rows, but {targets[0].path} has "
-                "none of their ids. All rows are measured, even if some of them are the same rows "
-                "under other ids"
+                f"{document} was fitted to {fit.n} labelled rows, and {targets[0].path} has no row "
+                "with the same id or logits. All rows are measured, even if some of them are the "
+                "same rows with other ids and logits"
             )
     return notes
 
@@ -586,14 +572,16 @@ def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
     """Return a note if rows from `covcal pick` were left out: the remaining rows are easier."""
-    picked = {
-        row_id
-        for calibration in calibrations.values()
-        if calibration.labelled_rows is not None and calibration.labelled_rows.design == "marked"
-        for row_id in calibration.labelled_rows.ids
-    }
-    ids = (target.ids(rows) for target, rows in zip(targets, left_out, strict=True))
-    if picked.isdisjoint(row_id for of_file in ids for row_id in of_file):
+    picked = [
+        fit
+        for entry in calibrations.values()
+        if (fit := entry.labelled_rows) is not None and fit.design == "marked"
+    ]
+    if not any(
+        rows_of_fit(target, rows, fit).any()
+        for target, rows in zip(targets, left_out, strict=True)
+        for fit in picked
+    ):
         return []
     return [
         "rows with low confidence were picked more often, and picked rows are left out here. So "

@@ -196,7 +196,10 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
     if evaluation.unlabelled:
         yield f"{evaluation.unlabelled} rows without a label are left out"
     if evaluation.left_out:
-        yield f"{evaluation.left_out} rows to which a calibration was fitted are left out"
+        yield (
+            f"{evaluation.left_out} rows are left out, because a calibration was fitted to rows "
+            "with these ids or logits"
+        )
 
 
 _WORDS: Mapping[Outcome, str] = {

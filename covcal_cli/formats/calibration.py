@@ -6,6 +6,7 @@ A calibrated confidence is the probability of the classifier's predicted class (
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,9 @@ class Candidate:
     aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend.
 
 
+_HASH = re.compile("[0-9a-f]{16}")
+
+
 @dataclass(frozen=True)
 class LabelledRows:
     """The labelled target rows of a fit."""
@@ -87,6 +91,8 @@ class LabelledRows:
     design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches.
     population: Number | None = None  # Number of rows in the draw.
     batches: tuple[Count, ...] = ()  # Number of rows in each batch.
+    # Hash of the logits of each row, in the order of the ids; empty in older files.
+    logits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -279,6 +285,10 @@ def _fault(calibration: Calibration) -> str | None:
     rows = calibration.labelled_rows
     if rows is not None and rows.n != len(rows.ids):
         return f"labelled_rows has {len(rows.ids)} ids, not {rows.n}"
+    if rows is not None and rows.logits and len(rows.logits) != rows.n:
+        return f"labelled_rows has hashes of {len(rows.logits)} rows, not {rows.n}"
+    if rows is not None and not all(map(_HASH.fullmatch, rows.logits)):
+        return "labelled_rows.logits has a text that is no hash"
     if not calibration.classes:
         return "classes is empty"
     return None if calibration.inputs else "inputs is empty"

@@ -180,6 +180,21 @@ class Domain:
         """Return the ids of `rows` as UTF-8 bytes, shape (m,)."""
         return _taken(self._group["ids"], rows, axis=0)
 
+    def hashes(self, rows: Rows) -> NDArray[np.uint64]:
+        """Return a hash of the logits of each row, shape (m,).
+
+        Logits are rounded, so that the same row has the same hash if it is computed again.
+        """
+        hashes = [np.zeros(0, dtype=np.uint64)]
+        for block in self.blocks(rows, "logits"):
+            with np.errstate(over="ignore"):
+                bits = (self.logits(block).astype(np.float16) + np.float16(0)).view(np.uint16)
+                mixed = bits + (np.arange(1, self.n_classes + 1, dtype=np.uint64) << np.uint64(16))
+                for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+                    mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+                hashes.append((mixed ^ (mixed >> np.uint64(31))).sum(axis=1, dtype=np.uint64))
+        return np.concatenate(hashes)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the kept columns in the file, such as groups."""

@@ -194,7 +194,8 @@ class Draw:
 
     def recorded(self, target: Domain) -> LabelledRows:
         """Return the record of this draw for cal.json and estimate.json."""
-        ids = sorted(target.ids(self.rows))
+        by_id = sorted(zip(target.ids(self.rows), target.hashes(self.rows).tolist(), strict=True))
+        ids = [row_id for row_id, _ in by_id]
         sha256 = hashlib.sha256("\n".join(ids).encode("utf-8")).hexdigest()
         sizes = np.bincount(self.batch)
         return LabelledRows(
@@ -205,10 +206,39 @@ class Draw:
             self.design,
             self.population,
             tuple(sizes[sizes > 0].tolist()),
+            tuple(f"{of_logits:016x}" for _, of_logits in by_id),
         )
 
 
 NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
+
+
+def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
+    """Return which `rows` a calibration was fitted to, shape (m,).
+
+    Rows are known by their ids. If most of these ids have other logits here, the ids may be row
+    numbers of another file, or of the same data in another order. Then rows with the same logits
+    count too, unless more rows have these logits than in the fit.
+    """
+    ids = np.array([row_id.encode() for row_id in fitted.ids])
+    places = [np.zeros(0, dtype=np.int64)]
+    for block in target.blocks(rows, "logits"):
+        of_block = target.id_bytes(block)
+        place = np.minimum(np.searchsorted(ids, of_block), len(ids) - 1)
+        places.append(np.where(ids[place] == of_block, place, -1))
+    place = np.concatenate(places)
+    by_id: Booleans = place >= 0
+    if not fitted.logits:
+        return by_id
+    hashes = np.array([int(text, 16) for text in fitted.logits], dtype=np.uint64)
+    found = target.hashes(rows)
+    if 2 * int((found[by_id] == hashes[place[by_id]]).sum()) > int(by_id.sum()):
+        return by_id
+    values, counts = np.unique(hashes, return_counts=True)
+    near = np.minimum(np.searchsorted(values, found), len(values) - 1)
+    by_logits: Booleans = values[near] == found
+    here = np.bincount(near[by_logits], minlength=len(values))
+    return np.asarray(by_id | (by_logits & (here <= counts)[near]))
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:

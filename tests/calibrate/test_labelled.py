@@ -176,7 +176,10 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
     done = covcal("evaluate", path, "-c", "l.json", "-o", "m.json", cwd=tmp_path)
     left_out = json.loads((tmp_path / "m.json").read_text())["left_out"]
     assert left_out > 0
-    assert f"note: {left_out} rows to which a calibration was fitted" in done.require_success().err
+    assert (
+        f"note: {left_out} rows are left out, because a calibration was fitted to rows"
+        in done.require_success().err
+    )
 
 
 def test_more_rows_than_labels_are_refused(path: Path) -> None:
@@ -197,15 +200,33 @@ def test_no_label_at_all_is_said_so(tmp_path: Path, target: Arrays) -> None:
     assert "fewer" not in line
 
 
-def test_rows_under_other_ids_are_noted(path: Path, target: Arrays, tmp_path: Path) -> None:
-    """A file in which no fitted row is found by id is judged whole, with a note that says so."""
-    covcal("calibrate", path, "--labels", 60, "-o", "l.json", cwd=tmp_path)
-    assert "by id" not in covcal("evaluate", path, "-c", "l.json", cwd=tmp_path).err
-    target["ids"] = np.array([b"new/" + name for name in target["ids"]])
-    write_features(tmp_path / "other.h5", target=target)
-    done = covcal("evaluate", "other.h5", "-c", "l.json", cwd=tmp_path).require_success()
-    note = "note: l.json was fitted to 60 labelled rows, but other.h5 has none of their ids. "
-    assert note in done.err
+def test_fitted_rows_are_found_under_other_ids(target: Arrays, tmp_path: Path) -> None:
+    """Renamed rows, and row numbers of rows in another order, are left out by their logits.
+
+    Rows with the same ids and other logits are left out too. Rows with other ids and other logits
+    are measured, and a note says so.
+    """
+    number = np.arange(len(target["ids"]))
+    target["ids"] = number.astype("S")
+    write_features(tmp_path / "f.h5", target=target)
+    covcal("calibrate", "f.h5", "--labels", 60, "-o", "l.json", cwd=tmp_path)
+    fitted_ids = json.loads((tmp_path / "l.json").read_text())["labelled_rows"]["ids"]
+    is_fitted = np.isin(number, np.array(fitted_ids, dtype=np.int64))
+
+    def left_out(rows: Arrays, *, note: bool = False) -> int:
+        write_features(tmp_path / "g.h5", target=rows)
+        arguments = ("-c", "l.json", "--split", "all", "-o", "m.json", "-f")
+        done = covcal("evaluate", "g.h5", *arguments, cwd=tmp_path).require_success()
+        assert ("g.h5 has no row with the same id or logits" in done.err) == note
+        return int(json.loads((tmp_path / "m.json").read_text())["left_out"])
+
+    order = np.random.default_rng(0).permutation(number)
+    moved = {name: values[order] for name, values in target.items()} | {"ids": target["ids"]}
+    renamed = target | {"ids": np.array([b"new/" + name for name in target["ids"]])}
+    other_logits = {"logits": 1.1 * target["logits"]}
+    assert left_out(target) == left_out(renamed) == left_out(target | other_logits) == 60
+    assert left_out(moved) == int((is_fitted | is_fitted[order]).sum()) > 100
+    assert left_out(renamed | other_logits, note=True) == 0
 
 
 def test_nothing_left_to_judge_is_an_error(path: Path) -> None:
