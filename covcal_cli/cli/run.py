@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _STEPS = 5
 _FITTED = 300  # Number of rows that `run --from` suggests for a fit.
 _NO_MODEL = (
-    "No calibrated model was written, because the classes seem to be in the wrong order "
+    "No calibrated model was written, because its labels would be wrong "
     "(covcal export --force writes one)"
 )
 

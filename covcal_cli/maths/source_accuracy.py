@@ -46,9 +46,11 @@ class SourceAccuracy:
     auroc: float | None = None  # mean over classes; computed only if the accuracy looks wrong
     permuted: float | None = None
     exchanged: str = ""
+    # The accuracy of the least probable class; only if the outputs look negated.
+    negated: float | None = None
 
     def __post_init__(self) -> None:
-        shares = (self.chance, self.majority, self.auroc, self.permuted)
+        shares = (self.chance, self.majority, self.auroc, self.permuted, self.negated)
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
             raise ValueError(f"{self.right} of {self.rows} rows right, {self.chance:g} by chance")
@@ -79,13 +81,20 @@ class SourceAccuracy:
             majority_class=classes[int(counts[0].argmax())],
         )
         order = better_order(labels, predictions, len(classes)) if n >= FEW_ROWS else None
+        step = -(-n // _AUROC_ROWS)
+        # With two classes, negated outputs are exchanged classes.
+        is_low = order is not None or accuracy._is_near_chance
+        if scores is not None and is_low and len(classes) > 2:
+            least = scores(labelled[::step]).argmin(axis=1)
+            negated = float((least == labels[::step]).mean())
+            if negated > max(accuracy.share + _BETTER, order[0] if order else 0.0):
+                return cls(**{**vars(accuracy), "negated": negated})
         if order is not None:
             permuted, permutation = order
             exchanged = _exchanges(permutation, counts[0], classes)
             return cls(**{**vars(accuracy), "permuted": permuted, "exchanged": exchanged})
         if scores is None or not accuracy._is_near_chance:
             return accuracy
-        step = -(-n // _AUROC_ROWS)
         auroc = mean_auroc(labels[::step], scores(labelled[::step]))
         return cls(**{**vars(accuracy), "auroc": auroc})
 
@@ -104,13 +113,20 @@ class SourceAccuracy:
 
     @property
     def class_order(self) -> str | None:
-        """A warning that another order of classes is far better, or None."""
+        """A warning that another order of classes or another sign is far better, or None."""
+        share = f"the classifier gets {100 * self.share:.1f} % of the source right"
+        if self.negated is not None:
+            return (
+                f"{share}, but the class with the lowest output is right in "
+                f"{100 * self.negated:.0f} % of the rows, so the outputs are negated. Change their "
+                "sign, and extract again"
+            )
         if self.permuted is None:
             return None
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right. With the classes "
-            f"in another order, it would get {100 * self.permuted:.0f} %: {self.exchanged}. Name "
-            "the classes in the model's order with --classes, and extract again"
+            f"{share}. With the classes in another order, it would get "
+            f"{100 * self.permuted:.0f} %: {self.exchanged}. Name the classes in the model's order "
+            "with --classes, and extract again"
         )
 
     @property

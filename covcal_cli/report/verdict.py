@@ -544,10 +544,14 @@ def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None
-    return "bad", (
-        "Do not use this calibration: the classes seem to be in the wrong order. Name them in the "
-        "model's order with --classes, and extract again"
-    )
+    if accuracy.negated is not None:
+        fault = "the outputs are negated. Change their sign"
+    else:
+        fault = (
+            "the classes seem to be in the wrong order. Name them in the model's order with "
+            "--classes"
+        )
+    return "bad", f"Do not use this calibration: {fault}, and extract again"
 
 
 def _sentence(text: str) -> str:

@@ -174,3 +174,22 @@ def test_one_that_no_rows_can_have_is_damaged(
         write_document(document, tmp_path / path.name, force=False)
         line = covcal("inspect", path.name, cwd=tmp_path).error_line()
         assert line.startswith(f"{path.name} is damaged (source_accuracy: ")
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_negated_outputs_are_no_wrong_order(classes: int) -> None:
+    """Distances or energies are largest for the wrong classes; exchanged classes are not."""
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(0, classes, 900)
+    logits = rng.normal(size=(900, classes))
+    logits[np.arange(900), labels] += 3
+    for values, order, words in (
+        (-logits, labels, "the outputs are negated"),
+        (logits, (labels + 1) % classes, "in another order"),
+    ):
+        accuracy = SourceAccuracy.of(
+            order, values.argmax(axis=1), [*map(str, range(classes))], values.__getitem__
+        )
+        assert accuracy is not None
+        assert words in str(accuracy.doubt)
+        assert accuracy.doubt == accuracy.class_order
