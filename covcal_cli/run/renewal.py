@@ -152,7 +152,7 @@ def renew(
             new_folder, settings, tell, progress, Journal(new_folder), False, force, folder
         )
         begin("extract")
-        features = steps.extract_target(model, earlier, target)
+        features = steps.extract(model, None, target, earlier)
         report = all_after(steps, features, model, begin)
     begin("compare")
     period = f"{target.stem}={features}"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from covcal_cli import __version__
 from covcal_cli.calibrate.calibrate import calibrate
@@ -55,9 +55,6 @@ from covcal_cli.run.journal import (
 from covcal_cli.watch.measurement import make_reference
 from covcal_cli.watch.reference import Reference
 from covcal_cli.watch.sketches import sketched_rows
-
-if TYPE_CHECKING:
-    from covcal_cli.extract.extract import ExtractReport
 
 WITH_WEIGHTS = " with "  # Separates a model's name from its weights.
 RESAMPLES = 1000
@@ -137,78 +134,40 @@ class Steps:
     allow_limit: bool  # Whether to accept a T at the limit of its range.
     home: Path  # Names of inputs are relative to this folder.
 
-    def extract(self, model: str | Path | None, source: Path | None, target: Path) -> Path:
-        """Run the classifier on both domains, and return features.h5."""
-        from covcal_cli.extract.extract import extract
+    def extract(
+        self,
+        model: str | Path | None,
+        source: Path | None,
+        target: Path,
+        earlier: Earlier | None = None,
+    ) -> Path:
+        """Run the classifier on both domains, and return features.h5.
 
-        def make(output: Path, *, resume: bool) -> "ExtractReport":
-            return extract(
-                model,
-                source,
-                target,
-                output,
-                self.settings.extraction,
-                force=True,
-                resume=resume,
-                progress=self.progress,
-            )
-
-        data = {} if source is None else {"source": self._input(source)}
-        output = own_path(self.folder, FEATURES)
-        return self._features(model, data | {"target": self._input(target)}, make, output)
-
-    def extract_target(self, model: str | Path | None, earlier: Earlier, target: Path) -> Path:
-        """Run the classifier on a new target, and return features.h5 with the earlier source.
-
-        Raises `CovcalError` if the classifier, its classes or the preprocessing differ from the
-        earlier run.
+        With an `earlier` run, the classifier runs only on the target, and the rows of the source
+        come from this run. Raises `CovcalError` if the classifier, its classes or the preprocessing
+        then differ from the earlier run.
         """
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.merge import merge_target
-
-        settings = self.settings.extraction
-        # The class names come from the calibration, because the source is not read again.
-        named = replace(settings, classes=settings.classes or earlier.calibration)
-        alone = own_path(self.folder, "target.h5")
-
-        def make(output: Path, *, resume: bool) -> "ExtractReport":
-            report = extract(
-                model,
-                None,
-                target,
-                alone,
-                named,
-                force=True,
-                resume=resume,
-                beside=earlier.features,
-                progress=self.progress,
-            )
-            merge_target(earlier.features, alone, output)
-            alone.unlink()
-            return report
-
-        data = {role: entry for role, entry in earlier.given.items() if role == "source"}
-        # Results in `next/` are not in use, so they may be replaced.
-        self.journal.given = {}
-        return self._features(model, data | {"target": self._input(target)}, make, alone)
-
-    def _features(
-        self,
-        model: str | Path | None,
-        data: Mapping[str, RunInput],
-        extracted: Callable[..., "ExtractReport"],
-        spooled: Path,
-    ) -> Path:
-        """Make features.h5. `spooled` is the file of the extraction."""
         from covcal_cli.extract.parts import was_stopped
 
-        settings = self.settings.extraction
+        output, settings = own_path(self.folder, FEATURES), self.settings.extraction
+        extracted, extraction, beside = output, settings, None
         # The hash of an opened model includes its external weights.
-        opened = None if model is None else open_classifier(model, self.settings.extraction)
+        opened = None if model is None else open_classifier(model, settings)
         sources = {}
         if opened is not None:
             sources["model"] = RunInput(self._model_name(str(model)), opened.sha256)
-        sources |= data
+        if source is not None:
+            sources["source"] = self._input(source)
+        if earlier is not None:
+            extracted, beside = own_path(self.folder, "target.h5"), earlier.features
+            # The class names come from the calibration, because the source is not read again.
+            extraction = replace(settings, classes=settings.classes or earlier.calibration)
+            sources |= {role: data for role, data in earlier.given.items() if role == "source"}
+            # Results in `next/` are not in use, so they may be replaced.
+            self.journal.given = {}
+        sources["target"] = self._input(target)
         self.journal.take(sources, force=self.force)
         inputs = {role: entry.sha256 for role, entry in sources.items()}
         if settings.classes is not None:
@@ -218,11 +177,23 @@ class Steps:
         relevant = {
             name: value for name, value in asdict(settings).items() if name not in _RESULT_FREE
         }
-        output = own_path(self.folder, FEATURES)
-        goes_on = self.journal.was_begun(output, _key(inputs, relevant)) and was_stopped(spooled)
+        goes_on = self.journal.was_begun(output, _key(inputs, relevant)) and was_stopped(extracted)
 
         def make(output: Path) -> Messages:
-            report = extracted(output, resume=goes_on)
+            report = extract(
+                model,
+                source,
+                target,
+                extracted,
+                extraction,
+                force=True,
+                resume=goes_on,
+                beside=beside,
+                progress=self.progress,
+            )
+            if beside is not None:
+                merge_target(beside, extracted, output)
+                extracted.unlink()
             # Remove all results of the earlier features.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
