@@ -71,12 +71,13 @@ def shared_folder(factory: pytest.TempPathFactory, name: str, fill: Callable[[Pa
 
 @pytest.fixture(scope="session", autouse=True)
 def coarse_posterior() -> Iterator[None]:
-    """Fit to labels on a grid of an eighth of its points; test_posterior.py takes the whole grid.
+    """Fit to labels on a grid of a ninth of its points; test_posterior.py takes the whole grid.
 
     Otherwise, a test that fits to labels would spend most of its time on the fit and its folds.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("covcal_cli.labels.posterior._POINTS", (11, 9))
+        patch.setattr("covcal_cli.labels.posterior._TEMPERATURES", 33)
+        patch.setattr("covcal_cli.labels.posterior._OFFSETS", 11)
         yield
 
 

@@ -23,9 +23,22 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, rows_of_fit
-from covcal_cli.labels.metrics import LEVEL, accuracy_by_labels, metrics_by_labels
+from covcal_cli.labels.metrics import (
+    LEVEL,
+    accuracy_and_size,
+    difference_estimate,
+    metrics_by_labels,
+)
 from covcal_cli.labels.picked_labels import labelled_draw
-from covcal_cli.labels.posterior import MAX_FRAME, folds, label_ece, posterior
+from covcal_cli.labels.posterior import (
+    MAX_FRAME,
+    combined,
+    evenly,
+    folds,
+    label_ece,
+    posterior,
+)
+from covcal_cli.labels.score import score
 from covcal_cli.maths.odds import confidences, quantile
 from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
@@ -34,6 +47,10 @@ from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
+RANGE_OF_BOTH = (
+    "at least a 95 % interval for all rows that covcal pick could draw: it contains the 95 % "
+    "interval from the labels alone"
+)
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
@@ -58,17 +75,17 @@ class LabelledFit:
         seed = 0 if problem is None else problem.settings.seed
         target = file.require_target()
         self.logits = target.logits(draw.rows)
-        self._frame: Float32s = target.logits(thinned(draw.frame, MAX_FRAME, seed))
+        self._of_frame, self._of_drawn = (
+            score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows)
+        )
+        frame = draw.frame[evenly(self._of_frame, MAX_FRAME)]
+        self._frame: Float32s = target.logits(frame)
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
-        self.by_labels = accuracy_by_labels(file, draw, seed=seed)
-        alone = (self.by_labels.low, self.by_labels.high)
-        both = (*alone, alone[0] if self.prior is None else self.prior.accuracy)
-        self._limits = min(both), max(both)
-        self._scaling, self._accuracy = posterior(
-            self._frame, self.logits, draw, self.prior, self._limits
-        )
+        right = draw.right(self.logits)
+        self.by_labels = difference_estimate(draw, right, self._of_frame, self._of_drawn)
+        self._scaling, (self._accuracy, *self._ends) = self._fitted(np.full(len(draw), True))
         unlabelled = draw.population - len(draw)
         self._guards = (
             *agreement_with_labels(self.prior, self.by_labels, unlabelled),
@@ -77,17 +94,17 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The combined accuracy, with the interval from the labels."""
-        alone, accuracy = self.by_labels, self._accuracy
+        """The combined accuracy, with a range that holds the interval from the labels alone."""
+        low, high = self._ends
         return Estimate(
             "combined",
-            accuracy,
-            min(alone.low, accuracy),
-            max(alone.high, accuracy),
+            self._accuracy,
+            min(self.by_labels.low, low),
+            max(self.by_labels.high, high),
             "the labels are right, and the estimate without labels is as accurate as on the "
             "benchmark",
             self._guards,
-            alone.interval,
+            RANGE_OF_BOTH,
         )
 
     def reason(self) -> str:
@@ -161,12 +178,11 @@ class LabelledFit:
         """Describe the fit after each batch of labels."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
-        fits = [self._without(batch > last) for last in numbers[:-1]]
-        fits.append((self._scaling, self._accuracy))
+        fits = [self._fitted(batch <= last) for last in numbers]
         texts = [
             f"after batch {number} ({total} labels): accuracy {percent(accuracy, 1)}, T = "
             f"{scaling.temperature:.4g}, offset {scaling.of_label:+.2f}"
-            for number, (total, (scaling, accuracy)) in enumerate(
+            for number, (total, (scaling, (accuracy, *_))) in enumerate(
                 zip(np.cumsum(sizes), fits, strict=True), 1
             )
         ]
@@ -180,14 +196,23 @@ class LabelledFit:
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
             out = fold == number
-            scaling, _ = self._without(out)
+            scaling, _ = self._fitted(~out)
             confidence[out] = confidence_of(self.logits[out], scaling)
         frame = confidence_of(self._frame, self._scaling)
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
-    def _without(self, out: Booleans) -> tuple[Scaling, float]:
-        draw = self.draw.without(out)
-        return posterior(self._frame, self.logits[~out], draw, self.prior, self._limits)
+    def _fitted(self, rows: Booleans) -> tuple[Scaling, tuple[float, float, float]]:
+        """Fit to some of the labelled rows. Return the combined accuracy with its ends too."""
+        draw, logits = self.draw.without(~rows), self.logits[rows]
+        if len(draw):
+            scores = self._of_frame, self._of_drawn[rows]
+            by_labels = accuracy_and_size(
+                draw.weights, draw.variances, draw.population, draw.right(logits), *scores
+            )
+            both = combined(*by_labels, self.prior)
+        else:  # the only label is left out by cross-fitting
+            both = ((self.prior or self.by_labels).accuracy,) * 3
+        return posterior(self._frame, logits, draw, both[0]), both
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
@@ -274,6 +299,6 @@ def error_of(
             return None
         return measured["ece"], measured["ece_low"], measured["ece_high"]
 
-    frame = scaled.confidence(target, thinned(draw.frame, MAX_FRAME, draw.seed))
+    frame = scaled.confidence(target, draw.frame)
     right = draw.right(target.logits(draw.rows))
     return label_ece(frame, scaled.confidence(target, draw.rows), draw, right)

@@ -219,18 +219,18 @@ def _listed(heading: str, guards: Sequence["Guard"]) -> str:
 def _accuracy(calibration: "Calibration") -> str:
     """Return the accuracy on the target and on the source."""
     estimates, source = _estimates(calibration), calibration.source_accuracy
-    how, basis = "estimated", ""
+    how = "estimated"
     if calibration.labelled_rows is not None:
         how = f"by {calibration.labelled_rows.n} labels"
         if estimates.get("accuracy_without_labels") is not None:
-            how, basis = f"{how} and the estimate", ", by the labels alone"
+            how = f"{how} and the estimate"
     text = "not estimated; run covcal estimate to get it"
     if "accuracy" in estimates:
         ends = interval(
             estimates["accuracy_low"], estimates["accuracy_high"], estimates["accuracy"]
         )
         accuracy = in_percent(estimates["accuracy"])
-        text = f"{accuracy} % {how} ({ends}{basis})"
+        text = f"{accuracy} % {how} ({ends})"
     elif calibration.candidates:
         text = "not estimated"
     return text if source is None else f"{text}; {in_percent(source.share)} % on the source"

@@ -52,9 +52,7 @@ from covcal_cli.estimators.metrics import (
     cost_estimate,
     selected,
 )
-from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.score import score
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, logit, probabilities, sigmoid, wilson
 from covcal_cli.maths.softmax import Scaling, with_offsets
@@ -74,13 +72,6 @@ _COUNTED = (
     "All rows have labels, so the metrics of these rows have no range. The range of the accuracy "
     "is for later rows."
 )
-
-
-def accuracy_by_labels(file: FeatureFile, draw: Draw, *, seed: int) -> Estimate:
-    """Estimate the accuracy on all rows from the labels of drawn rows."""
-    of_frame, of_drawn = (score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows))
-    right = draw.right(file.require_target().logits(draw.rows))
-    return difference_estimate(draw, right, of_frame, of_drawn)
 
 
 def difference_estimate(

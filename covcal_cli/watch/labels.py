@@ -139,7 +139,7 @@ class FileLabels:
         logits, some = target.logits(part.rows), np.zeros(labelled, dtype=np.bool_)
         some[thinned(np.arange(labelled), MOST_FITTED, draw.seed)] = True
         few = thinned(np.arange(len(of_frame)), MOST_FITTED, draw.seed)
-        scaling, _ = posterior(of_frame[few], logits[some], part.without(~some), None)
+        scaling = posterior(of_frame[few], logits[some], part.without(~some), accuracy.accuracy)
         estimates = metrics_by_labels(
             part, of_frame, logits, scaling, accuracy, wanted, classes, costs=costs
         )

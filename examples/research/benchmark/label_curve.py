@@ -43,9 +43,9 @@ from covcal_cli.estimators.inputs import Estimate, Z  # noqa: E402
 from covcal_cli.estimators.matched_temperature import match_accuracy  # noqa: E402
 from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
-from covcal_cli.labels.draws import Batch, Draw, drawn, inclusion_probabilities  # noqa: E402  # noqa: E402
-from covcal_cli.labels.metrics import difference_estimate  # noqa: E402
-from covcal_cli.labels.posterior import MAX_FRAME, posterior  # noqa: E402
+from covcal_cli.labels.draws import Batch, Draw, drawn, inclusion_probabilities  # noqa: E402
+from covcal_cli.labels.metrics import accuracy_and_size, difference_estimate  # noqa: E402
+from covcal_cli.labels.posterior import MAX_FRAME, combined, evenly, posterior  # noqa: E402
 from covcal_cli.labels.score import score  # noqa: E402
 from covcal_cli.labels.target_labels import target_labels  # noqa: E402
 from covcal_cli.maths.softmax import with_offsets  # noqa: E402
@@ -106,13 +106,13 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
         logits, labels = target.logits(rows), target_labels(target, rows)
         right = logits.argmax(axis=1) == labels
         test = target.drawn(MAX_TEST, seed, "test")
-        test_logits = target.logits(test)
+        test_logits, scores = target.logits(test), score(file, rows, seed=seed).right
         draws_from = _Target(
             logits,
             labels,
             right.astype(np.float64),
-            score(file, rows, seed=seed).right,
-            logits[np.random.default_rng(seed).permutation(len(rows))[:MAX_FRAME]],
+            scores,
+            logits[evenly(scores, MAX_FRAME)],
             test_logits,
             test_logits.argmax(axis=1) == target_labels(target, test),
         )
@@ -190,9 +190,18 @@ def _measure_picked(
     )
     forecast = target.forecast
     interval = difference_estimate(draw, target.right[rows], forecast, forecast[rows])
-    ends = interval.low, interval.high, prior.accuracy
-    limits = min(ends), max(ends)
-    scaling, accuracy = posterior(target.frame, target.logits[rows], draw, prior, limits)
+    accuracy, *_ = combined(
+        *accuracy_and_size(
+            draw.weights,
+            draw.variances,
+            draw.population,
+            target.right[rows],
+            forecast,
+            forecast[rows],
+        ),
+        prior,
+    )
+    scaling = posterior(target.frame, target.logits[rows], draw, accuracy)
     measured["ece " + LABELLED].append(target.ece(scaling.temperature, scaling.of_label))
     measured["error " + LABELLED].append(abs(accuracy - truth))
     measured["covered"].append(float(interval.low - 1e-9 <= truth <= interval.high + 1e-9))
