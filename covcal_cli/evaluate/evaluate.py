@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from covcal_cli.arrays import Floats, Integers, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Floats, Integers, Labels, Rows
 from covcal_cli.errors import (
     CovcalError,
     TooFewRowsError,
@@ -190,7 +190,7 @@ def evaluate(
         hint = _label_free_hint(path, files, has_source=file.source is not None)
         if any(MARKED in part.handle for part in opened):
             hint = f"{_FOR_CALIBRATION}, or {hint}"
-        of_split = _rows_of_split(targets, split, hint)
+        of_split, repeats = _measured_once(targets, _rows_of_split(targets, split, hint))
         rows, left_out = _without_fitted(targets, of_split, calibrations)
         groupings_of = _groupings(targets, settings.groupings, rows, file.classes)
         groupings = groupings_of[0]
@@ -271,6 +271,7 @@ def evaluate(
             model=file.model["name"],
             notes=(
                 *([_EARLIER_ROWS] if split != "test" and not is_unread else []),
+                *repeats,
                 *_notes_on_fitted(targets, calibrations, files),
                 *_notes_on_left_out(targets, left_out, calibrations),
                 *(_notes_on_selection(targets, rows, settings.seed) if unlabelled else ()),
@@ -477,6 +478,35 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
             "extract again with other --fractions"
         )
     raise UnlabelledError(f"{target.path} has no target {split} rows and no target labels: {hint}")
+
+
+def _measured_once(targets: Sequence[Domain], rows: Sequence[Rows]) -> tuple[list[Rows], list[str]]:
+    """Leave out labelled rows that an earlier file has too, with a note for each file.
+
+    The same row has the same id and logits. If ids are row numbers, different rows may have the
+    same id, so logits that occur several times prove nothing.
+    """
+    measured, notes = list(rows), list[str]()
+    earlier: dict[tuple[bytes, int], Path] = {}
+    for number, target in enumerate(targets if len(targets) > 1 else ()):
+        of_file = rows[number]
+        of_file = of_file[target_labels(target, of_file) != UNKNOWN_LABEL]
+        ids, hashes = target.id_bytes(of_file).tolist(), target.hashes(of_file)
+        proves = np.ones(len(of_file), dtype=np.bool_)
+        if all(row_id.isdigit() for row_id in ids):
+            _, place, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+            proves = counts[place] == 1
+        keys = list(zip(ids, hashes.tolist(), strict=True))
+        repeated = proves & np.array([key in earlier for key in keys], dtype=np.bool_)
+        if repeated.any():
+            measured[number] = np.setdiff1d(rows[number], of_file[repeated])
+            other = earlier[keys[int(repeated.argmax())]]
+            notes.append(
+                f"{target.path} and {other} have {int(repeated.sum())} labelled rows in common: "
+                "these rows are measured once"
+            )
+        earlier |= dict.fromkeys(keys, target.path)
+    return measured, notes
 
 
 def _count_labels(target: Domain) -> int:

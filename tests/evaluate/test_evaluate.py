@@ -713,6 +713,24 @@ class TestSeveralFiles:
             )
         assert covcal("evaluate", first, last, "--fail-above", "ece=0.07").code == 3
 
+    def test_rows_that_come_twice_are_measured_once(self, tmp_path: Path) -> None:
+        """A row without a label that comes again with its label counts with the label."""
+        target = made_domain("target", shift=1.0)
+        whole = [only_rows(target, np.arange(*ends)) for ends in ((0, 150), (100, 250))]
+        for of_numbers in (False, True):
+            for number, rows in enumerate(whole):
+                if of_numbers:
+                    rows["ids"] = np.arange(100 * number, 150 + 100 * number).astype("S")
+                write_features(tmp_path / f"{number}.h5", target=rows)
+            files = [tmp_path / "0.h5", tmp_path / "1.h5"]
+            done = covcal("evaluate", *files, "--split", "all").require_success()
+            assert "have 50 labelled rows in common: these rows are measured once" in done.err
+            assert "on 250 labelled target rows of 2 files" in done.out
+        with edited(files[0]) as file:
+            file["target/labels"][100:] = -1
+        done = covcal("evaluate", *files, "--split", "all").require_success()
+        assert "on 250 labelled target rows of 2 files" in done.out
+
     def test_a_night_without_labels_is_counted(self, nights: list[Path]) -> None:
         with edited(nights[1]) as file:
             file["target/labels"][:] = -1
