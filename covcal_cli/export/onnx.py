@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
-from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Float64s, Inputs
+from covcal_cli.arrays import SMALLEST_FLOAT32, AnyArray, Inputs
 from covcal_cli.classifiers import proof
 from covcal_cli.classifiers.onnx.classifier import OnnxClassifier, OpenedOnnx
 from covcal_cli.classifiers.onnx.file import (
@@ -157,23 +157,22 @@ def add_probabilities(
     build: NodeBuilder,
     logits: str,
     temperature: float,
+    scaling: Scaling,
+    n_classes: int,
     output: str | None,
-    offsets: Float64s | None = None,
-    of_label: float = 0.0,
-    n_classes: int = 0,
 ) -> str:
     """Add softmax(logits / T + b + a 1[k = f]) for float32 logits [N, K].
 
-    `offsets` is b, (K,), and `of_label` is the number a. The class f is the first class with the
-    largest logit. Subtracting the maximum first preserves the digits of large float32 logits.
+    `scaling` has the offsets b and a. The class f is the first class with the largest logit.
+    Subtracting the maximum first preserves the digits of large float32 logits.
     """
     highest = build.reduced("ReduceMax", logits, 1, keepdims=True)
     shifted = build.node("Sub", logits, highest)
     scaled = build.node("Div", shifted, build.floats(temperature))
-    if offsets is not None:
-        scaled = build.node("Add", scaled, build.floats(offsets))
-    if of_label:
-        own = build.node("Mul", _chosen(build, logits, n_classes), build.floats(of_label))
+    if scaling.offsets is not None:
+        scaled = build.node("Add", scaled, build.floats(scaling.offsets))
+    if scaling.of_label:
+        own = build.node("Mul", _chosen(build, logits, n_classes), build.floats(scaling.of_label))
         scaled = build.node("Add", scaled, own)
     return build.node("Softmax", scaled, output=output, axis=1)
 
@@ -202,14 +201,6 @@ def add_label_probabilities(
 def add_label(build: NodeBuilder, logits: str, output: str) -> str:
     """Add the number of the most probable class of every row, int64 [N]."""
     return build.node("ArgMax", logits, output=output, axis=1, keepdims=0)
-
-
-def add_confidence(
-    build: NodeBuilder, logits: str, probabilities: str, n_classes: int, output: str
-) -> str:
-    """Add the probability of the most probable class, [N]."""
-    only = build.node("Mul", probabilities, _chosen(build, logits, n_classes))
-    return build.reduced("ReduceMax", only, 1, output=output)
 
 
 def _chosen(build: NodeBuilder, logits: str, n_classes: int) -> str:
@@ -408,22 +399,16 @@ def _append_forecaster(
     if forecaster.networks is not None:
         of["aligned"] = add_aligned_logits(build, features, forecaster.networks)
     is_mean = len(scaling.temperatures) > 1
+    output = None if is_mean else probabilities
     parts = [
-        add_probabilities(
-            build,
-            of[name],
-            temperature,
-            None if is_mean else probabilities,
-            scaling.offsets,
-            scaling.of_label,
-            classes,
-        )
+        add_probabilities(build, of[name], temperature, scaling, classes, output)
         for name, temperature in scaling.temperatures.items()
     ]
     if is_mean:
         build.node("Mean", *parts, output=probabilities)
     add_label(build, label_scores, label)
-    add_confidence(build, label_scores, probabilities, classes, confidence)
+    only = build.node("Mul", probabilities, _chosen(build, label_scores, classes))
+    build.reduced("ReduceMax", only, 1, output=confidence)
     if forecaster.accept_above is not None:
         threshold = build.floats(forecaster.accept_above)
         build.node("Greater", confidence, threshold, output=accept[0])

@@ -165,219 +165,6 @@ def read_config(content: Mapping[str, Any], origin: str) -> Preprocessing | None
     return None
 
 
-def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return the preprocessing of an image processor.
-
-    `origin` is the name of the file in messages. A file with unknown or missing keys is refused.
-    """
-    reader = _Reader(_Values(content, origin))
-    allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
-    unknown = sorted(
-        key
-        for key, value in content.items()
-        if key not in allowed and value is not None and value is not False
-    )
-    if unknown:
-        raise CovcalError(
-            f"{origin}: covcal does not know the settings {', '.join(unknown)}, and they might "
-            f"change pixels: {_MINE}"
-        )
-    return reader.read()
-
-
-class _Reader:
-    """The file of an image processor, read by the rules of its class."""
-
-    def __init__(self, values: "_Values") -> None:
-        self._values = values
-        self._kind = values.value(
-            "image_processor_type", values.value("feature_extractor_type", "")
-        )
-        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
-        self.family = _FAMILIES.get(name, _UNKNOWN)
-
-    def read(self) -> Preprocessing:
-        family, values = self.family, self._values
-        resize, crop = self._geometry()
-        scale = 1.0
-        if values.value("do_rescale", True):
-            scale = values.value("rescale_factor", 1 / 255)
-        mean: tuple[float, ...] = ()
-        std: tuple[float, ...] = ()
-        if values.value("do_normalize", family.normalised):
-            mean = self._constants("image_mean", family.mean)
-            std = self._constants("image_std", family.std)
-        if family.rule == "EfficientNet":
-            mean, std = self._efficientnet(mean, std)
-        code = values.get("resample")
-        if code is None:
-            code = self._default("resample", family.resample)
-        if not _is(code, int) or code not in range(len(_FILTERS)):
-            raise values.wrong("resample", "one of Pillow's codes, 0 to 5")
-        return Preprocessing(
-            scale=scale,
-            mean=mean,
-            std=std,
-            color="BGR" if values.value("do_flip_channel_order", family.flipped) else None,
-            resample=_FILTERS[code],
-            resize=resize,
-            crop=crop,
-            crop_rule="floor",
-        )
-
-    def _geometry(self) -> tuple[Resize, Size | None]:
-        values, rule = self._values, self.family.rule
-        crop = None
-        if values.value("do_center_crop", self.family.crop is not None):
-            crop = self._crop_size()
-        if not values.value("do_resize", True):
-            return Resize("none"), crop
-        short, size = self._size()
-        # Three classes have their own rules for the crop or the shorter side.
-        if rule == "ConvNext" and short is not None:
-            if crop not in (None, (short, short)):
-                raise values.wrong("crop_size", f"{short}, because ConvNeXT crops to this size")
-            return self._convnext(short)
-        if rule == "Levit" and short is not None:
-            short = int(256 / 224 * short)
-        if rule == "PoolFormer":
-            share = values.share("crop_pct", 0.9)
-            if short is None and size[0] != size[1]:
-                raise values.wrong("size", "the shorter side, or an equal height and width")
-            short = int((short or size[0]) / share)
-        if short is None:
-            return Resize("squash", size=size), crop or size
-        if crop is None:
-            raise CovcalError(
-                f"{values.origin}: images keep their aspect ratio and are not cropped, so they "
-                f"have different sizes: {_MINE}"
-            )
-        return Resize("short", short=short), crop
-
-    def _convnext(self, side: int) -> tuple[Resize, Size]:
-        square = side, side
-        if side >= _WARPED_FROM:
-            return Resize("squash", size=square), square
-        share = self._values.share("crop_pct", 224 / 256)
-        return Resize("short", short=int(side / share)), square
-
-    def _efficientnet(
-        self, mean: tuple[float, ...], std: tuple[float, ...]
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        values = self._values
-        if values.value("rescale_offset", False):  # Subtract 1 from the scaled pixels.
-            mean = tuple(value + 1 for value in mean) or (1.0,)
-        if values.value("include_top", True):  # Divide by std a second time.
-            again = self._constants("image_std", HALF)
-            std = tuple(value * value for value in again) if std else again
-        return mean, std
-
-    def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side or None, and (height, width)."""
-        values, family = self._values, self.family
-        size = values.get("size")
-        if size is None:
-            side = self._default("size", family.side)
-            return family.short, (side, side)
-        if isinstance(size, dict):
-            if set(size) == {"shortest_edge"}:
-                sides = _Values(size, f"{values.origin}: size")
-                return sides.integer("shortest_edge"), (0, 0)
-            return None, self._sides("size", "{height, width} or {shortest_edge}")
-        sizes = values.integers("size", ())
-        if len(sizes) == 2:
-            return None, (sizes[0], sizes[1])
-        if len(sizes) != 1:
-            raise values.wrong("size", "one whole number or two")
-        if family is _UNKNOWN:
-            raise CovcalError(
-                f"{values.origin}: covcal does not know {self._kind or 'the class'}, so size "
-                f"{size} is ambiguous: it may be the shorter side or both sides. Write "
-                "{'shortest_edge': N} or {'height': N, 'width': N}"
-            )
-        return (sizes[0] if family.short else None), (sizes[0], sizes[0])
-
-    def _crop_size(self) -> Size:
-        values, default = self._values, self.family.crop
-        if isinstance(values.get("crop_size"), dict):
-            return self._sides("crop_size", "a number or {height, width}")
-        sizes = values.integers("crop_size", (default,) if default else ())
-        if not sizes:
-            raise self._open("crop_size")
-        if len(sizes) > 2:
-            raise values.wrong("crop_size", "one whole number or two")
-        return sizes[0], sizes[-1]
-
-    def _sides(self, key: str, wanted: str) -> Size:
-        size = self._values.get(key)
-        if set(size) != {"height", "width"}:
-            raise self._values.wrong(key, wanted)
-        sides = _Values(size, f"{self._values.origin}: {key}")
-        return sides.integer("height"), sides.integer("width")
-
-    def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
-        return self._values.numbers(key, ()) or self._default(key, default)
-
-    def _default(self, key: str, default: Any) -> Any:
-        if default is None:
-            raise self._open(key)
-        return default
-
-    def _open(self, key: str) -> CovcalError:
-        kind = self._kind or "without image_processor_type"
-        return CovcalError(
-            f"{self._values.origin}: {key} is missing, and covcal does not know its default for "
-            f"{kind}: write the value into the file, or {_MINE}"
-        )
-
-
-# timm's evaluation transforms need only the following six keys.
-
-_DEFAULT_SIZE = (3, 224, 224)
-_DEFAULT_CROP = 0.875
-_LEAST_SHARE = 0.01
-
-
-def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
-    """Return timm's transforms for evaluation. `origin` is the name of the file in messages."""
-    values = _Values(content.get("pretrained_cfg") or content, origin)
-    size = values.integers("input_size", _DEFAULT_SIZE)
-    if len(size) != 3:
-        raise values.wrong("input_size", "[channels, height, width]")
-    height, width = size[1:]
-    share = values.share("crop_pct", _DEFAULT_CROP)
-    mean = values.numbers("mean", IMAGENET_MEAN)
-    scaled = math.floor(height / share), math.floor(width / share)
-    mode = values.value("crop_mode", "center")
-    if mode == "squash":
-        resize = Resize("squash", size=scaled)
-    elif mode == "border":
-        fill = tuple(round(255 * value) for value in mean)
-        resize = Resize("letterbox", size=scaled, fill=fill)
-    elif mode != "center":
-        raise values.wrong("crop_mode", "center, squash or border")
-    elif height != width:
-        raise CovcalError(
-            f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
-            f"aspect ratio: {_MINE}"
-        )
-    else:
-        resize = Resize("short", short=scaled[0])
-    resample = values.value("interpolation", "bicubic")
-    filters: dict[str, Resample] = {name: name for name in get_args(Resample)}
-    if resample not in filters:
-        raise values.wrong("interpolation", ", ".join(filters))
-    return Preprocessing(
-        resize=resize,
-        crop=(height, width),
-        crop_rule="round",
-        resample=filters[resample],
-        scale=1 / 255,
-        mean=mean,
-        std=values.numbers("std", IMAGENET_STD),
-    )
-
-
 _T = TypeVar("_T", bool, str, float)
 _KINDS: Mapping[type, tuple[Any, str]] = {
     bool: (bool, "true or false"),
@@ -386,12 +173,11 @@ _KINDS: Mapping[type, tuple[Any, str]] = {
 }
 
 
-@dataclass(frozen=True)
 class _Values:
     """The values of a preprocessing file, with checked types."""
 
-    content: Mapping[str, Any]
-    origin: str  # The name of the file in messages.
+    def __init__(self, content: Mapping[str, Any], origin: str) -> None:
+        self.content, self.origin = content, origin  # `origin` is the name of the file in messages.
 
     def get(self, key: str) -> Any:
         """Return a value of any type; None if missing."""
@@ -446,3 +232,213 @@ class _Values:
 def _is(value: Any, kind: Any) -> bool:
     """Return whether a JSON value has the type `kind`. A boolean is not a number."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    """Return the preprocessing of an image processor.
+
+    `origin` is the name of the file in messages. A file with unknown or missing keys is refused.
+    """
+    reader = _Reader(content, origin)
+    allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
+    unknown = sorted(
+        key
+        for key, value in content.items()
+        if key not in allowed and value is not None and value is not False
+    )
+    if unknown:
+        raise CovcalError(
+            f"{origin}: covcal does not know the settings {', '.join(unknown)}, and they might "
+            f"change pixels: {_MINE}"
+        )
+    return reader.read()
+
+
+class _Reader(_Values):
+    """The file of an image processor, read by the rules of its class."""
+
+    def __init__(self, content: Mapping[str, Any], origin: str) -> None:
+        super().__init__(content, origin)
+        self._kind = self.value("image_processor_type", self.value("feature_extractor_type", ""))
+        name = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", self._kind)
+        self.family = _FAMILIES.get(name, _UNKNOWN)
+
+    def read(self) -> Preprocessing:
+        family = self.family
+        resize, crop = self._geometry()
+        scale = 1.0
+        if self.value("do_rescale", True):
+            scale = self.value("rescale_factor", 1 / 255)
+        mean: tuple[float, ...] = ()
+        std: tuple[float, ...] = ()
+        if self.value("do_normalize", family.normalised):
+            mean = self._constants("image_mean", family.mean)
+            std = self._constants("image_std", family.std)
+        if family.rule == "EfficientNet":
+            mean, std = self._efficientnet(mean, std)
+        code = self.get("resample")
+        if code is None:
+            code = self._default("resample", family.resample)
+        if not _is(code, int) or code not in range(len(_FILTERS)):
+            raise self.wrong("resample", "one of Pillow's codes, 0 to 5")
+        return Preprocessing(
+            scale=scale,
+            mean=mean,
+            std=std,
+            color="BGR" if self.value("do_flip_channel_order", family.flipped) else None,
+            resample=_FILTERS[code],
+            resize=resize,
+            crop=crop,
+            crop_rule="floor",
+        )
+
+    def _geometry(self) -> tuple[Resize, Size | None]:
+        rule = self.family.rule
+        crop = None
+        if self.value("do_center_crop", self.family.crop is not None):
+            crop = self._crop_size()
+        if not self.value("do_resize", True):
+            return Resize("none"), crop
+        short, size = self._size()
+        # Three classes have their own rules for the crop or the shorter side.
+        if rule == "ConvNext" and short is not None:
+            if crop not in (None, (short, short)):
+                raise self.wrong("crop_size", f"{short}, because ConvNeXT crops to this size")
+            return self._convnext(short)
+        if rule == "Levit" and short is not None:
+            short = int(256 / 224 * short)
+        if rule == "PoolFormer":
+            share = self.share("crop_pct", 0.9)
+            if short is None and size[0] != size[1]:
+                raise self.wrong("size", "the shorter side, or an equal height and width")
+            short = int((short or size[0]) / share)
+        if short is None:
+            return Resize("squash", size=size), crop or size
+        if crop is None:
+            raise CovcalError(
+                f"{self.origin}: images keep their aspect ratio and are not cropped, so they "
+                f"have different sizes: {_MINE}"
+            )
+        return Resize("short", short=short), crop
+
+    def _convnext(self, side: int) -> tuple[Resize, Size]:
+        square = side, side
+        if side >= _WARPED_FROM:
+            return Resize("squash", size=square), square
+        share = self.share("crop_pct", 224 / 256)
+        return Resize("short", short=int(side / share)), square
+
+    def _efficientnet(
+        self, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        if self.value("rescale_offset", False):  # Subtract 1 from the scaled pixels.
+            mean = tuple(value + 1 for value in mean) or (1.0,)
+        if self.value("include_top", True):  # Divide by std a second time.
+            again = self._constants("image_std", HALF)
+            std = tuple(value * value for value in again) if std else again
+        return mean, std
+
+    def _size(self) -> tuple[int | None, Size]:
+        """Return the shorter side or None, and (height, width)."""
+        family = self.family
+        size = self.get("size")
+        if size is None:
+            side = self._default("size", family.side)
+            return family.short, (side, side)
+        if isinstance(size, dict):
+            if set(size) == {"shortest_edge"}:
+                sides = _Values(size, f"{self.origin}: size")
+                return sides.integer("shortest_edge"), (0, 0)
+            return None, self._sides("size", "{height, width} or {shortest_edge}")
+        sizes = self.integers("size", ())
+        if len(sizes) == 2:
+            return None, (sizes[0], sizes[1])
+        if len(sizes) != 1:
+            raise self.wrong("size", "one whole number or two")
+        if family is _UNKNOWN:
+            raise CovcalError(
+                f"{self.origin}: covcal does not know {self._kind or 'the class'}, so size "
+                f"{size} is ambiguous: it may be the shorter side or both sides. Write "
+                "{'shortest_edge': N} or {'height': N, 'width': N}"
+            )
+        return (sizes[0] if family.short else None), (sizes[0], sizes[0])
+
+    def _crop_size(self) -> Size:
+        default = self.family.crop
+        if isinstance(self.get("crop_size"), dict):
+            return self._sides("crop_size", "a number or {height, width}")
+        sizes = self.integers("crop_size", (default,) if default else ())
+        if not sizes:
+            raise self._open("crop_size")
+        if len(sizes) > 2:
+            raise self.wrong("crop_size", "one whole number or two")
+        return sizes[0], sizes[-1]
+
+    def _sides(self, key: str, wanted: str) -> Size:
+        size = self.get(key)
+        if set(size) != {"height", "width"}:
+            raise self.wrong(key, wanted)
+        sides = _Values(size, f"{self.origin}: {key}")
+        return sides.integer("height"), sides.integer("width")
+
+    def _constants(self, key: str, default: tuple[float, ...] | None) -> tuple[float, ...]:
+        return self.numbers(key, ()) or self._default(key, default)
+
+    def _default(self, key: str, default: Any) -> Any:
+        if default is None:
+            raise self._open(key)
+        return default
+
+    def _open(self, key: str) -> CovcalError:
+        kind = self._kind or "without image_processor_type"
+        return CovcalError(
+            f"{self.origin}: {key} is missing, and covcal does not know its default for "
+            f"{kind}: write the value into the file, or {_MINE}"
+        )
+
+
+# timm's evaluation transforms need only the following six keys.
+
+_DEFAULT_SIZE = (3, 224, 224)
+_DEFAULT_CROP = 0.875
+_LEAST_SHARE = 0.01
+
+
+def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing:
+    """Return timm's transforms for evaluation. `origin` is the name of the file in messages."""
+    values = _Values(content.get("pretrained_cfg") or content, origin)
+    size = values.integers("input_size", _DEFAULT_SIZE)
+    if len(size) != 3:
+        raise values.wrong("input_size", "[channels, height, width]")
+    height, width = size[1:]
+    share = values.share("crop_pct", _DEFAULT_CROP)
+    mean = values.numbers("mean", IMAGENET_MEAN)
+    scaled = math.floor(height / share), math.floor(width / share)
+    mode = values.value("crop_mode", "center")
+    if mode == "squash":
+        resize = Resize("squash", size=scaled)
+    elif mode == "border":
+        fill = tuple(round(255 * value) for value in mean)
+        resize = Resize("letterbox", size=scaled, fill=fill)
+    elif mode != "center":
+        raise values.wrong("crop_mode", "center, squash or border")
+    elif height != width:
+        raise CovcalError(
+            f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
+            f"aspect ratio: {_MINE}"
+        )
+    else:
+        resize = Resize("short", short=scaled[0])
+    resample = values.value("interpolation", "bicubic")
+    filters: dict[str, Resample] = {name: name for name in get_args(Resample)}
+    if resample not in filters:
+        raise values.wrong("interpolation", ", ".join(filters))
+    return Preprocessing(
+        resize=resize,
+        crop=(height, width),
+        crop_rule="round",
+        resample=filters[resample],
+        scale=1 / 255,
+        mean=mean,
+        std=values.numbers("std", IMAGENET_STD),
+    )
