@@ -111,7 +111,6 @@ def forecaster_logits(
 
 def networks_for(
     calibration: Calibration,
-    document: Path,
     file: FeatureFile,
     networks: Path | None = None,
     *,
@@ -120,18 +119,15 @@ def networks_for(
     """Return the networks that a calibration needs for a file, or None.
 
     Only a calibration that scales aligned logits needs networks, if the file lacks these logits.
-    The networks come from the adapted file `networks`, or from the file that cal.json (`document`)
-    names.
+    The networks come from the adapted file `networks`, or from the file that cal.json names.
 
     Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
     fit the file.
     """
-    require_fitting(
-        calibration, document, file, allow_other_preprocessing=allow_other_preprocessing
-    )
+    require_fitting(calibration, file, allow_other_preprocessing=allow_other_preprocessing)
     aligned = calibration.scaling.reads_aligned
     if aligned and not file.is_adapted:
-        return fitted_networks(calibration, document, networks)
+        return fitted_networks(calibration, networks)
     if aligned and file.attributes.get("networks_sha256") != calibration.networks_sha256:
         raise CovcalError(
             f"{file.path} and the calibration have different aligned networks: {AGAIN}"
@@ -142,11 +138,9 @@ def networks_for(
     return None
 
 
-def fitted_networks(
-    calibration: Calibration, document: Path, networks: Path | None = None
-) -> AlignedNetworks:
+def fitted_networks(calibration: Calibration, networks: Path | None) -> AlignedNetworks:
     """Return the networks that a calibration was fitted with."""
-    path = networks or calibration.inputs[0].path
+    document, path = calibration.path, networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
             f"{document} was fitted with the networks of {path}, which is outside its folder: pass "
@@ -282,32 +276,21 @@ def read_named(
 def scaled_logits(
     file: FeatureFile,
     calibrations: Mapping[str, Calibration],
-    documents: Sequence[Path],
     networks: Path | None,
     *,
     allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
     """Return the scaled logits of every calibration, by name.
 
-    `documents` are the files of the calibrations. `networks` is the path of the
-    adapted file, and is only needed if that file has moved.
+    `networks` is the path of the adapted file, and is only needed if that file has moved.
 
     Raises `CovcalError` if a calibration does not fit.
     """
-    scaled = {}
-    for number, (name, calibration) in enumerate(calibrations.items()):
-        document = documents[number] if number < len(documents) else Path("cal.json")
-        networks_path = networks if calibration.scaling.reads_aligned else None
-        scaled[name] = ScaledLogits(
-            calibration.scaling,
-            networks_for(
-                calibration,
-                document,
-                file,
-                networks_path,
-                allow_other_preprocessing=allow_other_preprocessing,
-            ),
-        )
+    scaled, allow = {}, allow_other_preprocessing
+    for name, calibration in calibrations.items():
+        path = networks if calibration.scaling.reads_aligned else None
+        aligned = networks_for(calibration, file, path, allow_other_preprocessing=allow)
+        scaled[name] = ScaledLogits(calibration.scaling, aligned)
     return scaled
 
 
@@ -357,35 +340,29 @@ AGAIN = "calibrate this file itself"
 
 
 def require_fitting(
-    calibration: Calibration,
-    document: Path,
-    file: FeatureFile,
-    *,
-    allow_other_preprocessing: bool = False,
+    calibration: Calibration, file: FeatureFile, *, allow_other_preprocessing: bool = False
 ) -> None:
-    """Refuse a file that the calibration in `document` does not fit.
+    """Refuse a file that a calibration does not fit.
 
     Raises `CovcalError` if model, classes, columns or tensors differ. Different preprocessing is
     refused too, unless `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
     # class names say more than hashes, so they are compared first
-    _require_same_classes(calibration, document, file, same_model=same_model)
+    _require_same_classes(calibration, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
             f"{file.path} and the calibration come from different models (the calibration was "
             f"made for {calibration.model['name']}): {AGAIN}"
         )
     _require_same_columns(calibration, file)
-    _require_same_reading(calibration, document, file)
+    _require_same_reading(calibration, file)
     if not allow_other_preprocessing:
-        _require_same_preprocessing(calibration, document, file)
+        _require_same_preprocessing(calibration, file)
 
 
-def _require_same_classes(
-    calibration: Calibration, document: Path, file: FeatureFile, *, same_model: bool
-) -> None:
-    classes, expected = file.classes, calibration.classes
+def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_model: bool) -> None:
+    classes, expected, document = file.classes, calibration.classes, calibration.path
     if len(classes) != len(expected):
         raise CovcalError(
             f"{file.path} has {len(classes)} classes, but {document} has {len(expected)}: {AGAIN}"
@@ -432,7 +409,7 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
     )
 
 
-def _require_same_reading(calibration: Calibration, document: Path, file: FeatureFile) -> None:
+def _require_same_reading(calibration: Calibration, file: FeatureFile) -> None:
     """Refuse a file that was extracted from other tensors of the model."""
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
@@ -446,22 +423,20 @@ def _require_same_reading(calibration: Calibration, document: Path, file: Featur
             what = {"tail": "output", "logits_tensor": "logits", "features_tensor": "features"}
             raise CovcalError(
                 f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, but "
-                f"{document} was fitted with {expected[name]}: extract it again with the same "
-                f"--model-output and --phi, or {AGAIN}"
+                f"{calibration.path} was fitted with {expected[name]}: extract it again with the "
+                f"same --model-output and --phi, or {AGAIN}"
             )
 
 
-def _require_same_preprocessing(
-    calibration: Calibration, document: Path, file: FeatureFile
-) -> None:
+def _require_same_preprocessing(calibration: Calibration, file: FeatureFile) -> None:
     name = "preprocessing"
     actual, expected = file.reading, calibration.reading
     if name not in actual or name not in expected or actual[name] == expected[name]:
         return
     differs = setting_that_differs(actual[name], expected[name])
     raise CovcalError(
-        f"{file.path} and {document} have different preprocessing ({differs}): extract the file "
-        f"again with the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
+        f"{file.path} and {calibration.path} have different preprocessing ({differs}): extract the "
+        f"file again with the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
     )
 
 

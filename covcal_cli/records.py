@@ -111,6 +111,9 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
         _decoded(kind, values[name], f"{place}.{name}", Path())
 
 
+NOT_STORED = {"at": ""}  # Metadata of a field that is not in the file.
+
+
 # Records that several documents contain.
 
 
@@ -122,11 +125,7 @@ class Input:
     path: Path  # The path of the file; relative to the document's folder in JSON.
     sha256: str
     # A document is untrusted, so a path outside its folder is never opened.
-    is_outside: bool = field(default=False, compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the input as keys of a document."""
-        return {"role": self.role, "path": self.path, "sha256": self.sha256}
+    is_outside: bool = field(default=False, compare=False, metadata=NOT_STORED)
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def encoded(value: Any, path: Path) -> Any:
         return encoded(value.to_json(), path)
     if is_dataclass(value):
         content: dict[str, Any] = {"schema": value.schema} if isinstance(value, Document) else {}
-        for member in fields(value):
+        for member in _stored_fields(value):
             place = content
             *way, name = _keys(member)
             for key in way:
@@ -441,8 +440,12 @@ def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
             hints[member.name],
             member.default is MISSING and member.default_factory is MISSING,
         )
-        for member in fields(kind)
+        for member in _stored_fields(kind)
     ]
+
+
+def _stored_fields(record: Any) -> list[Field[Any]]:
+    return [member for member in fields(record) if member.metadata != NOT_STORED]
 
 
 def _keys(member: Field[Any]) -> list[str]:

@@ -143,7 +143,7 @@ def apply(
         if isinstance(output, Path):
             if aligned is not None:
                 check_output(output, force=force, inputs=[aligned.path])
-            provenance = _provenance(first.file, document, calibration, settings)
+            provenance = _provenance(first.file, calibration, settings)
             if labels:  # With several labels, each label has its own calibration.
                 del provenance["method_used"], provenance["temperature"]
             with atomic_output(output, force=force) as partial:
@@ -174,7 +174,6 @@ def _opened(
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration,
-        document,
         file,
         networks,
         allow_other_preprocessing=settings.allow_other_preprocessing,
@@ -319,13 +318,13 @@ def _chosen_rows(domain: Domain, split: str) -> Rows | range:
 
 
 def _provenance(
-    file: FeatureFile, document: Path, calibration: Calibration, settings: ApplySettings
+    file: FeatureFile, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
     """Return the names and hashes of all input files."""
     model = file.model
     provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
-        "calibration_sha256": sha256_of(document),
+        "calibration_sha256": sha256_of(calibration.path),
         "method_used": calibration.method_used,
         "temperature": calibration.forecaster_temperature,
         "model_name": model["name"],

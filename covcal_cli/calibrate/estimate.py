@@ -237,13 +237,12 @@ def expect(
         first = next(iter(calibrations.values()))
         settings = {"max_weight": first.max_weight, "seed": first.seed} | settings
     if "target_prior" not in settings:
-        prior, notes = _prior_of(calibrations, documents)
+        prior, notes = _prior_of(calibrations)
         settings |= {"target_prior": prior.name, "prior_shares": prior.shares}
     with FeatureFile(path) as file:
         scaled = scaled_logits(
             file,
             calibrations,
-            documents,
             networks,
             allow_other_preprocessing=allow_other_preprocessing,
         )
@@ -265,13 +264,11 @@ def expect(
     return Expectation(estimation, tuple(expected), tuple(inputs), tuple(notes))
 
 
-def _prior_of(
-    calibrations: Mapping[str, Calibration], documents: Sequence[Path]
-) -> tuple[TargetPrior, list[str]]:
+def _prior_of(calibrations: Mapping[str, Calibration]) -> tuple[TargetPrior, list[str]]:
     """Return the class frequencies of the first calibration that uses them, with notes."""
     taking = [
-        (document, calibration.target_prior)
-        for document, calibration in zip(documents, calibrations.values(), strict=True)
+        (calibration.path, calibration.target_prior)
+        for calibration in calibrations.values()
         if calibration.method in TAKE_PRIOR
     ]
     if not taking:

@@ -236,7 +236,7 @@ def file_of(
 
     def judged() -> tuple[Path, list[str]]:
         calibrations = list(read_named(documents, networks, names).values())
-        return file_to_judge(file, calibrations, documents, purpose=purpose, picked=not is_named)
+        return file_to_judge(file, calibrations, purpose=purpose, picked=not is_named)
 
     # the calibrations of all labels name the same file
     return for_first_label(labels_of(file, documents), judged)

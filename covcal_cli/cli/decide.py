@@ -119,9 +119,7 @@ def decide(
 
     def decided() -> "tuple[Path, list[str], Decision]":
         fitted = read_calibration(document)
-        path, notes = file_to_judge(
-            file, [fitted], [document], purpose="decide", picked=calibration is None
-        )
+        path, notes = file_to_judge(file, [fitted], purpose="decide", picked=calibration is None)
         if not to_stdout:
             check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
         estimate, cost = _estimates(path, fitted, settings, console)

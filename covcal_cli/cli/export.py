@@ -70,8 +70,7 @@ def export(
     labels = labels_of(None, [document])
     calibrations = for_each_label(labels, lambda: read_calibration(document))
     if calibration is None:
-        first = next(iter(calibrations.values()))
-        require_current(first, document, purpose="export")
+        require_current(next(iter(calibrations.values())), purpose="export")
     written, merged = write(
         model,
         document,

@@ -103,7 +103,7 @@ def decide(
     with FeatureFile(path) as file:
         if settings.coverage is not None:
             file.require_all_classes("--set")
-        aligned = networks_for(calibration, document, file, networks)
+        aligned = networks_for(calibration, file, networks)
         target = file.require_target()
         draw = draw_with_labels(file)
         splits = draw.batches[0].splits if draw.batches else SPLITS_READ

@@ -170,7 +170,7 @@ def evaluate(
         file = opened[0]
         _require_one_classifier(opened)
         versions_of = [
-            _versions(part, calibrations, files, networks, earlier, settings) for part in opened
+            _versions(part, calibrations, networks, earlier, settings) for part in opened
         ]
         versions = versions_of[0]
         decided = None if decision is None else read_decision(decision, *files)
@@ -314,7 +314,6 @@ def _require_one_classifier(files: Sequence[FeatureFile]) -> None:
 def _versions(
     file: FeatureFile,
     calibrations: Mapping[str, Calibration],
-    documents: Sequence[Path],
     networks: Path | None,
     earlier: Mapping[str, Scaling],
     settings: EvaluateSettings,
@@ -322,7 +321,6 @@ def _versions(
     fitted = scaled_logits(
         file,
         calibrations,
-        documents,
         networks,
         allow_other_preprocessing=settings.allow_other_preprocessing,
     )

@@ -139,9 +139,7 @@ def assess(
     if path is None and not documents:
         documents = [Path("cal.json")]
     calibrations = read_named(documents, networks, names)
-    file, notes = file_to_judge(
-        path, [*calibrations.values()], documents, purpose="evaluate", picked=False
-    )
+    file, notes = file_to_judge(path, [*calibrations.values()], purpose="evaluate", picked=False)
     if path is None:
         tell(f"measuring {documents[0]} on {file}")
     optional = [other for other in (gates.baseline, networks, decision) if other is not None]

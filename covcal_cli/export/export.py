@@ -143,22 +143,20 @@ def export(
             f"different model (its sha256 differs): {remedy}"
         )
     # Open the model with the same tensors as in the extraction.
-    aligned = calibrated_networks(calibration, document, networks)
+    aligned = calibrated_networks(calibration, networks)
     scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
     stored = for_each_label(labels, lambda: stored_rows(calibration, networks))
     arrays = aligned.arrays if aligned else None
     merge = Merge(
         Forecaster(calibration.scaling, arrays, accept_above, scalings),
         stored=_joined(list(stored.values())) if labels else stored[""],
-        metadata=_metadata(calibration, document) | _label_metadata(calibrations if labels else {}),
+        metadata=_metadata(calibration) | _label_metadata(calibrations if labels else {}),
         output=path,
         force=force,
         inputs=inputs,
     )
     extracted = extracted_tensors(calibration, networks)
-    original = _as_extracted(
-        exporter, model_output, extracted, aligned, calibration, str(document), str(model)
-    )
+    original = _as_extracted(exporter, model_output, extracted, aligned, calibration, str(model))
     return original.write(merge), calibration
 
 
@@ -173,10 +171,10 @@ def _as_extracted(
     extracted: Tensors,
     networks: AlignedNetworks | None,
     calibration: Calibration,
-    document: str,
     model: str,
 ) -> Original:
     """Open a model with the same tensors for phi and the logits as in the extraction."""
+    document = calibration.path
     # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
     outputs = [model_output]
@@ -242,10 +240,10 @@ def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
     }
 
 
-def _metadata(calibration: Calibration, document: Path) -> dict[str, str]:
+def _metadata(calibration: Calibration) -> dict[str, str]:
     values = {
         "version": __version__,
-        "calibration_sha256": sha256_of(document),
+        "calibration_sha256": sha256_of(calibration.path),
         "model_sha256": calibration.model["sha256"],
         "model_name": calibration.model["name"],
         "networks_sha256": calibration.networks_sha256 or "",

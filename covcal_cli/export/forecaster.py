@@ -162,18 +162,16 @@ def extracted_tensors(calibration: Calibration, networks: Path | None) -> Tensor
     return Tensors(*(str(name) if name else None for name in names))
 
 
-def calibrated_networks(
-    calibration: Calibration, document: Path, networks: Path | None
-) -> AlignedNetworks | None:
+def calibrated_networks(calibration: Calibration, networks: Path | None) -> AlignedNetworks | None:
     """Return the networks of a calibration; None if it scales the classifier's logits."""
     if not calibration.scaling.reads_aligned:
         if networks is not None:
             raise CovcalError(
-                f"{document} ({calibration.method_used}) scales the model's own logits: leave "
-                "out --networks"
+                f"{calibration.path} ({calibration.method_used}) scales the model's own logits: "
+                "leave out --networks"
             )
         return None
-    return fitted_networks(calibration, document, networks)
+    return fitted_networks(calibration, networks)
 
 
 def stored_rows(calibration: Calibration, networks: Path | None) -> StoredRows | None:

@@ -19,6 +19,7 @@ from covcal_cli.files import leaves_folder_of
 from covcal_cli.maths.softmax import Forecasters, Scaling
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import (
+    NOT_STORED,
     Count,
     Document,
     Guard,
@@ -157,6 +158,8 @@ class Calibration(Document):
     reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # Hash of the networks of `adapt`; None without networks.
     inputs: tuple[Input, ...]
+    # The file of the calibration, for messages.
+    path: Path = field(default=Path("cal.json"), compare=False, metadata=NOT_STORED)
 
     @property
     def target_confidence(self) -> tuple[float | None, float | None]:
@@ -226,7 +229,7 @@ def read_calibration(path: str | Path) -> Calibration:
         replace(entry, is_outside=leaves_folder_of(entry.path, path))
         for entry in calibration.inputs
     )
-    return replace(calibration, inputs=tuple(inputs))
+    return replace(calibration, inputs=tuple(inputs), path=path)
 
 
 def _require_numbers(calibration: Calibration) -> None:

@@ -76,7 +76,6 @@ def labels_of(
 def file_to_judge(
     path: Path | None,
     calibrations: Sequence[Calibration],
-    documents: Sequence[Path],
     *,
     purpose: str,
     picked: bool,
@@ -90,25 +89,23 @@ def file_to_judge(
     calibration's folder.
     """
     if path is None:
-        return _fitted_file(calibrations[0], documents[0], purpose), []
+        return _fitted_file(calibrations[0], purpose), []
     if picked:
-        require_current(calibrations[0], documents[0], purpose=purpose, named=path)
+        require_current(calibrations[0], purpose=purpose, named=path)
     notes = notes_on_named(path)
-    for calibration, document in zip(calibrations, documents, strict=True):
+    for calibration in calibrations:
         fitted = calibration.inputs[0]
         if _is_same(fitted.path, path) and unmarked_sha256(path) != fitted.sha256:
-            notes.append(f"{path} has changed since {document} was fitted on it")
+            notes.append(f"{path} has changed since {calibration.path} was fitted on it")
     return path, notes
 
 
-def require_current(
-    calibration: Calibration, document: Path, *, purpose: str, named: Path | None = None
-) -> None:
+def require_current(calibration: Calibration, *, purpose: str, named: Path | None = None) -> None:
     """Refuse a calibration that the user did not name if its features file has changed.
 
     A missing features file is allowed. `named` is the file that the user named, if any.
     """
-    fitted = calibration.inputs[0]
+    fitted, document = calibration.inputs[0], calibration.path
     otherwise = f"pass -c {document} to {purpose} with this calibration"
     if named is not None and _is_same(fitted.path, named):
         fitted = replace(fitted, is_outside=False)
@@ -131,8 +128,8 @@ def _is_same(first: Path, second: Path) -> bool:
     return first.is_file() and second.is_file() and first.samefile(second)
 
 
-def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path:
-    fitted = calibration.inputs[0]
+def _fitted_file(calibration: Calibration, purpose: str) -> Path:
+    fitted, document = calibration.inputs[0], calibration.path
     path = fitted.path
     if fitted.is_outside:
         raise CovcalError(
@@ -143,9 +140,7 @@ def _fitted_file(calibration: Calibration, document: Path, purpose: str) -> Path
         raise CovcalError(
             f"{document} was fitted on {path}, which is not here: give a file to {purpose}"
         )
-    _require_unchanged(
-        calibration.inputs[0], document, f"pass {path} -c {document} to {purpose} this file"
-    )
+    _require_unchanged(fitted, document, f"pass {path} -c {document} to {purpose} this file")
     return path
 
 

@@ -513,9 +513,7 @@ def _dealt(sheet: Sheet, settings: PickSettings) -> tuple[Sheet, ...]:
 
 def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> ScaledLogits:
     networks_path = None if networks is None else Path(networks)
-    (scaled,) = scaled_logits(
-        file, read_named([document], networks_path), [document], networks_path
-    ).values()
+    (scaled,) = scaled_logits(file, read_named([document], networks_path), networks_path).values()
     return scaled
 
 

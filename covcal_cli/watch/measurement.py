@@ -229,7 +229,6 @@ def measurements_of(
     scaled = scaled_logits(
         file,
         {"": standard.calibration},
-        [standard.document],
         standard.networks,
         allow_other_preprocessing=standard.settings.allow_other_preprocessing,
     )[""]
