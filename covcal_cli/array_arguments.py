@@ -209,6 +209,16 @@ def is_missing(value: Any) -> bool:
         return True
 
 
+def require_row_order(values: Any, rows: Any, name: str) -> None:
+    """Refuse a pandas object that has the index of `rows` in another order."""
+    own, other = (getattr(v, "index", None) if hasattr(v, "iloc") else None for v in (values, rows))
+    if own is not None and other is not None and not own.equals(other) and {*own} == {*other}:
+        raise ArgumentError(
+            f"{name} have the same index as their rows, but in another order: give "
+            f"{name}.loc[rows.index], or {name}.to_numpy() if the order is right"
+        )
+
+
 def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
     """Return n labels, which are class names or class numbers.
 
@@ -220,12 +230,7 @@ def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
         several = labels.ndim == 2 and labels.shape[0] == n and labels.shape[1] > 1
         remedy = ": for one-hot rows, give the argmax" if several else ""
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}{remedy}")
-    own, other = (getattr(v, "index", None) if hasattr(v, "iloc") else None for v in (values, rows))
-    if own is not None and other is not None and not own.equals(other) and {*own} == {*other}:
-        raise ArgumentError(
-            f"{name} have the same index as their rows, but in another order: give "
-            f"{name}.loc[rows.index], or {name}.to_numpy() if the order is right"
-        )
+    require_row_order(values, rows, name)
     is_list = isinstance(values, list)  # an array of texts has None as "None"
     if is_list or labels.dtype.kind in "fO":
         for row, label in enumerate(values if is_list else labels.tolist()):

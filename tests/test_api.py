@@ -956,6 +956,10 @@ class TestArguments:
             lambda: calibrator.score(frame, other),
             lambda: covcal.ece(pd.DataFrame(p), other),
             lambda: covcal.calibrated(LogisticRegression()).fit(frame, other),
+            lambda: covcal.Watch(calibrator, frame, labels).observe(
+                frame, period="2026-01", labels=other
+            ),
+            lambda: covcal.Decision(error=0.1).fit(source, column, other),
         ):
             with pytest.raises(ValueError, match=r"in another order: give .*\.loc.rows"):
                 call()

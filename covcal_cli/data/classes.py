@@ -261,6 +261,7 @@ def read_class_names(path: Path) -> list[str]:
         names = _from_json(path, text)
     else:
         names = [line.strip() for line in text.rstrip().splitlines()]
+    names = [normalize("NFC", name) for name in names]
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if not name:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal
+from unicodedata import normalize
 
 import numpy as np
 
@@ -366,7 +367,7 @@ def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, .
     Numbers and names such as LABEL_0 are sorted; other names keep their order. The names are None
     if they are 0 to K-1.
     """
-    places = list(range(len(names)))
+    places, names = list(range(len(names))), [normalize("NFC", name) for name in names]
     if all(map(_FLOAT.fullmatch, names)):  # pandas turns 1 into 1.0
         names = [name.partition(".")[0] for name in names]
     if are_placeholders(names):

@@ -197,6 +197,7 @@ def _require_plain_index(logits: ArrayLike) -> None:
 def _labelled(
     rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
+    array_arguments.require_row_order(labels, rows, "labels")
     names = [] if labels is None else array_arguments.array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
         raise CovcalError(

@@ -553,6 +553,12 @@ class OutputEvidence:
                 "confidence of the predicted class, give the probability of one class instead"
             )
         are_logits = self.form == "logits" and self.rows >= _FEW_ROWS
+        if are_logits and self.width == 1 and self.high <= 0:
+            return (
+                f"the only output is at most 0 in all {self.rows} rows, so the same class is "
+                "always predicted. If the outputs are logarithms of probabilities, give the "
+                "probabilities"
+            )
         largest = max(-self.low, self.high)
         limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0
         if are_logits and self.low < 0 and 0.9 * limit < largest <= limit:

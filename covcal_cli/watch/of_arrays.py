@@ -23,6 +23,7 @@ from covcal_cli.array_arguments import (
     labels_of,
     logits_of,
     numbers_of,
+    require_row_order,
 )
 from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float64s, Labels
 from covcal_cli.calibrate.calibrator import ArrayFile, Calibrator
@@ -211,6 +212,7 @@ class Watch:
         if features is not None:
             arrays["features"] = _features(features, len(rows))
         if labels is not None:
+            require_row_order(labels, logits, "labels")
             arrays["labels"] = self._labels(labels, len(rows))
         arrays |= _columns(rest if columns is None else columns, "columns", len(rows))
         _require_segment(self._settings.segment, arrays, "columns")

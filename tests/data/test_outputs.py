@@ -289,6 +289,24 @@ class TestLayoutsOfTools:
         assert (found.ids, list(found.columns)) == (IDS, ["site"])
 
 
+def test_names_in_two_unicode_forms_are_the_same_classes(tmp_path: Path) -> None:
+    files: list[Path] = []
+    for names in (("caf\u00e9", "b", "c"), ("c", "cafe\u0301", "b")):
+        places = [{"b": 1, "c": 2}.get(name, 0) for name in names]
+        columns: dict[str, Any] = {
+            f"logit_{name}": LOGITS[:, place].tolist()
+            for name, place in zip(names, places, strict=True)
+        }
+        files.append(write_csv(tmp_path / f"{len(files)}.csv", columns | {"label": [names[0]] * N}))
+    (tmp_path / "names.txt").write_text("cafe\u0301\nb\nc\n")
+    for classes in (None, tmp_path / "names.txt"):
+        tables = open_outputs(files[0], files[1], "logits", classes)
+        for table, label in zip(tables.values(), (0, 2), strict=True):
+            assert table.class_names == ("caf\u00e9", "b", "c")
+            np.testing.assert_array_equal(read(table), LOGITS)
+            assert table.labels(named_classes(table.class_names)).tolist() == [label] * N
+
+
 @pytest.mark.parametrize(
     ("name", "classes"), [("classes", [2.0, 0, 1]), ("classes_", [2, 0, 1]), ("classes_", "bca")]
 )
