@@ -411,10 +411,11 @@ def _metrics_lines(path: Path) -> Lines:
         gap = None if not record.n or bins is None else MeanGap.of(bins, level)
         off = "" if gap is None else f"{'confidence ' * abs(gap.direction)}{gap.sentence}; "
         shares = ", ".join(
-            f"{title} {_share(metrics.get(key))}"
+            f"{title} {percent(metrics.get(key))}"
             for key, title in (("accuracy", "accuracy"), ("ece", "ECE"))
         )
-        lines.append((name, f"{off}{shares}, NLL {_number(metrics.get('nll'))}"))
+        nll = metrics.get("nll")
+        lines.append((name, f"{off}{shares}, NLL {'-' if nll is None else f'{nll:.4f}'}"))
         classes = ClassGaps.of(record.classes.get(name, ()), level)
         text = "; ".join(filter(None, (f"with {name}, {classes.count}", classes.worst)))
         text = text if classes.n > 1 else None
@@ -434,14 +435,6 @@ def _gate_line(gate: Verdict | Change) -> tuple[str, str]:
         gate_text = f"{gate.metric} {sign} {gate.limit:g}{groups}: {gate.value:.4g}"
     outcome = "FAILED" if gate.exceeded else "not proved" if gate.is_open else "passed"
     return "gate", f"{outcome} by {measured_name(gate.calibration)}: {gate_text}"
-
-
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else percent(value, 2)
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4f}"
 
 
 def _estimation_lines(path: Path) -> Lines:

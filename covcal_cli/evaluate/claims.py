@@ -119,23 +119,16 @@ class ClassGaps:
     @property
     def count(self) -> str:
         """The number of miscalibrated classes, in words."""
-        limit = in_points(f"{100 * self.margin:g}")
-        if not self.undecided:
-            if not self.off:
-                return (
-                    f"the confidence of all {self.n} predicted classes is right to within {limit}"
-                )
-            return (
-                f"the confidence of {len(self.off)} of {self.n} predicted classes is wrong by over "
-                f"{limit} ({self._directions})"
-            )
-        n = len(self.undecided)
+        limit, few = in_points(f"{100 * self.margin:g}"), len(self.undecided)
+        have = f"{'has' if few == 1 else 'have'} too few rows for a verdict"
+        if not self.off and few:
+            return f"{few} of {self.n} predicted classes {have}"
         if not self.off:
-            return f"{n} of {self.n} predicted classes {_have(n)} too few rows for a verdict"
-        unknown = f"{n} class{'' if n == 1 else 'es'} {_have(n)} too few rows for a verdict"
+            return f"the confidence of all {self.n} predicted classes is right to within {limit}"
+        rest = f"; {few} class{'' if few == 1 else 'es'} {have}" if few else ""
         return (
-            f"the confidence of at least {len(self.off)} of {self.n} predicted classes is wrong by "
-            f"over {limit} ({self._directions}); {unknown}"
+            f"the confidence of {'at least ' if few else ''}{len(self.off)} of {self.n} predicted "
+            f"classes is wrong by over {limit} ({self._directions}){rest}"
         )
 
     @property
@@ -159,7 +152,3 @@ def points(value: float) -> str:
 def _ends(low: float, high: float) -> str:
     near, far = points(low), points(high)
     return near if near == far else f"{near} to {far}"
-
-
-def _have(n: int) -> str:
-    return "has" if n == 1 else "have"

@@ -72,7 +72,7 @@ _OWN_ATTRIBUTES = ("schema", "complete")
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
 # Kinds of dtypes of the datasets for rows, (m,), and for batches, (B,).
-_OF_ROWS = {"rows": "iu", "labels": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu"}
+_OF_ROWS = {"rows": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu", "labels": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
 
@@ -177,20 +177,15 @@ class Draw:
     def _shares(self) -> Float64s:
         return np.bincount(self.batch) / max(len(self), 1)
 
+    def taken(self, chosen: Booleans) -> "Draw":
+        """Return the chosen rows. `chosen` has shape (m,)."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _OF_ROWS})
+
     def without(self, out: Booleans) -> "Draw":
         """Return the draw without the rows `out`, with smaller inclusion probabilities."""
-        left = ~out
-        before = np.bincount(self.batch)
-        share = np.bincount(self.batch[left], minlength=len(before)) / np.maximum(before, 1)
-        batch = self.batch[left]
-        return replace(
-            self,
-            rows=self.rows[left],
-            inclusion=self.inclusion[left] * share[batch],
-            batch=batch,
-            stratum=self.stratum[left],
-            labels=self.labels[left],
-        )
+        left, before = self.taken(~out), np.bincount(self.batch)
+        share = np.bincount(left.batch, minlength=len(before)) / np.maximum(before, 1)
+        return replace(left, inclusion=left.inclusion * share[left.batch])
 
     def recorded(self, target: Domain) -> LabelledRows:
         """Return the record of this draw for cal.json and estimate.json."""
@@ -315,9 +310,8 @@ def write_draw(writer: HDF5Writer, draw: Draw, group: str = "") -> None:
     """
     if (draw.labels == HIDDEN_LABEL).any():
         raise ValueError("the labels of the draw are hidden: read it with picked_labels")
-    for name in ("rows", "inclusion", "batch", "stratum"):
+    for name in _OF_ROWS:
         writer.write(f"{group}{MARKED}/{name}", getattr(draw, name))
-    writer.write(f"{group}{LABELS}", draw.labels)
     for name in ("drawn", "population", "seed"):
         numbers = [getattr(batch, name) for batch in draw.batches]
         writer.write(f"{group}{MARKED}/batches/{name}", np.array(numbers, dtype=np.int64))

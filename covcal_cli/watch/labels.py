@@ -123,12 +123,8 @@ class FileLabels:
         share = np.full(labelled, labelled / population)
         first, *later = draw.batches
         part = replace(
-            draw,
-            rows=draw.rows[inside],
+            draw.taken(inside),
             inclusion=share if self.is_random else draw.inclusion[inside],
-            batch=draw.batch[inside],
-            stratum=draw.stratum[inside],
-            labels=draw.labels[inside],
             batches=(replace(first, population=population), *later),
             frame=draw.frame[frame],
         )

@@ -424,8 +424,14 @@ def joined(first: Measured, second: Measured) -> Measured:
     def mean(*values: float, weights: Float64s = rows) -> float:
         return float(np.average(values, weights=weights))
 
-    def mean_if_both(a: float | None, b: float | None) -> float | None:
-        return None if a is None or b is None else mean(a, b)
+    def mean_if_both(name: str) -> float | None:
+        values = getattr(first, name), getattr(second, name)
+        return None if None in values else mean(*values)
+
+    def by_signal(name: str) -> dict[str, float]:
+        before, now = getattr(first, name), getattr(second, name)
+        signals = [signal for signal in before if signal in now]
+        return {key: mean(before[key], now[key], weights=signal_rows) for key in signals}
 
     estimates = [part.estimate for part in (first, second) if part.estimate is not None]
     sizes = np.array([part.rows for part in (first, second) if part.estimate is not None])
@@ -448,19 +454,11 @@ def joined(first: Measured, second: Measured) -> Measured:
         predicted=tuple(map(mean, first.predicted, second.predicted)),
         estimate=estimate,
         labels=together([(first.rows, first.labels), (second.rows, second.labels)]),
-        auc_target=mean_if_both(first.auc_target, second.auc_target),
-        auc_source=mean_if_both(first.auc_source, second.auc_source),
-        effective_rows=mean_if_both(first.effective_rows, second.effective_rows),
-        signals={
-            name: mean(first.signals[name], second.signals[name], weights=signal_rows)
-            for name in first.signals
-            if name in second.signals
-        },
-        variances={
-            name: mean(first.variances[name], second.variances[name], weights=signal_rows)
-            for name in first.variances
-            if name in second.variances
-        },
+        auc_target=mean_if_both("auc_target"),
+        auc_source=mean_if_both("auc_source"),
+        effective_rows=mean_if_both("effective_rows"),
+        signals=by_signal("signals"),
+        variances=by_signal("variances"),
         signal_rows=first.signal_rows + second.signal_rows,
         # Drift, metrics and segments cannot be joined.
         columns=(),
