@@ -92,13 +92,12 @@ class OutputColumns:
         if names is None:
             return self
         if self.positive is not None and len(names) == 2:
-            number_of = {"0": 0, "1": 1} | {name: place for place, name in enumerate(names)}
-            folded = [name.casefold() for name in names]
-            if self.positive not in number_of and folded.count(self.positive.casefold()) != 1:
-                return self
-            number = number_of.get(self.positive)
+            number_of = {"0": 0, "1": 1}
+            for form in (str.casefold, str):
+                number_of |= {form(name): place for place, name in enumerate(names)}
+            number = number_of.get(self.positive, number_of.get(self.positive.casefold()))
             if number is None:
-                number = folded.index(self.positive.casefold())
+                return self
             note = f"{self.outputs[0]} is read as the output of class {names[number]}"
             return replace(self, names=names, order=(1 - number, number), notes=(note,))
         own = self.class_names() if self.has_numbers else self.names
