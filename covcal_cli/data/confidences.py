@@ -268,7 +268,7 @@ class ConfidenceStore(Store):
                     "is right, write both in one way, or add a column correct"
                 )
         values, chance = columns.values, 1 / len(self._names)
-        left_out = len(columns.store.texts(columns.confidence or "")) - len(values)
+        left_out = columns.store.entries[columns.confidence or ""].shape[0] - len(values)
         if left_out:
             yield f"{left_out} rows are left out, because their confidence is -1 or empty"
         low = int((values < chance).sum())

@@ -224,6 +224,12 @@ class JSONLinesStore(Store):
         """Return a whole column as texts, exactly as in the file."""
         if (texts := self._columns[name].texts) is not None:
             return texts
+        if self._columns[name].kind == "number":
+            numbers = self.whole(name)
+            if not (np.abs(numbers) >= 1 << 53).any():  # Floats represent these integers.
+                return [
+                    "" if math.isnan(n) else str(n).removesuffix(".0") for n in numbers.tolist()
+                ]
         records = (self._columns_of(line, number) for number, line in self._lines())
         return [_text(record.get(name)) for record in records]
 
