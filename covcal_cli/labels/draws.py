@@ -39,7 +39,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,6 +176,16 @@ class Draw:
     @property
     def _shares(self) -> Float64s:
         return np.bincount(self.batch) / max(len(self), 1)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Draw"], batches: tuple[Batch, ...]) -> "Draw":
+        """Return the rows of all parts in ascending order."""
+        order = np.argsort(np.concatenate([part.rows for part in parts]))
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts])[order]
+            for name in _OF_ROWS
+        }
+        return cls(**columns, batches=batches)
 
     def taken(self, chosen: Booleans) -> "Draw":
         """Return the chosen rows. `chosen` has shape (m,)."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Integers, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Integers, Rows
 from covcal_cli.data.classes import is_plain_number
 from covcal_cli.data.rows import GROUP_PREFIX
 from covcal_cli.errors import CovcalError, shown
@@ -525,17 +525,12 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
             f"{sheet.path} is older than other labelled batches. It was picked from "
             f"{batch.population} rows, but {file.path} has only {left} rows left: pick again"
         )
-    order = np.argsort(np.concatenate([before.rows, rows]))
-
-    def joined(old: AnyArray, new: AnyArray) -> AnyArray:
-        return np.concatenate([old, new])[order]
-
-    draw = Draw(
-        rows=joined(before.rows, rows),
-        inclusion=joined(before.inclusion, sheet.inclusion),
-        batch=joined(before.batch, np.full(len(rows), there)),
-        stratum=joined(before.stratum, sheet.stratum),
-        labels=joined(before.labels, np.full(len(rows), UNKNOWN_LABEL)),
-        batches=(*before.batches, batch),
+    added = Draw(
+        rows=rows,
+        inclusion=sheet.inclusion,
+        batch=np.full(len(rows), there),
+        stratum=sheet.stratum,
+        labels=np.full(len(rows), UNKNOWN_LABEL),
+        batches=(batch,),
     )
-    return draw, rows
+    return Draw.joined([before, added], (*before.batches, batch)), rows

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import FeatureFile, thinned
 from covcal_cli.labels.draws import LABELS, MAX_FRAME, NO_DRAW, Batch, Draw, frame_rows, read_draw
@@ -75,31 +75,20 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
                 "again"
             )
     everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
-    places = [np.searchsorted(everything, numbers[draw.rows]) for _, draw, numbers in parts]
-    order = np.argsort(np.concatenate(places))
-
-    def joined(columns: Sequence[AnyArray]) -> AnyArray:
-        return np.concatenate(columns)[order]
-
     draws_of_files = [draw for _, draw, _ in parts]
     # Number of drawn rows, by file and batch.
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
-    return Draw(
-        rows=joined(places),
-        inclusion=joined([draw.inclusion for draw in draws_of_files]),
-        batch=joined([draw.batch for draw in draws_of_files]),
-        stratum=joined(
-            [
-                draw.stratum + first[draw.batch]
-                for draw, first in zip(draws_of_files, before, strict=True)
-            ]
-        ),
-        labels=joined([draw.labels for draw in draws_of_files]),
-        batches=tuple(
-            map(_joined_batch, zip(*(draw.batches for draw in draws_of_files), strict=True))
-        ),
-    )
+    moved = [
+        replace(
+            draw,
+            rows=np.searchsorted(everything, numbers[draw.rows]),
+            stratum=draw.stratum + first[draw.batch],
+        )
+        for (_, draw, numbers), first in zip(parts, before, strict=True)
+    ]
+    of_batches = zip(*(draw.batches for draw in draws_of_files), strict=True)
+    return Draw.joined(moved, tuple(map(_joined_batch, of_batches)))
 
 
 def _joined_batch(batches: Sequence[Batch]) -> Batch:
