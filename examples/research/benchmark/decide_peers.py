@@ -1,24 +1,37 @@
-"""Measure the accepted rows and the sets of MAPIE and TorchCP, for `decide.py --peers`.
+"""Measure the accepted rows and the sets of other methods, for `decide.py --peers`.
 
     pip install --no-deps mapie torchcp tqdm
+    python examples/research/benchmark/decide_peers.py FOLDER ...   # only the PAC sets
 
 MAPIE's controller certifies a threshold of the confidence, on labelled source rows or on labels of
 random target rows. MAPIE and TorchCP also make sets of classes. Both libraries get at most 1,000
 labelled rows of each domain. TorchCP's predictor gets at most 500, because it computes one row at a
-time.
+time, and PAC sets get at most 20,000.
+
+`sets_of_pac` makes PAC prediction sets under covariate shift (Park, Dobriban, Lee & Bastani, ICLR
+2022). No library has this method, so it is written here from the paper. A discriminator sorts the
+rows into bins. Counts of the rows in each bin give an interval of each bin's importance weight.
+Rejection sampling by the weights turns labelled source rows into a sample of the target. The set is
+chosen by a Clopper-Pearson bound. The bound is the worst over the intervals: rows whose set lacks
+the right class have the largest weight, and other rows have the smallest weight.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from scipy.stats import beta, binom
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
-from covcal_cli.arrays import Booleans, Float64s, Labels
+from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
 from covcal_cli.decide.decide import SPLITS_READ
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.odds import probabilities as softmax
@@ -32,8 +45,11 @@ COLUMNS = (
     "MAPIE sets, source",
     "MAPIE sets, 25 labels",
     "TorchCP sets",
+    "PAC sets under covariate shift",
 )
-N_SETS = 3  # number of columns with coverage and size, which are the last columns
+# bins of the weights; smallest number of rows for the discriminator; largest number of rows
+BINS, FEWEST, MOST_OF_PAC = 10, 100, 20_000
+N_SETS = 4  # number of columns with coverage and size, which are the last columns
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -126,24 +142,114 @@ def sets_of_torchcp(
     return float(result["coverage_rate"]), float(result["average_size"])
 
 
-def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float64s:
-    """Return two numbers for each of `COLUMNS`; NaN where a library fails.
+def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
+    """Return the bins of source rows and of target rows, by a discriminator.
 
-    `temperature` is T by temperature scaling on the source.
+    `known` and `new` are features of source and target rows: first of the rows that train the
+    discriminator, then of the rows to sort into bins.
     """
+    scaler = StandardScaler().fit(np.vstack([known[0], new[0]]))
+    is_new = np.repeat([0, 1], [len(known[0]), len(new[0])])
+    fitted = LogisticRegression(C=0.01, max_iter=200, class_weight="balanced")
+    fitted.fit(scaler.transform(np.vstack([known[0], new[0]])), is_new)
+    scores = [fitted.decision_function(scaler.transform(part[1])) for part in (known, new)]
+    edges = np.quantile(np.concatenate(scores), np.arange(1, BINS) / BINS)
+    return [np.searchsorted(edges, values) for values in scores]
+
+
+def weights_of(bins: Labels, new_bins: Labels, level: float) -> tuple[Float64s, Float64s]:
+    """Return both ends of the importance weight of each bin.
+
+    All intervals are right with probability 1 - `level`. They are ratios of Clopper-Pearson
+    intervals for the shares of target rows and of source rows in the bin.
+    """
+    each = level / (4 * BINS)
+    ends = []
+    for rows in (bins, new_bins):
+        k, n = np.bincount(rows, minlength=BINS), len(rows)
+        low = np.nan_to_num(beta.ppf(each, k, n - k + 1))
+        ends.append((low, np.nan_to_num(beta.ppf(1 - each, k + 1, n - k), nan=1.0)))
+    (low, high), (new_low, new_high) = ends
+    with np.errstate(divide="ignore"):
+        return new_low / high, np.minimum(new_high / low, 1 / np.finfo(np.float32).tiny)
+
+
+def sets_of_pac(
+    bins: Labels, new_bins: Labels, shares: Float64s, labels: Labels, new_shares: Float64s
+) -> Booleans:
+    """Return PAC prediction sets for target rows from labelled source rows.
+
+    Half of the allowed probability is for the weights, and half for the set.
+    """
+    level = (1 - CERTAINTY) / 2
+    lowest, highest = weights_of(bins, new_bins, level)
+    used = np.unique(bins)  # A bin without source rows has no labelled row to keep.
+    chance = np.random.default_rng(0).random(len(labels)) * highest[used].max()
+    if_lacking, if_inside = chance <= highest[bins], chance <= lowest[bins]
+    score = shares[np.arange(len(labels)), labels]
+    order = np.argsort(score)
+    # k rows of the sample lack the right class if the threshold is the score of a row.
+    k = np.concatenate([[0], np.cumsum(if_lacking[order])[:-1]])
+    n = k + if_inside.sum() - np.concatenate([[0], np.cumsum(if_inside[order])[:-1]])
+    passes = binom.cdf(k, n, 1 - COVERAGE) <= level
+    last = len(passes) if passes.all() else int(passes.argmin())
+    threshold = score[order[last - 1]] if last else 0.0
+    return np.asarray(new_shares >= threshold)
+
+
+def rows_of(
+    file: FeatureFile, most: int = MOST
+) -> list[tuple[Float64s, Float64s, Labels, Float64s]]:
+    """Return features, logits, labels and probabilities of rows of both domains."""
     known, new = file.require_source(), file.require_target()
     domains = []
     candidates = known.rows("validation"), frame_rows(new, SPLITS_READ)
     read_of = known.labels(candidates[0]), target_labels(new, candidates[1])
     for domain, rows, read in zip((known, new), candidates, read_of, strict=True):
-        chosen = np.random.default_rng(0).permutation(np.flatnonzero(read >= 0))[:MOST]
+        chosen = np.random.default_rng(0).permutation(np.flatnonzero(read >= 0))[:most]
         rows, labels = rows[np.sort(chosen)], read[np.sort(chosen)]
-        logits = np.maximum(domain.logits(rows).astype(np.float64), -1e4)
-        has_features = domain.n_features is not None
-        features = domain.features(rows).astype(np.float64) if has_features else logits
+        features, logits = inputs_of(domain, rows)
         domains.append((features, logits, labels, softmax(logits, 1.0).T))
-    features, logits, labels, shares = domains[0]
-    new_features, new_logits, truth, new_shares = domains[1]
+    return domains
+
+
+def inputs_of(domain: Domain, rows: Rows) -> tuple[Float64s, Float64s]:
+    """Return features and logits. Files without features have their logits as features."""
+    logits = np.maximum(domain.logits(rows).astype(np.float64), -1e4)
+    has_features = domain.n_features is not None
+    return domain.features(rows).astype(np.float64) if has_features else logits, logits
+
+
+def measured_pac(file: FeatureFile) -> list[float]:
+    """Return coverage and mean size, as a share of K, of `sets_of_pac`."""
+    (features, _, labels, shares), (new_features, _, truth, new_shares) = rows_of(file, MOST_OF_PAC)
+    known, new = file.require_source(), file.require_target()
+    pairs, ends = [], []
+    for domain, inputs in ((known, features), (new, new_features)):
+        # Training rows train the discriminator. Without them, half of the other rows do.
+        rows = np.random.default_rng(1).permutation(domain.rows("train"))[:MOST_OF_PAC]
+        half = len(inputs) // 2
+        if len(rows) >= FEWEST and domain is known:
+            pairs.append((inputs_of(domain, np.sort(rows))[0], inputs))
+            ends.append(0)
+        else:
+            pairs.append((inputs[:half], inputs[half:]))
+            ends.append(half)
+    bins, new_bins = bins_of(*pairs)
+    start = ends[0]
+    members = sets_of_pac(bins, new_bins, shares[start:], labels[start:], new_shares)
+    return [float(members[np.arange(len(truth)), truth].mean()), float(members.mean())]
+
+
+def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float64s:
+    """Return two numbers for each of `COLUMNS`; NaN where a library fails.
+
+    `temperature` is T by temperature scaling on the source.
+    """
+    new = file.require_target()
+    (features, logits, labels, shares), (new_features, new_logits, truth, new_shares) = rows_of(
+        file
+    )
     confidence, right = new_shares.max(axis=1), new_shares.argmax(axis=1) == truth
     numbers: list[float] = []
 
@@ -180,6 +286,7 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
         lambda: size_of(
             sets_of_torchcp((features, logits), labels, (new_features, new_logits), truth)
         ),
+        lambda: measured_pac(file),
     )
     for call in calls:
         try:
@@ -188,3 +295,24 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
             print(file.path.stem, repr(failure)[:120], file=sys.stderr)
             numbers += [np.nan, np.nan]
     return np.array(numbers)
+
+
+def main() -> None:
+    """Print a line per file, and the means, for PAC sets."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
+    from benchmark.decide import print_sets
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    lines = []
+    for path in sorted(
+        path for folder in parser.parse_args().folders for path in folder.glob("*.h5")
+    ):
+        with FeatureFile(path) as file:
+            lines.append(measured_pac(file))
+        print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
+    print_sets(f"{COLUMNS[-1]} ({len(lines)} files)", *np.array(lines).T)
+
+
+if __name__ == "__main__":
+    main()

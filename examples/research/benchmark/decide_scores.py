@@ -1,0 +1,210 @@
+"""Compare scores by which ``covcal decide`` could rank rows.
+
+    python examples/research/benchmark/decide_scores.py FOLDER ... [--adapted FOLDER]
+        [--draws 20] [--error 0.1] [--labels 50 100 200]
+
+The folders contain features files with known labels. For each score, the output has the largest
+share of rows that could be accepted if all labels were known, and the mean share that is accepted
+with a promise. The tests, their plan and the draws are those of `decide` (`decide.promises`). With
+--adapted, files of ``covcal adapt`` with the same names give the confidence of ``blend``. Then only
+shifts with an adapted file count.
+
+A new score is a function, and an entry in `SCORES`.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.calibrate.calibrate import calibrate
+from covcal_cli.calibrate.estimate import estimate
+from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
+from covcal_cli.decide.decide import SPLITS_READ
+from covcal_cli.forecast import ScaledLogits
+from covcal_cli.formats.features import FeatureFile
+from covcal_cli.labels.draws import frame_rows
+from covcal_cli.labels.target_labels import target_labels
+from covcal_cli.maths.acceptance import BELIEFS, Ranking
+from covcal_cli.maths.odds import logit, probabilities, sigmoid
+
+MOST_CLASS_VALUES = 1 << 22
+BLEND, NEAREST, PRIOR_ROWS = "blend", 1e-6, 20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a domain with their calibrated probabilities."""
+
+    probabilities: Float64s  # (n, K)
+    predicted: Labels  # (n,)
+    labels: Labels  # (n,)
+
+    @property
+    def confidence(self) -> Float64s:
+        """The probability of each row's predicted class."""
+        return np.asarray(self.probabilities[np.arange(len(self.predicted)), self.predicted])
+
+
+def confidence(target: Rows, _source: Rows) -> Float64s:
+    """Return the calibrated confidence."""
+    return target.confidence
+
+
+def margin(target: Rows, _source: Rows) -> Float64s:
+    """Return the confidence minus the largest probability of another class, from 0 to 1."""
+    others = target.probabilities.copy()
+    others[np.arange(len(others)), target.predicted] = 0
+    return np.asarray((target.confidence - others.max(axis=1) + 1) / 2)
+
+
+def entropy(target: Rows, _source: Rows) -> Float64s:
+    """Return 1 minus the entropy of the probabilities, as a share of its maximum."""
+    shares = target.probabilities
+    terms = shares * np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+    return np.asarray(1 + terms.sum(axis=1) / np.log(shares.shape[1]))
+
+
+def quantile_in_class(target: Rows, _source: Rows) -> Float64s:
+    """Return the confidence as a quantile within the rows of the same predicted class."""
+    score = np.empty(len(target.predicted))
+    for label in np.unique(target.predicted):
+        rows = np.flatnonzero(target.predicted == label)
+        values = target.confidence[rows]
+        score[rows] = np.searchsorted(np.sort(values), values, "right") / (len(rows) + 1)
+    return score
+
+
+def corrected_by_class(target: Rows, source: Rows) -> Float64s:
+    """Return the confidence, with the gap that each predicted class has on the source removed."""
+    log_odds = logit(target.confidence, NEAREST)
+    right, overall = source.predicted == source.labels, source.confidence
+    for label in np.unique(target.predicted):
+        rows = source.predicted == label
+        expected = float(overall[rows].sum()) + PRIOR_ROWS / 2
+        n = int(rows.sum()) + PRIOR_ROWS
+        accuracy = np.array([(int(right[rows].sum()) + PRIOR_ROWS / 2) / n, expected / n])
+        gap = logit(accuracy, 1e-3)
+        log_odds[target.predicted == label] += gap[0] - gap[1]
+    return sigmoid(log_odds)
+
+
+SCORES: Mapping[str, Callable[[Rows, Rows], Float64s]] = {
+    "confidence": confidence,
+    "margin": margin,
+    "entropy": entropy,
+    "quantile within the class": quantile_in_class,
+    "corrected by class": corrected_by_class,
+}
+
+
+def measured(
+    path: Path, adapted: Path | None, errors: Sequence[float], labels: Sequence[int], draws: int
+) -> Float64s:
+    """Return the possible share and the shares with a promise, for each score and error."""
+    from benchmark.decide import accepted_in_truth, promises
+
+    calibration = calibrate(path, CalibrateSettings(labels="none"))
+    guess = estimate(path, EstimateSettings(labels="none")).estimates[0]
+    with FeatureFile(path) as file:
+        scaled = ScaledLogits(calibration.scaling)
+        domains = []
+        for domain, splits in (
+            (file.require_target(), SPLITS_READ),
+            (file.require_source(), ("validation",)),
+        ):
+            rows = frame_rows(domain, splits)
+            known = target_labels(domain, rows) if domain.name == "target" else domain.labels(rows)
+            rows, known = rows[known >= 0], known[known >= 0]
+            most = min(len(rows), MOST_CLASS_VALUES // domain.n_classes)
+            chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:most])
+            logits, temperature = scaled.prepared(domain, rows[chosen])
+            predicted = np.asarray(domain.logits(rows[chosen]).argmax(axis=1))
+            shares = probabilities(logits.T, temperature).T
+            domains.append(Rows(shares, predicted, known[chosen]))
+            if domain.name == "target":
+                of_target = rows[chosen], logits.T, temperature
+    target, source = domains
+    scores = {name: score(target, source) for name, score in SCORES.items()}
+    if adapted is not None:
+        settings = CalibrateSettings(labels="none", method=BLEND)
+        blended = ScaledLogits(calibrate(adapted, settings).scaling)
+        with FeatureFile(adapted) as file:
+            scores[BLEND] = blended.confidence(file.require_target(), of_target[0])
+    # The plan of every score assumes the errors that the confidence expects.
+    from covcal_cli.decide.thresholds import Sample
+
+    moved = target.predicted if scaled.scaling.can_move_the_top else None
+    sample = Sample(*of_target[1:], (guess.low, guess.accuracy, guess.high), moved)
+    expected = [1 - values for values in sample.confidence]
+    wrong = (target.predicted != target.labels).astype(np.float64)
+    numbers = []
+    for score in scores.values():
+        order = np.argsort(-score, kind="stable")
+        sums = [np.concatenate([[0.0], np.cumsum(values[order])]) for values in expected]
+        places = np.linspace(0, len(order), 101).round().astype(np.int64)
+        middle, high, low = (total[places] / len(order) for total in sums)
+        ends = {0.0: middle, 0.5: (middle + high) / 2, -0.5: (middle + low) / 2}
+        ranking = Ranking(score, [ends[part] for part in BELIEFS[0]])
+        for error in errors:
+            numbers.append(accepted_in_truth(wrong[order], error))
+            for count in labels:
+                share, _, broken = promises(
+                    ranking, wrong[order], error, count, draws, these_rows=False
+                )
+                numbers += [share, broken]
+    return np.array(numbers)
+
+
+def main() -> None:
+    """Print a line per file, and the means."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--adapted", type=Path)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--error", type=float, nargs="+", default=[0.05, 0.1, 0.2])
+    parser.add_argument("--labels", type=int, nargs="+", default=[50, 100, 200])
+    options = parser.parse_args()
+    lines, classes = [], []
+    for path in sorted(path for folder in options.folders for path in folder.glob("*.h5")):
+        adapted = None if options.adapted is None else options.adapted / path.name
+        if adapted is not None and not adapted.is_file():
+            continue
+        lines.append(measured(path, adapted, options.error, options.labels, options.draws))
+        with FeatureFile(path) as file:
+            classes.append(len(file.classes))
+        print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)
+    names = [*SCORES, *([BLEND] if options.adapted is not None else [])]
+    table = np.array(lines).reshape(len(lines), len(names), len(options.error), -1)
+    for kind, chosen in (
+        ("all", np.ones(len(lines), dtype=bool)),
+        ("two classes", np.array(classes) == 2),
+        ("more classes", np.array(classes) > 2),
+    ):
+        for place, error in enumerate(options.error if chosen.any() else ()):
+            print(f"{kind}: {int(chosen.sum())} files, at most {error} wrong")
+            of_error = table[chosen, :, place]
+            for number, name in enumerate(names):
+                gain = of_error[:, number, 1::2] - of_error[:, 0, 1::2]
+                mean, deviation = gain.mean(axis=0), gain.std(axis=0) / np.sqrt(len(gain))
+                shares = " ".join(
+                    f"{share:.3f}" for share in of_error[:, number, 1::2].mean(axis=0)
+                )
+                gains = " ".join(
+                    f"{part:+.3f} ({error_of_part:.3f})"
+                    for part, error_of_part in zip(mean, deviation, strict=True)
+                )
+                print(
+                    f"  {name}: possible {of_error[:, number, 0].mean():.3f}, with a promise "
+                    f"{shares}, more than by confidence {gains}, broken at most "
+                    f"{of_error[:, number, 2::2].mean(axis=0).max():.4f}"
+                )
+
+
+if __name__ == "__main__":
+    main()
