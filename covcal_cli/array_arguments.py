@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float64s, Labels
-from covcal_cli.errors import ArgumentError
+from covcal_cli.arrays import AnyArray, Float64s, Labels, Rows
+from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
@@ -276,3 +276,43 @@ def class_numbers(
 
 def _are_numbers(values: AnyArray) -> bool:
     return values.dtype.kind in "iufb"
+
+
+def labelled_rows_of(
+    logits: Any, rows: Any, labels: Any, shape: tuple[int, ...]
+) -> tuple[Rows, Labels]:
+    """Return the numbers of labelled rows, (m,), and their classes, (m,).
+
+    `rows` and `labels` can be None. `shape` is (n, K), of the logits. Refuse a data frame whose
+    index does not count its rows from 0: `rows` could be positions or labels of the index.
+    """
+    index: Any = getattr(logits, "index", ())
+    counts = np.array_equal(np.asarray(index), np.arange(len(index)))
+    if rows is not None and hasattr(logits, "iloc") and not counts:
+        raise CovcalError(
+            "the index of logits does not count the rows from 0, so it is not clear which rows are "
+            "labelled: give logits.to_numpy(), and rows as positions: "
+            "logits.index.get_indexer(rows)"
+        )
+    require_row_order(labels, rows, "labels")
+    names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
+    if any(isinstance(name, str) for name in names):
+        raise CovcalError(
+            "labels must be class numbers, from 0 in the order of the logits, not class names: "
+            "give [classes.index(name) for name in labels]"
+        )
+    drawn, drawn_labels = (
+        whole_numbers_of([] if values is None else values, name)
+        for values, name in ((rows, "rows"), (labels, "labels"))
+    )
+    if drawn.shape != drawn_labels.shape:
+        raise CovcalError(
+            f"there are {len(drawn)} rows and {len(drawn_labels)} labels: give the number of each "
+            "labelled row, and its label"
+        )
+    if len(np.unique(drawn)) < len(drawn):
+        raise CovcalError("rows has a number twice: give each row once")
+    for values, most, kind in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
+        if len(values) and not (values.min() >= 0 and values.max() < most):
+            raise CovcalError(f"{kind} numbers must be from 0 to {most - 1}")
+    return drawn, drawn_labels

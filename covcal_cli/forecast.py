@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Float64s, Floats, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float32s, Float64s, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError, LimitExceededError, UnusedOptionError, percent
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
 from covcal_cli.maths.networks import (
     Networks,
     aligned_logits,
@@ -208,6 +208,16 @@ class ScaledLogits:
             values[start:stop] = block
             progress(Progress("confidence", stop, len(rows)))
         return values
+
+    def of_labelled(self, source: SourceDomain | None, most: int) -> tuple[Float64s, Booleans]:
+        """Return the confidence of labelled source validation rows, and which rows are wrong."""
+        if source is None:
+            return np.empty(0), np.empty(0, dtype=bool)
+        drawn = source.drawn(most, 0, "validation")
+        drawn = drawn[source.labels(drawn) != UNKNOWN_LABEL]
+        blocks = [(np.empty(0, dtype=np.int64), np.empty(0)), *self.confidences(source, drawn)]
+        predicted, confidence = map(np.concatenate, zip(*blocks, strict=True))
+        return confidence, np.asarray(predicted != source.labels(drawn))
 
     def mean_confidence(self, domain: Domain, *splits: str) -> float:
         """Return the mean calibrated confidence of the rows in `splits`."""

@@ -243,7 +243,7 @@ class _CalibratedRows:
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
         accept, members, decision = None, None, self.decision
         if decision is not None and decision.accepts_rows:
-            accept = decision.accepts(confidence)
+            accept = decision.accepts(confidence, self.domain, rows)
         if decision is not None and decision.sets is not None:
             members = decision.sets.members(probabilities)
         return AppliedRows(

@@ -24,7 +24,8 @@ from covcal_cli.forecast import (
 )
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, LabelledRows, TargetPrior
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.labels.draws import Draw
+from covcal_cli.labels.draws import Draw, read_draw
+from covcal_cli.labels.score import region_of
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import Count, Document, Guard, Input, Positive, Share, Within, at, encoded
 
@@ -95,6 +96,39 @@ def estimate(
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings), metrics, by, costs)
+
+
+def estimate_for_decision(
+    path: Path, calibration: Calibration, costs: Path | None, error: float | None
+) -> tuple[Estimate | None, MetricEstimate | None, list[str]]:
+    """Estimate the accuracy for `decide`, and the mean cost if all rows are accepted.
+
+    Both are None if no estimate is possible. Then the notes say why. Labels that
+    test a promise about `error` must not change the order of the tests, so the estimate does not
+    use them.
+    """
+    fitted, labels = calibration.labelled_rows, "none"
+    if fitted is not None:
+        with FeatureFile(path) as file:
+            draw = read_draw(file)
+        labels = "marked" if draw.labelled.any() else "auto"
+        tests = any(region_of(batch.score) is not None for batch in draw.batches)
+        if costs is None and (fitted.design == "random" or (error is not None and tests)):
+            note = "the expected error has no range, because the calibration was fitted to labels"
+            return None, None, [note]
+    prior = calibration.target_prior
+    settings = EstimateSettings(
+        labels=labels,
+        seed=calibration.seed,
+        max_weight=calibration.max_weight,
+        target_prior=prior.name,
+        prior_shares=prior.shares,
+    )
+    try:
+        estimation = estimate(path, settings, costs=costs)
+    except TooFewRowsError as why:
+        return None, None, [f"the expected error has no range: {why}"]
+    return estimation.estimates[0], next(iter(estimation.metrics), None), []
 
 
 def estimate_file(

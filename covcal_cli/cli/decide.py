@@ -7,14 +7,10 @@ import typer
 
 from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
-from covcal_cli.errors import TooFewRowsError, in_percent, interval, short_percent
+from covcal_cli.errors import in_percent, interval, short_percent
 from covcal_cli.files import as_word, check_output
 
 if TYPE_CHECKING:
-    from covcal_cli.decide.decide import DecideSettings
-    from covcal_cli.estimators.inputs import Estimate
-    from covcal_cli.estimators.metrics import MetricEstimate
-    from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.decision import Decision
 
 _FEW = 20  # Smallest number of accepted rows for the error rate of a group.
@@ -33,32 +29,20 @@ def decide(
     ),
     error: Annotated[
         float | None,
-        typer.Option(metavar="SHARE", help="Largest share of the accepted rows that may be wrong."),
+        options.share("Largest share of the accepted rows that may be wrong."),
     ] = None,
     coverage: Annotated[
         float | None,
-        typer.Option(
-            "--set",
-            metavar="SHARE",
-            help="Make sets of classes that contain the right class in this share of all rows.",
+        options.share(
+            "Make sets of classes that contain the right class in this share of all rows.", "--set"
         ),
     ] = None,
-    costs: Annotated[
-        Path | None,
-        typer.Option(
-            "--cost",
-            metavar="COSTS.JSON",
-            help="Accept a row if its expected cost is below the cost of a review. Example of "
-            "the file: "
-            '{"review": 1, "wrong": 10, "pairs": [{"true": "a", "predicted": "b", "cost": 50}]}.',
-        ),
-    ] = None,
+    costs: options.DecisionCosts = None,
     certainty: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Confidence level of a promise. Default: 0.9. Without this option, --set promises "
-            "the mean coverage over repeated draws.",
+        options.share(
+            "Confidence level of a promise. Default: 0.9. Without this option, --set promises the "
+            "mean coverage over repeated draws."
         ),
     ] = None,
     these_rows: Annotated[
@@ -68,10 +52,16 @@ def decide(
     labels: options.Labels = options.LabelsName.auto,
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN|predicted",
-            help="Show the share of accepted rows and the expected error for each value of this "
-            "column, or for each predicted class.",
+        options.groups(
+            "Show the share of accepted rows and the expected error for each value of this column, "
+            "or for each predicted class."
+        ),
+    ] = None,
+    promise_by: Annotated[
+        str | None,
+        options.groups(
+            "Make a promise for each value of this column, or for each predicted class. All "
+            "promises are true together with the given certainty."
         ),
     ] = None,
     networks: options.NetworksOfFeatures = None,
@@ -93,9 +83,11 @@ def decide(
       covcal pick -n 80 --for decide.json
       covcal decide --error 0.05 --labels marked -f
       covcal decide --error 0.05 --by hospital
+      covcal decide --error 0.05 --promise-by hospital
       covcal decide --cost costs.json
       covcal decide adapted.h5 -c cal.json --set 0.9
     """
+    from covcal_cli.calibrate.estimate import estimate_for_decision
     from covcal_cli.decide.decide import DecideSettings
     from covcal_cli.decide.decide import decide as choose
     from covcal_cli.formats.calibration import read_calibration
@@ -112,6 +104,7 @@ def decide(
             these_rows=these_rows,
             labels=labels.value,
             by=by,
+            promise_by=promise_by,
             costs=costs,
         )
     console = Console(quiet=quiet, verbose=verbose)
@@ -122,20 +115,20 @@ def decide(
         path, notes = file_to_judge(file, [fitted], purpose="decide", picked=calibration is None)
         if not to_stdout:
             check_output(output, force=force, inputs=[path, document, *([costs] if costs else [])])
-        estimate, cost = _estimates(path, fitted, settings, console)
+        estimate, cost, doubts = estimate_for_decision(path, fitted, costs, error)
         with console.progress() as show:
             decision = choose(
                 path, document, settings, estimate, cost=cost, networks=networks, progress=show
             )
-        return path, [*notes, *decision.notes], decision
+        return path, [*notes, *doubts, *decision.notes], decision
 
     labels_of_file = labels_of(file, [document])
-    if labels_of_file and coverage is not None:
-        raise typer.BadParameter(
-            "each row of this file can have several labels, but --set is for files where each row "
-            "has one class",
-            param_hint="--set",
-        )
+    for option, value in (("--set", coverage), ("--promise-by", promise_by)):
+        if labels_of_file and value is not None:
+            raise typer.BadParameter(
+                f"each row of this file can have several labels, but {option} is for files where "
+                "each row has one class"
+            )
     of_label = for_each_label(labels_of_file, decided)
     path, _, decision = next(iter(of_label.values()))
     decisions = {name: entry for name, (_, _, entry) in of_label.items()}
@@ -163,65 +156,20 @@ def decide(
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
         command = f"covcal apply{rows}{other} --decide {as_word(output)}"
-        is_of_use = any(entry.threshold is not None or entry.sets for entry in decisions.values())
+        is_of_use = any(entry.share or entry.sets for entry in decisions.values())
         console.wrote(output, f"{command} writes the decision for every row" if is_of_use else None)
-
-
-def _estimates(
-    path: Path, calibration: "Calibration", settings: "DecideSettings", console: Console
-) -> "tuple[Estimate | None, MetricEstimate | None]":
-    """Return the estimated accuracy, and the mean cost if all rows are accepted.
-
-    Both are None if no estimate is possible.
-    """
-    from covcal_cli.calibrate.estimate import estimate
-    from covcal_cli.calibrate.problem import EstimateSettings
-    from covcal_cli.formats.features import FeatureFile
-    from covcal_cli.labels.draws import read_draw
-    from covcal_cli.labels.score import region_of
-
-    fitted, labels = calibration.labelled_rows, "none"
-    if fitted is not None:
-        with FeatureFile(path) as file:
-            draw = read_draw(file)
-        labels = "marked" if draw.labelled.any() else "auto"
-        tests = any(region_of(batch.score) is not None for batch in draw.batches)
-        # An estimate by the labels that test a promise would change the order of the tests.
-        tests = tests and settings.error is not None
-        if settings.costs is None and (fitted.design == "random" or tests):
-            console.note(
-                "the expected error has no range, because the calibration was fitted to labels"
-            )
-            return None, None
-    prior = calibration.target_prior
-    try:
-        estimation = estimate(
-            path,
-            EstimateSettings(
-                labels=labels,
-                seed=calibration.seed,
-                max_weight=calibration.max_weight,
-                target_prior=prior.name,
-                prior_shares=prior.shares,
-            ),
-            costs=settings.costs,
-        )
-    except TooFewRowsError as error:
-        console.note(f"the expected error has no range: {error}")
-        return None, None
-    return estimation.estimates[0], next(iter(estimation.metrics), None)
 
 
 def answer(decision: "Decision", output: str) -> str:
     """Return the share of accepted rows and the error rate among them."""
     facts: dict[str, str] = {}
-    above, cost, use, rule = decision.threshold, decision.cost, decision.labels, decision.sets
-    if above is not None:
+    cost, use, rule = decision.cost, decision.labels, decision.sets
+    if decision.share:
+        above = decision.threshold
+        limit = "the threshold of their group" if above is None else short_percent(above)
+        rows = f"{in_percent(decision.share)} % of the target rows"
         facts["Accept"] = (
-            f"{in_percent(decision.share)} % of the target rows: those with a confidence above "
-            f"{short_percent(above)}"
-            if above > 0
-            else "all target rows"
+            f"{rows}: those with a confidence above {limit}" if above != 0 else "all target rows"
         )
     elif decision.accepts_rows:
         facts["Accept"] = "none of the target rows"
@@ -233,12 +181,17 @@ def answer(decision: "Decision", output: str) -> str:
     if decision.error is not None:
         limit = short_percent(decision.error)
         best, promise = "rows with the highest confidence", f"a promise of at most {limit} wrong"
-        if decision.is_promise and use is not None:
+        if decision.is_promise:
             future = "" if decision.covers == "these rows" else ", and of similar future rows,"
+            basis = "" if use is None else f" ({use.labels} labels, {use.wrong} wrong)"
+            n, promised = (
+                len(decision.groups),
+                sum(map(bool, (g.threshold for g in decision.groups))),
+            )
+            groups = "" if use is not None else f"In {promised} of {n} groups: "
             facts["Promise"] = (
-                f"At most {limit} of these rows{future} are wrong, with "
-                f"{short_percent(decision.certainty)} certainty ({use.labels} labels, {use.wrong} "
-                "wrong)"
+                f"{groups}At most {limit} of these rows{future} are wrong, with "
+                f"{short_percent(decision.certainty)} certainty{basis}"
             )
         elif (point := decision.expected) is not None:
             ends = interval(point.low, point.high, point.error)
@@ -247,6 +200,8 @@ def answer(decision: "Decision", output: str) -> str:
                 f"{in_percent(point.error)} % of these rows to be wrong{range_}. This is an "
                 "estimate, not a promise."
             )
+        elif decision.share:
+            facts["Expect"] = "the errors in the table, which are estimates and not promises"
         elif use is None:
             facts["Reason"] = f"more than {limit} of the {best} may be wrong"
         elif use.labels:
@@ -257,7 +212,7 @@ def answer(decision: "Decision", output: str) -> str:
             )
         else:
             facts["Reason"] = f"{promise} needs more labels of {best}"
-        if not decision.is_promise:
+        if not decision.is_promise or (use is None and decision.labels_needed):
             facts["Labels"] = _offer(decision, output)
     if rule is not None:
         basis = f"by {rule.labels} labels" if rule.labels else "an estimate"
@@ -274,30 +229,36 @@ def _groups(decision: "Decision") -> str:
     """Return a table of the groups as text."""
     from covcal_cli.report.tables import Table
 
-    rows = []
+    rows, by = [], decision.promise_by
     for group in decision.groups:
-        point, cells = group.accepted, ["none", ""]
+        point, use, cells = group.accepted, group.labels, ["none", ""]
         if point is not None:
             error = f"{in_percent(point.error)} % ({interval(point.low, point.high, point.error)})"
             few = point.share * group.rows < _FEW
             cells = [f"{in_percent(point.share)} %", "too few rows" if few else error]
+        if by is not None:
+            needs = f"needs {group.labels_needed}{' more' if use else ''} labels"
+            promise = needs if group.labels_needed else "unlikely"
+            if use is not None and group.threshold is not None:
+                promise = f"yes ({use.labels} labels, {use.wrong} wrong)"
+            cells.append(promise if group.rows else "")
         rows.append([group.name, str(group.rows), *cells])
-    table = Table([decision.by or "", "rows", "accepted", "expected to be wrong"], rows)
-    note = "Each error is an estimate. A promise is about all accepted rows together."
-    return f"{tables.text(table)}\n{note}"
+    columns = [by or decision.by or "", "rows", "accepted", "expected to be wrong"]
+    table = Table(columns + ["promise"] * (by is not None), rows)
+    about = "about all accepted rows together" if by is None else "about one group"
+    return f"{tables.text(table)}\nEach error is an estimate. A promise is {about}."
 
 
 def _offer(decision: "Decision", output: str) -> str:
     """Return how many more labels are needed, and the command that picks rows."""
     from covcal_cli.decide.decide import LIKELY
 
-    labels, is_first = decision.labels_needed, decision.labels is None
+    uses = [decision.labels, *(group.labels for group in decision.groups)]
+    labels, is_first = decision.labels_needed, not any(uses)
     if not labels:
-        outlook = (
-            "a promise is unlikely, even with many labels"
-            if is_first
-            else "even with more labels, a promise would cover only a few rows"
-        )
+        outlook = "even with more labels, a promise would cover only a few rows"
+        if is_first:
+            outlook = "a promise is unlikely, even with many labels"
         return f"{outlook}: allow a larger --error, or improve the classifier"
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (

@@ -33,6 +33,16 @@ def calibrations(text: str) -> Any:
     return typer.Option("--calibration", "-c", metavar="[NAME=]CAL.JSON", help=text)
 
 
+def share(text: str, *names: str) -> Any:
+    """Return an option for a share between 0 and 1."""
+    return typer.Option(*names, metavar="SHARE", help=text)
+
+
+def groups(text: str) -> Any:
+    """Return an option for a column of groups."""
+    return typer.Option(metavar="COLUMN|predicted", help=text)
+
+
 def decision(text: str) -> Any:
     """Return the option ``--decide`` with the help text of a command."""
     return typer.Option("--decide", metavar="DECIDE.JSON", help=text)
@@ -171,13 +181,25 @@ EstimatedMetrics = Annotated[
         "instead of a class for the mean over all classes.",
     ),
 ]
+
+
+def costs(text: str, example: str) -> Any:
+    """Return the option ``--cost`` with the help text of a command and an example of the file."""
+    return typer.Option(
+        "--cost", metavar="COSTS.JSON", help=f"{text} Example of the file: {example}."
+    )
+
+
+_PAIR = '"pairs": [{"true": "a", "predicted": "b", "cost": 100}]'
 RowCosts = Annotated[
     Path | None,
-    typer.Option(
-        "--cost",
-        metavar="COSTS.JSON",
-        help="Add the mean cost of a row if every row is accepted. Example of the file: "
-        '{"wrong": 5, "pairs": [{"true": "a", "predicted": "b", "cost": 100}]}.',
+    costs("Add the mean cost of a row if every row is accepted.", f'{{"wrong": 5, {_PAIR}}}'),
+]
+DecisionCosts = Annotated[
+    Path | None,
+    costs(
+        "Accept a row if its expected cost is below the cost of a review.",
+        f'{{"review": 1, "wrong": 10, {_PAIR}}}',
     ),
 ]
 CostGate = Annotated[

@@ -1,20 +1,24 @@
 """``covcal decide``: choose target rows to accept, and sets of classes.
 
-Rows are ranked by their calibrated confidence. Without labels, rows are accepted while the expected
-error plus a margin is below the limit. With labels of ``covcal pick --for``, exact tests of
-thresholds in a fixed order choose the rows (`maths.acceptance`). Labels to which the calibration
+Rows are ranked by a score, the calibrated confidence. Without labels, rows are accepted while the
+expected error plus a margin is below the limit. With labels of ``covcal pick --for``, exact tests
+of thresholds in a fixed order choose the rows (`maths.acceptance`). Labels to which the calibration
 was fitted are not used, and the test split is not read.
+
+With ``--promise-by``, each group of rows has its own threshold and its own tests. The groups share
+the allowed error probability equally (Bonferroni), so all promises are true together with the
+certainty that the user asks for.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Rows
+from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, require_shares
@@ -24,21 +28,20 @@ from covcal_cli.estimators.metrics import MetricEstimate, read_costs
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.decision import CurvePoint, Decision, LabelUse, SetRule, beliefs_of
-from covcal_cli.formats.features import Domain, FeatureFile, SourceDomain
-from covcal_cli.formats.groups import column_groups
-from covcal_cli.labels.draws import Draw, frame_rows, rows_of_fit
+from covcal_cli.formats.decision import SCORE, CurvePoint, Decision, LabelUse, SetRule, beliefs_of
+from covcal_cli.formats.features import Domain, FeatureFile
+from covcal_cli.formats.groups import numbered_groups
+from covcal_cli.labels.draws import Draw, frame_rows, inclusions_for_decision, rows_of_fit
 from covcal_cli.labels.picked_labels import draw_with_labels
 from covcal_cli.labels.score import region_of
 from covcal_cli.maths import acceptance
-from covcal_cli.maths.acceptance import Ranking, Sampling
+from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, Ranking, Sampling
 from covcal_cli.multilabel import current_label
 from covcal_cli.progress import ProgressCallback, silent
 from covcal_cli.records import Input
 
 SPLITS_READ = ("train", "validation")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
-BY_PREDICTED = "predicted"
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 # minimum share of accepted rows for a suggestion
 _LEAST_SHARE = 0.005
@@ -46,8 +49,11 @@ _LEAST_SHARE = 0.005
 LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 # Assumed errors: 1 is the high end of the range, 0 the estimate, and -1 the low end.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
-_NEAR = 1e-5
+_BELIEFS = (*acceptance.BELIEFS, _CONSIDERED)
 _CERTAINTY = 0.9
+# A number of labels, the share of rows to accept with them, and the probability of a promise.
+_Offer = tuple[int, float, float]
+_NO_OFFER = 0, 0.0, 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,7 @@ class DecideSettings:
     labels: str = "auto"
     # a column, or "predicted": show the expected error for each value
     by: str | None = None
+    promise_by: str | None = None  # the same, with a promise for each value
     costs: Path | None = None  # costs.json, instead of an error
 
     def __post_init__(self) -> None:
@@ -73,6 +80,8 @@ class DecideSettings:
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
+        if self.promise_by is not None and (self.error is None or self.by is not None):
+            raise CovcalError("--promise-by needs --error, and shows groups without --by")
         if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
@@ -104,6 +113,7 @@ def decide(
         if settings.coverage is not None:
             file.require_all_classes("--set")
         aligned = networks_for(calibration, file, networks)
+        scaled = ScaledLogits(calibration.scaling, aligned)
         target = file.require_target()
         draw = draw_with_labels(file)
         splits = draw.batches[0].splits if draw.batches else SPLITS_READ
@@ -113,7 +123,15 @@ def decide(
                 f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): give "
                 "another file, or another --split"
             )
-        scaled = ScaledLogits(calibration.scaling, aligned)
+        # The number of the promise about each row.
+        by, names, promises = settings.promise_by, [""], np.zeros(len(rows), dtype=np.int64)
+        if by is not None:
+            names, promises = numbered_groups(target, by, rows, file.classes)
+            if len(names) > MOST_GROUPS:
+                raise CovcalError(
+                    f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} can share "
+                    "the certainty: use another column for --promise-by"
+                )
         scores = scaled.confidence(target, rows, progress)
         drawn = target.drawn(min(_MAX_ROWS, _MAX_VALUES // target.n_classes), 0, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
@@ -121,16 +139,15 @@ def decide(
         accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
-        curve = sample.curve()
-        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in acceptance.BELIEFS]
-        labelled, ranking = _Labelled(target, draw, rows, scores, rankings), rankings[0]
+        curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
+        labelled = _Labelled(target, draw, rows, scores, promises)
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
             raise CovcalError(f"{path}: {why_not}")
         uses_labels = settings.labels != "none" and why_not is None
         notes = [why_not] if why_not and draw.batches and settings.labels == "auto" else []
         if uses_labels:
-            labelled.require_design()
+            labelled.inclusions = inclusions_for_decision(target, draw, rows, scores, promises)
             unlabelled = int((labelled.is_used & ~draw.labelled).sum())
             if unlabelled:
                 notes.append(
@@ -155,56 +172,76 @@ def decide(
                     "data to another file. Run covcal decide --set on that file, then covcal "
                     "pick --for"
                 )
-        threshold, cheapest, use, looks = math.inf, None, None, 1
+        # The thresholds of all rows, or of each group.
+        above, cheapest = np.full(len(names), math.inf), None
+        uses: dict[int, LabelUse] = {}
+        offers: dict[int, _Offer] = {}
+        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in _BELIEFS]
+        sizes = np.bincount(promises, minlength=len(names))
+        used = [] if settings.error is None else np.flatnonzero(sizes).tolist()
+        for group in used:
+            ours = scores[promises == group]
+            parts = [entry.part(ours) for entry in rankings] if len(used) > 1 else rankings
+            promise = _Promise(labelled, settings, parts, group)
+            if uses_labels:
+                above[group], uses[group] = promise.tested()
+            else:
+                of_group = sample.curve(promises[of_sample] == group)
+                share = thresholds.largest_share(of_group, settings.error or 0.0)
+                above[group] = parts[0].threshold(int(share * len(parts[0])))
+            offers[group] = promise.offer(1 + uses_labels * len(labelled.used))
         if settings.costs is not None:
             costs = read_costs(settings.costs, file.classes)
             cheapest = sample.cheapest(*costs, predicted, cost)
-            threshold = ranking.threshold(round(cheapest.share * len(ranking)))
-        elif settings.error is not None and uses_labels:
-            looks += len(labelled.used)
-            threshold, use = labelled.tested(settings)
-        elif settings.error is not None:
-            share = thresholds.largest_share(curve, settings.error)
-            threshold = ranking.threshold(int(share * len(ranking)))
-        above = ranking.above(threshold)
-        share = above / len(ranking)
+            above[0] = rankings[0].threshold(round(cheapest.share * len(rows)))
+        accepted = np.bincount(promises[scores > above[promises]], minlength=len(names))
+        share = float(accepted.sum() / len(rows))
         warnings = []
-        if use is None and above:
+        if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
                     f"on {'38 to 44' if accuracy is None else '10 to 16'} % of 144 test shifts, "
                     "such an estimate accepted more wrong rows than --error allows"
                 )
-            if doubt := _doubt(file.source, scaled, threshold):
+            known = scaled.of_labelled(file.source, _MAX_ROWS)
+            if doubt := errors_of_confident(*known, float(above.min())):
                 warnings.append(
                     f"{doubt}. So more of the accepted rows may be wrong than estimated: label "
                     "some rows that covcal pick --for draws"
                 )
-        names, numbers = file.classes, predicted
-        if settings.by is not None and settings.by != BY_PREDICTED:
-            values = column_groups(target, settings.by, drawn, [BY_PREDICTED])
-            names, numbers = values.names, values.numbers(drawn)
-        accepted = sample.confidence[0] > threshold
-        groups = sample.groups(names, numbers, accepted) if settings.by is not None else ()
-        offer = 0, 0.0, 0.0
-        if settings.error is not None:
-            level = acceptance.level_of_look(settings.certainty or _CERTAINTY, looks)
-            offer = labelled.offer(curve, settings.error, level, looks)
+        if by is not None:  # Groups with a promise need no more labels.
+            offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}
+        labels, promised_share, chance = _joined(offers, sizes)
+        of_groups = names, promises[of_sample]
+        if settings.by is not None:
+            of_groups = numbered_groups(target, settings.by, drawn, file.classes)
+        groups = sample.groups(*of_groups, sample.confidence[0] > above[promises[of_sample]])
+        if by is not None:
+            groups = tuple(
+                replace(
+                    point,
+                    rows=int(sizes[group]),
+                    threshold=float(above[group]) if accepted[group] else None,
+                    labels=uses.get(group),
+                    labels_needed=offers.get(group, _NO_OFFER)[0],
+                )
+                for group, point in enumerate(groups)
+            )
         return Decision(
             error=settings.error,
             certainty=settings.certainty or _CERTAINTY,
             covers="these rows" if settings.these_rows else "future rows",
-            score="confidence",
-            threshold=threshold if above else None,
+            score=SCORE,
+            threshold=float(above[0]) if share and by is None else None,
             share=share,
             rows=len(rows),
             splits=splits,
-            is_promise=use is not None and above > 0,
-            expected=_point(curve, share) if above else None,
-            labels=use,
-            labels_needed=offer[0],
-            promised_share=offer[1],
-            promised_chance=offer[2],
+            is_promise=bool(uses) and share > 0,
+            expected=_point(curve, share) if share and by is None else None,
+            labels=uses.get(0) if by is None else None,
+            labels_needed=labels,
+            promised_share=promised_share,
+            promised_chance=chance,
             curve=curve,
             sets=sets,
             notes=tuple(notes),
@@ -215,22 +252,31 @@ def decide(
             ),
             cost=cheapest,
             by=settings.by,
-            groups=groups,
+            promise_by=by,
+            groups=groups if by or settings.by else (),
             scaling_sha256=calibration.scaling_sha256,
         )
 
 
 class _Labelled:
+    """The drawn rows of a file, and how `pick` drew them.
+
+    `groups`, (n,), are the groups of the rows, from 0.
+    """
+
     def __init__(
-        self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, rankings: Sequence[Ranking]
+        self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
     ) -> None:
-        # One ranking for the first batch, one for later batches.
-        self.draw, self.target, self._rankings = draw, target, rankings
-        self.scores = scores[np.searchsorted(rows, draw.rows)]
+        self.draw, self.target = draw, target
+        # Number of promises that share the allowed error probability.
+        self.promises = int(np.count_nonzero(np.bincount(groups)))
+        places = np.searchsorted(rows, draw.rows)
+        self.scores, self.groups = scores[places], groups[places]
         regions = [region_of(batch.score) for batch in draw.batches]
         # threshold of each batch that was drawn for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
+        self.inclusions: list[Float64s] = []  # See `inclusions_for_decision`.
 
     @cached_property
     def wrong(self) -> Booleans:
@@ -261,106 +307,105 @@ class _Labelled:
             )
         return None
 
-    def tested(self, settings: DecideSettings) -> tuple[float, LabelUse]:
+
+class _Promise:
+    """A promise about all rows, or about the rows of a group.
+
+    `rankings` are the rows, with the assumed errors of `_BELIEFS`.
+    """
+
+    def __init__(
+        self, labelled: _Labelled, settings: DecideSettings, rankings: Sequence[Ranking], group: int
+    ) -> None:
+        self._labelled, self._settings, self._rankings = labelled, settings, rankings
+        self._group, self._error = group, settings.error or 0.0
+        self._certainty = settings.certainty or _CERTAINTY
+        of_rows = labelled.scores, labelled.draw.batch, labelled.is_used, labelled.wrong
+        self._scores, self._batch, self._is_used, self._wrong = (
+            values[labelled.groups == group] for values in of_rows
+        )
+
+    def _level(self, look: int) -> float:
+        return acceptance.level_of_look(self._certainty, look) / self._labelled.promises
+
+    def tested(self) -> tuple[float, LabelUse]:
         """Test thresholds after each batch, and return the best threshold.
 
         The batches share the error probability.
         """
-        looks = [self._look(number, settings) for number in range(len(self.used), 0, -1)]
+        looks = [self._look(number) for number in range(len(self._labelled.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
 
-    def _look(self, look: int, settings: DecideSettings) -> tuple[float, LabelUse]:
+    def _look(self, look: int) -> tuple[float, LabelUse]:
         """Test thresholds with the labels of the first `look` batches.
 
         Return the lowest threshold that passes, or infinity, with the counts of its test.
         """
-        level = acceptance.level_of_look(settings.certainty or _CERTAINTY, look)
-        error, numbers = settings.error or 0.0, list(self.used)[:look]
+        level, numbers = self._level(look), list(self._labelled.used)[:look]
         ranking = self._rankings[look > 1]
 
         def limits(threshold: float) -> tuple[int, int]:
             rows = ranking.above(threshold)
             drawn = [self.sampling(i, threshold) for i in numbers]
-            lost = int(((self.scores > threshold) & ~self.is_used).sum())
-            these = settings.these_rows
-            allowed = acceptance.most_wrong(rows, drawn, error, level, these_rows=these, lost=lost)
+            lost = int(((self._scores > threshold) & ~self._is_used).sum())
+            these = self._settings.these_rows
+            allowed = acceptance.most_wrong(
+                rows, drawn, self._error, level, these_rows=these, lost=lost
+            )
             return round(sum(batch.inclusion for batch in drawn) * rows), allowed
 
-        region = ranking.above(max(*(self.used[i] for i in numbers), 0.0))
-        is_used = np.isin(self.draw.batch, numbers)
-        drawn, lowest = int(is_used.sum()), math.inf
-        use = LabelUse(drawn, 0, 0, -1, look)
-        for candidate in acceptance.plan(ranking, region, limits).candidates:
-            above = is_used & (self.scores > candidate.threshold)
-            wrong = int((above & self.wrong).sum())
-            passed = wrong <= candidate.wrong
-            if passed or lowest == math.inf:
-                use = LabelUse(drawn, int(above.sum()), wrong, candidate.wrong, look)
-            if not passed:
-                break
-            lowest = candidate.threshold
-        return lowest, use
+        region = ranking.above(max(*(self._labelled.used[i] for i in numbers), 0.0))
+        is_used = np.isin(self._batch, numbers)
+        scores, wrong = self._scores[is_used], self._wrong[is_used]
+        candidates = acceptance.plan(ranking, region, limits).candidates
+        passed = acceptance.passed(candidates, scores, wrong)
+        if not candidates:
+            return math.inf, LabelUse(len(scores), 0, 0, -1, look)
+        shown = candidates[max(passed - 1, 0)]
+        above = scores > shown.threshold
+        counts = int(above.sum()), int((above & wrong).sum())
+        use = LabelUse(len(scores), *counts, shown.wrong, look)
+        return shown.threshold if passed else math.inf, use
 
-    def offer(
-        self, curve: Sequence[CurvePoint], error: float, level: float, look: int
-    ) -> tuple[int, float, float]:
-        """Suggest a number of labels for batch `look`.
-
-        Return this number, the share of rows that can be accepted, and the probability that the
-        labels are enough. Return zeros if no number is enough.
-        """
-        beliefs, offers, ranking = beliefs_of(curve, _CONSIDERED), [], self._rankings[look > 1]
-        used = self.is_used & (look > 1)
-        scores, wrong = self.scores[used], self.wrong[used]
+    def offer(self, look: int) -> _Offer:
+        """Suggest a number of labels for batch `look`. Return zeros if no number is enough."""
+        offers, ranking = [], self._rankings[look > 1]
+        used = self._is_used & (look > 1)
+        scores, wrong = self._scores[used], self._wrong[used]
         for labels in _OFFERS:
-            if labels > len(ranking) - len(self.scores):
+            if labels > len(ranking) - len(self._scores):
                 break
-            best = acceptance.best_region(ranking, labels, error, level, scores)
+            best = acceptance.best_region(ranking, labels, self._error, self._level(look), scores)
             if best is None:
                 continue
             first = best[1].candidates[0]
             # After a failed promise, the plan assumes more errors than the labels show.
             share = first.rows / len(ranking) if look > 1 else best[1].share
             if share >= _LEAST_SHARE:
+                beliefs = self._rankings[-1].beliefs
                 of_first = acceptance.chance(ranking, first, beliefs, scores, wrong)
                 offers.append((labels, share, of_first))
                 if of_first >= LIKELY:
                     break
         most = max((offer[2] for offer in offers), default=0.0)
         least = LIKELY if most >= LIKELY else max(_NEARLY * most, _EVEN)
-        return next((offer for offer in offers if offer[2] >= least), (0, 0.0, 0.0))
-
-    def _left(self, number: int, threshold: float) -> int:
-        before = (self.draw.batch < number) & (self.scores > threshold)
-        return self._rankings[0].above(threshold) - int(before.sum())
-
-    def _inclusions(self, number: int) -> tuple[float, float]:
-        batch, region = self.draw.batches[number], self.used[number]
-        inside = self._left(number, region)
-        return acceptance.inclusions(batch.drawn, inside, batch.population - inside)
+        return next((offer for offer in offers if offer[2] >= least), _NO_OFFER)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
         """Return the `Sampling` of a batch, for the rows above a threshold."""
-        p, q = self._inclusions(number)
-        region, drawn = self.used[number], self.draw.batches[number].drawn
-        rows = self._left(number, threshold)
+        pairs = self._labelled.inclusions[number]
+        p, q = pairs[min(self._group, len(pairs) - 1)]
+        region, drawn = self._labelled.used[number], self._labelled.draw.batches[number].drawn
+        before = (self._batch < number) & (self._scores > threshold)
+        rows = self._rankings[0].above(threshold) - int(before.sum())
         # The region -1 stands for a draw with equal probabilities.
-        if region == -1 or threshold < region - _NEAR:
+        if region == -1 or threshold < region - NEAR:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
-        return acceptance.sampling(p, rows)
-
-    def require_design(self) -> None:
-        """Refuse rows that were picked for another calibration."""
-        for number, region in self.used.items():
-            p, q = self._inclusions(number)
-            rows = self.draw.batch == number
-            stated = np.where(self.scores[rows] > region, p, q)
-            sure = np.abs(self.scores[rows] - region) > _NEAR
-            if not np.allclose(self.draw.inclusion[rows][sure], stated[sure], rtol=1e-6):
-                raise CovcalError(
-                    f"{self.target.path}: the rows were picked for another calibration: pass "
-                    "that calibration with -c, or pick again with covcal pick --for"
-                )
+        if self._labelled.promises == 1:
+            return acceptance.sampling(p, rows)
+        # In a draw by group, rows of a group are neighbours. So one row more may be drawn.
+        most = math.ceil(p * rows) + 1 if len(pairs) > 1 else drawn
+        return acceptance.sampling(p, rows, most)
 
 
 def _sets(
@@ -378,7 +423,7 @@ def _sets(
         if (certainty := settings.certainty) is not None:
             excluded = acceptance.most_wrong(
                 draw.population,
-                [labelled.sampling(i, -1.0) for i in labelled.used],
+                [Sampling(batch.drawn / batch.population, batch.drawn) for batch in draw.batches],
                 1 - coverage,
                 acceptance.level_of_look(certainty, len(labelled.used)),
                 these_rows=settings.these_rows,
@@ -388,15 +433,17 @@ def _sets(
     return SetRule(coverage, cut, size, n_labels, certainty)
 
 
-def _doubt(source: SourceDomain | None, scaled: ScaledLogits, above: float) -> str | None:
-    """Return why the confidence of source rows above a threshold seems too high, or None."""
-    if source is None:
-        return None
-    drawn = source.drawn(_MAX_ROWS, 0, "validation")
-    drawn = drawn[source.labels(drawn) != UNKNOWN_LABEL]
-    blocks = [(np.empty(0, dtype=np.int64), np.empty(0)), *scaled.confidences(source, drawn)]
-    predicted, confidence = map(np.concatenate, zip(*blocks, strict=True))
-    return errors_of_confident(confidence, predicted != source.labels(drawn), above)
+def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
+    """Return the offer for the groups that can get a promise. All groups get as many labels.
+
+    `sizes` are the numbers of rows of all groups.
+    """
+    useful = {group: offer for group, offer in offers.items() if offer[0]}
+    if not useful:
+        return _NO_OFFER
+    labels = int(np.minimum(sizes, max(offer[0] for offer in useful.values())).sum())
+    share = sum(offer[1] * sizes[group] for group, offer in useful.items()) / sizes.sum()
+    return labels, float(share), min(offer[2] for offer in useful.values())
 
 
 def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:

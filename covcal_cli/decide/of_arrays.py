@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from covcal_cli import array_arguments
-from covcal_cli.arrays import Booleans, Float64s, Labels, Rows
+from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError, checked, percent, require_shares
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.decision import SetRule, beliefs_of
-from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, plan
+from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, passed, plan
 from covcal_cli.maths.odds import probabilities
 
-_POSSIBLE = (1.0, 0.8, 0.6)
+# Without an estimate, the accuracy may be this share of the mean confidence.
+_LOWEST = 0.6
 
 
 class Decision:
@@ -103,17 +104,16 @@ class Decision:
             )
         values = array_arguments.logits_of(logits, "logits")
         self._classes, self._columns = values.shape[1], array_arguments.columns_of(logits)
-        if rows is not None:
-            _require_plain_index(logits)
-        drawn, known_labels = _labelled(rows, labels, values.shape)
+        drawn, known_labels = array_arguments.labelled_rows_of(logits, rows, labels, values.shape)
         accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         sample = Sample(values, self.temperature, accuracy)
         shares = sample.probabilities
         scores = shares.max(axis=1)
         if self.error is not None and len(drawn):
-            beliefs = beliefs_of(sample.curve(), BELIEFS[0])
-            if estimate is None:
-                beliefs = self._beliefs(values, float(scores.mean()))
+            mean = float(scores.mean())
+            unsure = Sample(values, self.temperature, accuracy or (_LOWEST * mean, mean, 1.0))
+            parts = BELIEFS[0] if accuracy else (0.0, 0.5, 1.0)
+            beliefs = beliefs_of(unsure.curve(), parts)
             wrong = values[drawn].argmax(axis=1) != known_labels
             self.threshold_ = self._promised(Ranking(scores, beliefs), scores[drawn], wrong)
         elif self.error is not None:
@@ -138,11 +138,6 @@ class Decision:
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
         return rule.members(self._new_probabilities(logits))
 
-    def _beliefs(self, logits: Float64s, confidence: float) -> list[Float64s]:
-        accuracies = [(share * confidence, confidence, 1.0) for share in _POSSIBLE]
-        samples = [Sample(logits, self.temperature, accuracy) for accuracy in accuracies]
-        return [belief for sample in samples for belief in beliefs_of(sample.curve(), [1.0])]
-
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
         """Return the lowest threshold that passes the test, or 1.
 
@@ -155,12 +150,9 @@ class Decision:
             drawn = [Sampling(1.0, labels)]
             return labels, most_wrong(labels, drawn, error, level, these_rows=False)
 
-        threshold = 1.0
-        for candidate in plan(ranking, len(ranking), limits).candidates:
-            if wrong[scores > candidate.threshold].sum() > candidate.wrong:
-                break
-            threshold = candidate.threshold
-        return threshold
+        candidates = plan(ranking, len(ranking), limits).candidates
+        number = passed(candidates, scores, wrong)
+        return candidates[number - 1].threshold if number else 1.0
 
     def _require_fitted(self, name: str, argument: str, value: float | None) -> None:
         if value is None:
@@ -178,44 +170,3 @@ class Decision:
             )
         array_arguments.require_columns(self._columns, logits, "the logits that were passed to fit")
         return probabilities(values, self.temperature).T
-
-
-def _require_plain_index(logits: ArrayLike) -> None:
-    """Refuse a data frame whose index does not count its rows from 0.
-
-    With another index, `rows` could be positions or labels of the index.
-    """
-    index: Any = getattr(logits, "index", ())
-    if hasattr(logits, "iloc") and not np.array_equal(np.asarray(index), np.arange(len(index))):
-        raise CovcalError(
-            "the index of logits does not count the rows from 0, so it is not clear which rows are "
-            "labelled: give logits.to_numpy(), and rows as positions: "
-            "logits.index.get_indexer(rows)"
-        )
-
-
-def _labelled(
-    rows: ArrayLike | None, labels: ArrayLike | None, shape: tuple[int, ...]
-) -> tuple[Rows, Labels]:
-    array_arguments.require_row_order(labels, rows, "labels")
-    names = [] if labels is None else array_arguments.array_of(labels, "labels").ravel().tolist()
-    if any(isinstance(name, str) for name in names):
-        raise CovcalError(
-            "labels must be class numbers, from 0 in the order of the logits, not class names: "
-            "give [classes.index(name) for name in labels]"
-        )
-    drawn, drawn_labels = (
-        array_arguments.whole_numbers_of([] if values is None else values, name)
-        for values, name in ((rows, "rows"), (labels, "labels"))
-    )
-    if drawn.shape != drawn_labels.shape:
-        raise CovcalError(
-            f"there are {len(drawn)} rows and {len(drawn_labels)} labels: give the number of each "
-            "labelled row, and its label"
-        )
-    if len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows has a number twice: give each row once")
-    for values, most, kind in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
-        if len(values) and not (values.min() >= 0 and values.max() < most):
-            raise CovcalError(f"{kind} numbers must be from 0 to {most - 1}")
-    return drawn, drawn_labels

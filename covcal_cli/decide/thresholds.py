@@ -22,7 +22,7 @@ import numpy as np
 
 from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.estimators.matched_temperature import match_accuracy
-from covcal_cli.estimators.metrics import MetricEstimate
+from covcal_cli.estimators.metrics import MetricEstimate, costs_of_best
 from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
 from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
@@ -71,12 +71,15 @@ class Sample:
         """Calibrated probabilities, shape (n, K)."""
         return softmax(self._logits, self._temperatures[0]).T
 
-    def curve(self) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the most confident rows, for shares of rows."""
-        order = np.argsort(-self.confidence[0], kind="stable")
+    def curve(self, rows: Booleans | slice = slice(None)) -> tuple[CurvePoint, ...]:
+        """Return the expected error of the most confident of `rows`, for shares of these rows."""
+        confidence = [values[rows] for values in self.confidence]
+        order = np.argsort(-confidence[0], kind="stable")
         n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
+        if not n:
+            return ()
         sizes = np.ceil(shares * n).astype(np.int64)
-        means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in self.confidence]
+        means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in confidence]
         return tuple(_point(*numbers) for numbers in np.array([shares, *means]).T.tolist())
 
     def groups(
@@ -136,15 +139,8 @@ class Sample:
         """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))
-        wholes = (None,) * 3 if of_all is None else (of_all.value, of_all.high, of_all.low)
-        totals = []
-        for temperature, whole in zip(self._temperatures, wholes, strict=True):
-            chances = softmax(self._logits, temperature)
-            of_rows = np.einsum("km,km->m", chances, wrong[:, predicted])
-            accepted = np.concatenate([[0.0], np.cumsum(of_rows[order])])
-            if whole is not None and accepted[-1] > 0:
-                accepted *= whole * m / accepted[-1]
-            totals.append((accepted[sizes] + review * (m - sizes)) / m)
+        costs = costs_of_best(self._logits, self._temperatures, wrong, predicted, order, of_all)
+        totals = [(sums[sizes] + review * (m - sizes)) / m for sums in costs]
         best = int(totals[0].argmin())
         ends = sorted(float(total[best]) for total in totals)
         share, cost = float(sizes[best]) / m, float(totals[0][best])

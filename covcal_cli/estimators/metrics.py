@@ -47,7 +47,7 @@ from typing import Annotated, Protocol, Self
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
+from covcal_cli.arrays import Booleans, Float64s, Floats, Integers, Labels, Rows
 from covcal_cli.errors import CovcalError, one_line, printable, require_one_of, shown
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.matched_temperature import match_accuracy
@@ -403,6 +403,31 @@ def _cost(
         noise = Z**2 * float((second - first**2).sum()) / n**2
     low, high = min(values) - (below + noise) ** 0.5, max(values) + (above + noise) ** 0.5
     return Interval(float(values[0]), max(0.0, float(low)), min(float(high), float(costs.max())))
+
+
+def costs_of_best(
+    logits: Floats,
+    temperatures: Sequence[float],
+    wrong: Float64s,
+    predicted: Labels,
+    order: Integers,
+    of_all: MetricEstimate | None,
+) -> Iterator[Float64s]:
+    """Yield the sums of the costs of the first 0 to m rows in an order, for each temperature.
+
+    - `logits`, (m, K), and `predicted`, (m,): the rows.
+    - `temperatures`: three, for the estimated accuracy and the low and high end of its range.
+    - `wrong`, (K, K): costs by true and predicted class.
+    - `of_all`: the mean cost of all m rows. By default, it follows from the probabilities.
+    """
+    wholes = (None,) * 3 if of_all is None else (of_all.value, of_all.high, of_all.low)
+    for temperature, whole in zip(temperatures, wholes, strict=True):
+        chances = probabilities(logits, temperature)
+        of_rows = np.einsum("km,km->m", chances, wrong[:, predicted])
+        sums = np.concatenate([[0.0], np.cumsum(of_rows[order])])
+        if whole is not None and sums[-1] > 0:
+            sums *= whole * len(predicted) / sums[-1]
+        yield sums
 
 
 def cost_estimate(cost: Interval | None, rows: float, kind: str = COST_RANGE) -> MetricEstimate:

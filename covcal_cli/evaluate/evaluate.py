@@ -549,7 +549,7 @@ def _read(
                     labelled = LabelledRows(own, labels[part], forecast.logits)
                 decision = collector.decision
                 if decision is not None and version == Version(decision.calibration):
-                    decision.add(forecast, top, labels[part])
+                    decision.add(forecast, top, labels[part], target, block[part])
                 counted[version] = collector.add(
                     version, forecast, labelled, block[part], groupings
                 )

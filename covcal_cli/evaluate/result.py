@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import Float64s, Labels, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import (
@@ -29,7 +29,7 @@ from covcal_cli.evaluate.bootstrap import (
 from covcal_cli.evaluate.metrics import METRICS, Display, Metric, Metrics, require_possible
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.decision import Decision
-from covcal_cli.formats.features import ALL
+from covcal_cli.formats.features import ALL, Domain
 from covcal_cli.maths.odds import interval_of_counts
 from covcal_cli.maths.softmax import Forecasters, Scaling, Softmax, exp
 from covcal_cli.records import Count, Document, Input, Share, at, require_ascending, require_fields
@@ -64,10 +64,13 @@ class DecisionMetrics:
     covered: int = 0  # Number of sets that contain the right class.
     members: int = 0  # Sum of the sizes of all sets.
 
-    def add(self, forecast: Softmax, top: Labels, labels: Labels) -> None:
+    def add(
+        self, forecast: Softmax, top: Labels, labels: Labels, domain: Domain, rows: Rows
+    ) -> None:
         """Count a block of rows with predicted labels `top` and true labels `labels`."""
         places = np.arange(len(labels))
-        accepted = self.decision.accepts(exp(forecast.logs_at(top * len(labels) + places)))
+        confidence = exp(forecast.logs_at(top * len(labels) + places))
+        accepted = self.decision.accepts(confidence, domain, rows)
         self.n += len(labels)
         self.accepted += int(accepted.sum())
         self.wrong += int((top != labels)[accepted].sum())

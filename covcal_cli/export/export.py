@@ -118,7 +118,13 @@ def export(
         )
     accept_above = None
     if decision is not None:
-        accept_above = read_decision(decision, document).accept_above
+        decided = read_decision(decision, document)
+        if decided.promise_by is not None:
+            raise CovcalError(
+                f"{decision} has a threshold for each group ({decided.promise_by}), but a model "
+                "does not know the groups: use covcal apply --decide"
+            )
+        accept_above = decided.accept_above
     for of_label in calibrations.values():
         accuracy = of_label.source_accuracy
         if accuracy is not None and accuracy.class_order is not None and not force:

@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from covcal_cli.arrays import Booleans, Float64s, Floats
+from covcal_cli.arrays import Booleans, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import leaves_folder_of, sha256_of
 from covcal_cli.formats.calibration import read_calibration
-from covcal_cli.formats.features import SPLITS
+from covcal_cli.formats.features import SPLITS, Domain
+from covcal_cli.formats.groups import values_by_group
 from covcal_cli.records import (
     Count,
     Document,
@@ -24,6 +25,7 @@ from covcal_cli.records import (
 )
 
 ACCEPT, REVIEW = "accept", "review"
+SCORE = "confidence"  # The name of the score that ranks rows.
 Covered = Literal["future rows", "these rows"]
 _OF_ROWS = ("features", "adapted")  # Roles of inputs with target rows.
 
@@ -48,6 +50,12 @@ class GroupPoint:
     name: str
     rows: Count  # Number of rows of the group.
     accepted: CurvePoint | None  # The expected error; None if no row is accepted.
+    # Only with `promise_by`: the score above which rows are accepted (None: no row is accepted),
+    # the labels of the test, and the number of labels of this group that a promise needs (0: no
+    # number is enough).
+    threshold: Share | None = None
+    labels: "LabelUse | None" = None
+    labels_needed: Count = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,7 @@ class Decision(Document):
     cost: CostPoint | None = None  # The cheapest share; None if the user gave no costs.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
+    promise_by: str | None = None  # The same as `by`, for a threshold and a promise for each group.
     # The probability that `labels_needed` labels are enough for a promise.
     promised_chance: Share = 0.0
     warnings: tuple[str, ...] = ()
@@ -142,7 +151,7 @@ class Decision(Document):
         for point, following in pairwise(self.curve):
             if not point.share < following.share:
                 raise ValueError("the shares in curve are not in ascending order")
-        if self.is_promise and self.labels is None:
+        if self.is_promise and self.labels is None and self.promise_by is None:
             raise ValueError("a promise without labels")
         if not any(entry.role == "calibration" for entry in self.inputs):
             raise ValueError("inputs have no calibration")
@@ -159,9 +168,19 @@ class Decision(Document):
         """The score above which rows are accepted; 1 accepts no row."""
         return 1.0 if self.threshold is None else self.threshold
 
-    def accepts(self, scores: Floats) -> Booleans:
-        """Return which rows are accepted."""
-        return np.asarray(scores > self.accept_above)
+    def accepts(self, scores: Floats, domain: Domain, rows: Rows) -> Booleans:
+        """Return which rows of a domain are accepted, by their scores.
+
+        Rows of a group that the decision does not know are not accepted. Raises `CovcalError` if
+        the file has no column of groups.
+        """
+        if self.promise_by is None:
+            return np.asarray(scores > self.accept_above)
+        names = [group.name for group in self.groups]
+        above = [1.0 if group.threshold is None else group.threshold for group in self.groups]
+        return np.asarray(
+            scores > values_by_group(domain, self.promise_by, rows, names, above, 1.0)
+        )
 
     @property
     def calibration(self) -> Input:
@@ -195,7 +214,7 @@ def read_decision(path: str | Path, *calibrations: str | Path) -> Decision:
     """
     path, remedy = Path(path), "make it with covcal decide"
     decision = read_document(Decision, path, remedy=remedy, again="decide again")
-    if decision.score != "confidence":
+    if decision.score != SCORE:
         raise CovcalError(
             f"{path} ranks rows by {decision.score}, but this version does not know this score: "
             "run covcal decide again"

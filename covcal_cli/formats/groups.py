@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Integers, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Integers, Rows
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import Domain
 
 MAX_GROUPS = 1000
+PREDICTED = "predicted"  # The name of groups by predicted class.
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class ColumnGroups:
     @property
     def names(self) -> list[str]:
         """The values as text."""
-        return [_text(value) for value in self.values.tolist()]
+        return [text_of(value) for value in self.values.tolist()]
 
     def numbers(self, rows: Rows) -> Integers:
         """Return the group of each row, shape (m,)."""
@@ -50,6 +51,41 @@ def column_groups(
                 "group by another column"
             )
     return ColumnGroups(target, column, values)
+
+
+def numbered_groups(
+    target: Domain, by: str, rows: Rows, classes: Sequence[str]
+) -> tuple[list[str], Integers]:
+    """Return the names of groups, and the group of each row, (m,).
+
+    The groups are the values of the column `by`, or the predicted classes if `by` is "predicted".
+    """
+    if by == PREDICTED:
+        blocks = [target.logits(block).argmax(axis=1) for block in target.blocks(rows, "logits")]
+        return list(classes), np.concatenate(blocks)
+    groups = column_groups(target, by, rows, [PREDICTED])
+    return groups.names, groups.numbers(rows)
+
+
+def values_by_group(
+    domain: Domain, by: str, rows: Rows, names: Sequence[str], values: Sequence[float], other: float
+) -> Float64s:
+    """Return the value of each row's group, (m,), for groups as in `numbered_groups`.
+
+    Rows of a group without a name in `names` get the value `other`. If two groups have the same
+    name, the larger value counts. Raises `CovcalError` if the file has no column `by`.
+    """
+    if by == PREDICTED:
+        return np.asarray(np.array(values)[domain.logits(rows).argmax(axis=1)])
+    if by not in domain.columns:
+        raise CovcalError(
+            f"{domain.path} has no {domain.name} column {by!r}, but the decision has a threshold "
+            "for each value of this column: extract the file again with this column"
+        )
+    of_names = dict(sorted(zip(names, values, strict=True), key=lambda pair: pair[1]))
+    distinct, numbers = np.unique(domain.column(by, rows), return_inverse=True)
+    of_distinct = [of_names.get(text_of(value), other) for value in distinct.tolist()]
+    return np.asarray(np.array(of_distinct)[numbers])
 
 
 def joined_groups(
@@ -80,6 +116,7 @@ def joined_groups(
     return [replace(entry, values=values) for entry in groups]
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value of a column as text."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value}"
     return text or "(empty)"

@@ -60,7 +60,7 @@ from covcal_cli.formats.features import SPLITS, UNMARKED_SHA256, Domain, Feature
 from covcal_cli.formats.writer import HDF5Writer, utf8
 from covcal_cli.hdf5 import Dataset, Group
 from covcal_cli.labels.score import region_of
-from covcal_cli.maths.acceptance import OUTSIDE
+from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, OUTSIDE, inclusions
 from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
@@ -434,7 +434,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     (Hansen & Hurwitz 1943), except for decisions.
     """
     n, N = len(inclusion), population
-    floor = OUTSIDE if for_decision else FLOOR
+    floor = OUTSIDE / MOST_GROUPS if for_decision else FLOOR
     possible = n <= N and bool(((inclusion >= floor * n / N * (1 - 1e-6)) & (inclusion <= 1)).all())
     if not possible or for_decision:
         return possible
@@ -444,6 +444,59 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
     # Allow for one row with the largest weight, N / (n FLOOR).
     noise = _SIGMAS * spread * math.sqrt(len(rest)) + (N / FLOOR / n if len(rest) else 0.0)
     return abs(float(rest.sum()) - left) <= noise + 1e-6 * N
+
+
+def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> Float64s:
+    """Return `inclusions` of groups of rows that get equal numbers of labels, shape (G, 2).
+
+    `groups`, (n,), are numbers from 0. A group with fewer rows than labels leaves the rest to the
+    other groups.
+    """
+    sizes, left = np.bincount(groups), float(labels)
+    inside, pairs = np.bincount(groups[is_inside], minlength=len(sizes)), np.zeros((len(sizes), 2))
+    order = np.argsort(sizes)[(sizes == 0).sum() :]
+    for others, group in zip(range(len(order), 0, -1), order, strict=True):
+        share = min(float(sizes[group]), left / others)
+        pairs[group] = inclusions(share, int(inside[group]), int(sizes[group] - inside[group]))
+        left -= share
+    return pairs
+
+
+def inclusions_for_decision(
+    target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
+) -> list[Float64s]:
+    """Return inclusion probabilities inside and outside the region of every batch.
+
+    A batch has shape (1, 2) if its rows were drawn from all rows. It has shape (G, 2) if each group
+    got equal numbers of labels. A batch for another purpose has shape (0, 2).
+
+    - `rows`, (n,): all rows that could be drawn, with their `scores` and `groups`.
+
+    Raises `CovcalError` if rows were drawn with other probabilities.
+    """
+    of_batches, places = [], np.searchsorted(rows, draw.rows)
+    for number, batch in enumerate(draw.batches):
+        region, is_left = region_of(batch.score), np.full(len(rows), True)
+        if region is None:
+            of_batches.append(np.empty((0, 2)))
+            continue
+        is_left[places[draw.batch < number]] = False
+        is_inside = scores > region
+        drawn, recorded = places[draw.batch == number], draw.inclusion[draw.batch == number]
+        sure = np.abs(scores[drawn] - region) > NEAR
+        for of_rows in (np.zeros_like(groups), groups):
+            pairs = inclusions_of_groups(batch.drawn, is_inside[is_left], of_rows[is_left])
+            p, q = pairs[of_rows[drawn]].T
+            if np.allclose(recorded[sure], np.where(is_inside[drawn], p, q)[sure], rtol=1e-6):
+                of_batches.append(pairs)
+                break
+        else:
+            raise CovcalError(
+                f"{target.path}: the rows were picked for another calibration or for other "
+                "groups: pass that calibration with -c and that column with --promise-by, or pick "
+                "again with covcal pick --for"
+            )
+    return of_batches
 
 
 def _spread(scores: Float64s) -> Float64s:

@@ -9,7 +9,7 @@ If rows can have several labels, the same rows are drawn for all labels (`labels
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,11 +31,13 @@ from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
 from covcal_cli.formats.decision import Decision, beliefs_of, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
+from covcal_cli.formats.groups import numbered_groups
 from covcal_cli.labels.draws import (
     Batch,
     Draw,
     drawn_along,
     inclusion_rule,
+    inclusions_of_groups,
     order_of_likeness,
     read_draw,
 )
@@ -66,7 +68,12 @@ from covcal_cli.labels.sheet import (
     tasks_text,
 )
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
-from covcal_cli.maths.acceptance import BELIEFS, Ranking, best_region, inclusions, level_of_look
+from covcal_cli.maths.acceptance import (
+    BELIEFS,
+    Ranking,
+    best_region,
+    level_of_look,
+)
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
@@ -75,6 +82,8 @@ _UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18  # Number of rows that are processed at a time.
+# Return inclusion probabilities by the scores of rows and their places among all rows.
+_Inclusion = Callable[[Float64s, AnyArray], Float64s]
 
 
 @checked_settings
@@ -221,16 +230,17 @@ def pick(
         if made_for is None or scaled is None:
             frame = _Frame(scored, splits, before.rows, left, progress or silent)
             words = words_of_labels(len(names)) if names else in_words(scored[0][1])
-            probabilities = inclusion_rule(frame.score_parts, n)
+            rule = inclusion_rule(frame.score_parts, n)
+            probabilities: _Inclusion = lambda scores, _: rule(scores)  # noqa: E731
         else:
             frame = _Frame([(file, [scaled])], splits, before.rows, left, progress or silent)
             words, probabilities = frame.rule_for(made_for, n, before.batches)
         rng = np.random.default_rng([settings.seed, len(before.batches)])
-        rows, right = frame.drawn(probabilities, rng)
+        rows, right, inclusion = frame.drawn(probabilities, rng)
 
         # Step 2: shuffle the lines, so that the labels are useful even if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
-        rows, right = rows[strata], right[strata]
+        rows, right, inclusion = rows[strata], right[strata], inclusion[strata]
         ids = [str(row_id) for row_id in in_order(rows, target.ids)]
         by_file = zip(names or ("",), of_labels, strict=True)
         predicted = predicted_texts(
@@ -243,7 +253,7 @@ def pick(
             Batch(n, left, settings.seed, splits, words),
             fingerprint(file),
             ids,
-            probabilities(right),
+            inclusion,
             strata,
             predicted,
             right,
@@ -352,6 +362,7 @@ class _Frame:
         self._less = 0.0 if self._is_exact else 1.0
         # Rows are drawn in random order, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
+        self._groups: Integers = np.empty(0, dtype=np.int64)  # The groups of rows by score.
         self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
@@ -377,15 +388,17 @@ class _Frame:
         for start in range(0, len(self._keys), size):
             yield self._scores(slice(start, start + size))
 
-    def drawn(self, probabilities: Any, rng: np.random.Generator) -> tuple[Rows, Float64s]:
-        """Draw rows. Return row numbers, ascending, and scores."""
+    def drawn(
+        self, probabilities: _Inclusion, rng: np.random.Generator
+    ) -> tuple[Rows, Float64s, Float64s]:
+        """Draw rows. Return row numbers, ascending, scores and inclusion probabilities."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
                 for start in range(0, len(band), _CHUNK):
                     places = band[start : start + _CHUNK]
                     scores = self._scores(places)
-                    inclusion = probabilities(scores)
+                    inclusion = probabilities(scores, places)
                     self.variance += _variance(scores, inclusion)
                     yield places, inclusion
 
@@ -400,21 +413,24 @@ class _Frame:
             order = np.argsort(rows)
             blocks = blocks_of_labels(self._scored, rows[order])
             right[order] = np.concatenate([scores for _, scores in blocks])
-        return rows, right
+        return rows, right, probabilities(right, places)
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
         """Return all rows in the order of the draw, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
-            return [np.argsort(-self._keys, kind="stable")]
+            return [np.lexsort((-self._keys, self._groups))]
         return order_of_likeness(self._keys, self._predictions)
 
-    def rule_for(self, decision: Decision, n: int, batches: Sequence[Batch]) -> tuple[str, Any]:
-        """Return the name of a score for a decision, and the inclusion probability by score.
+    def rule_for(
+        self, decision: Decision, n: int, batches: Sequence[Batch]
+    ) -> tuple[str, _Inclusion]:
+        """Return the name of a score for a decision, and the inclusion probabilities of rows.
 
         Sets need a random draw from all rows. To limit an error, rows are drawn in the order of
-        their scores, so that the number of drawn rows above a threshold is nearly constant.
+        their scores, so that the number of drawn rows above a threshold is nearly constant. If each
+        group has a promise, each group gets as many labels, and its rows are neighbours.
         `batches` are the earlier batches.
         """
         if decision.error is None:
@@ -425,22 +441,36 @@ class _Frame:
                     "the data to another file, and run covcal pick on that file"
                 )
             self._is_random = True
-            return words_of_region(-1.0), lambda scores: np.full(len(scores), n / len(self._keys))
+            share = n / len(self._keys)
+            return words_of_region(-1.0), lambda scores, _: np.full(len(scores), share)
         self._is_by_score = True
         scores = self._scores(slice(None))
+        self._groups = np.zeros(len(scores), dtype=np.int64)
+        if decision.promise_by is not None:
+            rows = np.concatenate(list(self._row_blocks()))
+            target = self._file.require_target()
+            _, self._groups = numbered_groups(target, decision.promise_by, rows, self._file.classes)
         look = 1 + sum(region_of(batch.score) is not None for batch in batches)
         ranking = Ranking(scores, beliefs_of(decision.curve, BELIEFS[look > 1]))
-        level = level_of_look(decision.certainty, look)
-        best = best_region(ranking, n, decision.error, level)
+        numbers = np.unique(self._groups)
+        parts = [ranking.part(scores[self._groups == number]) for number in numbers]
+        level = level_of_look(decision.certainty, look) / len(parts)
+        each = -(-n // len(parts))
+        best = best_region(ranking, each, decision.error, level, groups=parts[1:] and parts)
         if best is None:
             raise CovcalError(
                 f"{n} labels are too few to promise at most {100 * decision.error:.4g} % wrong: "
                 f"ask for {decision.labels_needed or 'more'} labels (-n), or run covcal decide "
                 "with a larger --error"
             )
-        threshold, rows = best[0], ranking.above(best[0])
-        p, q = inclusions(n, rows, len(scores) - rows)
-        return words_of_region(threshold), lambda scores: np.where(scores > threshold, p, q)
+        threshold = best[0]
+        p, q = inclusions_of_groups(n, scores > threshold, self._groups).T
+
+        def inclusion(scores: Float64s, places: AnyArray) -> Float64s:
+            of_rows = self._groups[places]
+            return np.asarray(np.where(scores > threshold, p[of_rows], q[of_rows]))
+
+        return words_of_region(threshold), inclusion
 
 
 def _variance(scores: Float64s, inclusion: Float64s) -> float:

@@ -131,6 +131,8 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
 # error, because they mostly follow a failed promise.
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
+NEAR = 1e-5  # Scores this near to the threshold of a region may be inside or outside.
+MOST_GROUPS = 50  # Each group has a promise. More groups would need very many labels.
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)
 _GROWTH = 1.05
@@ -190,6 +192,18 @@ class Ranking:
         """Return the number of rows above a threshold."""
         return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
 
+    def part(self, scores: Float64s) -> "Ranking":
+        """Return the ranking of some of the rows. Rows with equal scores have equal beliefs."""
+        places = np.searchsorted(-self._ascending[::-1], -np.sort(scores)[::-1])
+        beliefs = []
+        for belief in self.beliefs:
+            rates = np.diff(belief) * (len(belief) - 1)
+            of_rows = rates[places * len(rates) // len(self)]
+            sums = np.concatenate([[0.0], np.cumsum(of_rows)]) / len(scores)
+            shares = np.linspace(0, len(scores), len(belief))
+            beliefs.append(np.interp(shares, np.arange(len(sums)), sums))
+        return Ranking(scores, beliefs)
+
 
 def level_of_look(certainty: float, look: int) -> float:
     """Return the significance level of the test after batch `look` (1, 2, ...).
@@ -200,7 +214,7 @@ def level_of_look(certainty: float, look: int) -> float:
     return (1 - certainty) * share
 
 
-def inclusions(labels: int, inside: int, outside: int) -> tuple[float, float]:
+def inclusions(labels: float, inside: int, outside: int) -> tuple[float, float]:
     """Return the probabilities of drawing a row inside and outside the region."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
@@ -217,6 +231,14 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
     shares = np.mean([_shares(ranking, candidates, belief) for belief in ranking.beliefs], axis=0)
     start = int(shares.argmax())
     return Plan(tuple(candidates[start:]), float(shares[start]))
+
+
+def passed(candidates: Sequence[Candidate], scores: Float64s, wrong: Booleans) -> int:
+    """Return how many candidates pass before one fails, by the scores of labelled rows."""
+    for number, candidate in enumerate(candidates):
+        if wrong[scores > candidate.threshold].sum() > candidate.wrong:
+            return number
+    return len(candidates)
 
 
 def chance(
@@ -301,35 +323,45 @@ def _allowed(n: int, error: float, level: float) -> int:
 
 
 def best_region(
-    ranking: Ranking, labels: int, error: float, level: float, labelled: Float64s = NONE
+    ranking: Ranking,
+    labels: int,
+    error: float,
+    level: float,
+    labelled: Float64s = NONE,
+    groups: Sequence[Ranking] = (),
 ) -> tuple[float, Plan] | None:
     """Find the best region for `labels` labels. Return its threshold and its plan, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
-    approximation; the tests are exact.
+    approximation; the tests are exact. If `groups` of the rows have a promise each, each group gets
+    `labels` labels, and the share of the plan is a mean over all rows.
     """
     best: tuple[float, Plan] | None = None
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
     # Allowed number of wrong rows, by number of labels.
     table = [_allowed(n, error, level) for n in sizes_of.tolist()]
-    n, sizes = len(ranking), {round(share * len(ranking)) for share in _REGIONS}
-    for size in sorted(sizes):
-        threshold = ranking.threshold(size)
-        rows = ranking.above(threshold)
-        p, _ = inclusions(min(labels, n), rows, n - rows)
-        if not rows:
-            continue
 
-        def limits(threshold: float, p: float = p) -> tuple[int, int]:
-            above = ranking.above(threshold)
+    def planned(part: Ranking, threshold: float) -> Plan:
+        n, rows = len(part), part.above(threshold)
+        p, _ = inclusions(min(labels, n), rows, n - rows)
+
+        def limits(threshold: float) -> tuple[int, int]:
+            above = part.above(threshold)
             before = int((labelled > threshold).sum())
             most = sampling(p, above).most + before
             place = np.searchsorted(sizes_of, most, side="right") - 1
             return round(p * above) + before, table[place] if above else -1
 
-        candidate = plan(ranking, rows, limits)
-        if candidate.candidates and (best is None or candidate.share > best[1].share):
-            best = threshold, candidate
+        return plan(part, rows, limits) if rows else Plan((), 0.0)
+
+    parts = groups or [ranking]
+    for size in sorted({round(share * len(ranking)) for share in _REGIONS}):
+        threshold = ranking.threshold(size)
+        plans = [planned(part, threshold) for part in parts]
+        candidates = next((entry.candidates for entry in plans if entry.candidates), ())
+        share = float(np.average([entry.share for entry in plans], weights=list(map(len, parts))))
+        if candidates and (best is None or share > best[1].share):
+            best = threshold, Plan(candidates, share)
     return best
 
 

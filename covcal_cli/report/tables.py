@@ -336,17 +336,19 @@ def sentence(decision: Decision) -> str:
     if not decision.accepts_rows:
         return "The decision gives each row a set of classes."
     limit = None if decision.error is None else short_percent(decision.error)
-    if decision.threshold is None:
+    if not decision.share:
         return "No row is accepted" + (
             "." if limit is None else f" at an error of at most {limit}."
         )
+    above = decision.threshold
+    least = "the threshold of their group" if above is None else short_percent(above)
     rows = (
-        f"Rows with a confidence above {short_percent(decision.threshold)} are accepted: "
-        f"{percent(decision.share)} of the rows."
+        f"Rows with a confidence above {least} are accepted: {percent(decision.share)} of the rows."
     )
     if decision.is_promise:
         certainty = short_percent(decision.certainty)
-        return f"{rows} At most {limit} of these rows are wrong, with {certainty} certainty."
+        of = "these rows" if above is not None else "these rows of every group"
+        return f"{rows} At most {limit} of {of} are wrong, with {certainty} certainty."
     if limit is None:
         return f"{rows} According to an estimate, this share has the lowest cost."
     expected = ""
@@ -426,7 +428,7 @@ def diagram(decision: Decision, measured: Points) -> str:
             f'<text x="{_LEFT + 4}" y="{_TOP + _DOWN * (1 - limit / highest) - 4:.1f}">limit '
             f"{short_percent(limit)}</text>",
         ]
-    if decision.threshold is not None:
+    if decision.share:
         end = [(decision.share, 0), (decision.share, highest)]
         parts.append(line(end, f'stroke="{_LIMIT}" stroke-dasharray="2 3"'))
     parts.append(

@@ -293,7 +293,8 @@ def _with_accepted(
     of_rows = None if labels is None else labels.of(cut.rows)
     if is_recorded and of_rows is None:
         return entry
-    accepted = cut.rows[decision.decision.accepts(scaled.confidence(target, cut.rows))]
+    confidence = scaled.confidence(target, cut.rows)
+    accepted = cut.rows[decision.decision.accepts(confidence, target, cut.rows)]
     # Count all labels again, because an earlier run may not have used this decision.
     if recorded is not None and is_recorded and labels is not None:
         return replace(entry, accepted=replace(recorded, labels=labels.weighted(accepted)))

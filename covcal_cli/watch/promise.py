@@ -52,7 +52,7 @@ def watched_decision(path: Path, document: Path) -> WatchedDecision:
         raise CovcalError(
             f"{path} does not limit the error of accepted rows: run covcal decide with --error"
         )
-    if decision.threshold is None:
+    if not decision.share:
         raise CovcalError(
             f"{path} accepts no row, so there is no promise to watch: run covcal decide again"
         )
@@ -82,7 +82,7 @@ def accepted_in_period(
         accuracy = estimate.low, estimate.accuracy, estimate.high
         forecast = Sample(logits.T, temperature, accuracy, moved)
         everything = np.zeros(len(sample), dtype=np.int64)
-        is_accepted = by.decision.accepts(forecast.confidence[0])
+        is_accepted = by.decision.accepts(forecast.confidence[0], target, sample)
         (group,) = forecast.groups(["all"], everything, is_accepted)
         expected = group.accepted
     of_labels = None if labels is None else labels.weighted(accepted)

@@ -5,7 +5,8 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -15,12 +16,12 @@ from onnxruntime import InferenceSession
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.cli.decide import answer
-from covcal_cli.decide.decide import DecideSettings, _Labelled, decide
+from covcal_cli.decide.decide import _BELIEFS, DecideSettings, _Promise, decide
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.decision import CurvePoint, beliefs_of, read_decision
 from covcal_cli.formats.features import FeatureFile
-from covcal_cli.maths.acceptance import BELIEFS, Ranking, level_of_look
+from covcal_cli.maths.acceptance import Ranking
 from covcal_cli.records import write_document
 from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import fill, lines_of
@@ -198,11 +199,17 @@ def test_good_labels_after_a_failed_promise_are_worth_more_labels(high: float) -
         CurvePoint(float(share), error, error / 2, min(1.0, high * error))
         for share, error in zip(shares, errors, strict=True)
     ]
-    labelled = object.__new__(_Labelled)
-    labelled.scores, labelled.is_used = scores[:160:2], np.ones(80, dtype=bool)
-    labelled._rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in BELIEFS]
-    labelled.__dict__["wrong"] = np.arange(80) >= 77
-    labels, share, probability = labelled.offer(curve, 0.1, level_of_look(0.9, 2), 2)
+    labelled = SimpleNamespace(
+        scores=scores[:160:2],
+        is_used=np.ones(80, dtype=bool),
+        wrong=np.arange(80) >= 77,
+        groups=np.zeros(80),
+        promises=1,
+        draw=SimpleNamespace(batch=np.zeros(80)),
+    )
+    rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in _BELIEFS]
+    promise = _Promise(cast("Any", labelled), DecideSettings(error=0.1), rankings, 0)
+    labels, share, probability = promise.offer(2)
     assert labels > 0
     assert share > 0.05
     assert probability > 0.5
@@ -416,7 +423,7 @@ def test_apply_writes_the_decision_in_every_format(folder: Path) -> None:
         covcal("apply", "--decide", "decide.json", "-o", name, cwd=folder).require_success()
     with np.load(folder / "p.npz") as rows:
         accept, members, confidence = rows["accept"], rows["set"], rows["confidence"]
-    np.testing.assert_array_equal(accept, decision.accepts(confidence))
+    np.testing.assert_array_equal(accept, confidence > decision.accept_above)
     lines = lines_of(folder / "p.csv")
     assert [line["decision"] == "accept" for line in lines] == accept.tolist()
     with FeatureFile(folder / "features.h5") as file:
@@ -600,6 +607,105 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
     assert "no target column 'ward'" in done.error_line()
 
 
+@pytest.fixture(scope="module")
+def grouped(calibrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a promise for each hospital. Not to be changed."""
+    folder = Path(shutil.copytree(calibrated, tmp_path_factory.mktemp("grouped") / "work"))
+    rng = np.random.default_rng(0)
+    with edited(folder / "features.h5") as file:
+        n = len(file["target/labels"])
+        names = rng.choice(np.array([b"north", b"south", b"west"]), n, p=[0.7, 0.28, 0.02])
+        file.create_dataset("target/columns/hospital", data=names)
+    covcal("calibrate", "-fq", cwd=folder).require_success()
+    options = ("--error", 0.25, "--promise-by", "hospital", "-f")
+    done = covcal("decide", *options, cwd=folder).require_success()
+    assert "those with a confidence above the threshold of their group" in done.out
+    assert "the errors in the table, which are estimates and not promises" in done.out
+    label(folder, 240)
+    done = covcal("decide", *options, cwd=folder).require_success()
+    (folder / "screen.txt").write_text(done.out)
+    return folder
+
+
+def test_each_group_has_its_own_threshold_and_promise(grouped: Path, tmp_path: Path) -> None:
+    """Every command that accepts rows honours the groups."""
+    folder = Path(shutil.copytree(grouped, tmp_path / "work"))
+    decision = read_decision(folder / "decide.json", folder / "cal.json")
+    above = {group.name: group.threshold for group in decision.groups}
+    assert decision.is_promise
+    assert (decision.threshold, decision.labels, decision.expected) == (None, None, None)
+    assert None not in (above["north"], above["south"])
+    assert above["north"] != above["south"]
+    *_, west = decision.groups
+    assert west.threshold is None  # too few rows to prove an error of 25 %
+    assert west.labels is not None
+    assert west.labels.drawn == west.rows < 30
+    screen = (folder / "screen.txt").read_text()
+    assert "In 2 of 3 groups: At most 25 % of these rows" in screen
+    assert re.search(r"north .* yes \(\d+ labels, \d+ wrong\)", screen)
+    with edited(folder / "features.h5") as file:
+        hospitals = file["target/columns/hospital"][:]
+        hospitals[:5] = b"new"
+        file["target/columns/hospital"][:] = hospitals
+        labels, test = file["target/labels"][:], file["target/split"][:] == 2
+    given = ("features.h5", "-c", "cal.json", "--decide", "decide.json", "-q")
+    covcal("apply", *given, "-o", "p.npz", cwd=folder).require_success()
+    with np.load(folder / "p.npz") as rows:
+        least = [above.get(name.decode()) or 1.0 for name in hospitals]
+        accept, wrong = rows["accept"], rows["label_index"] != labels
+        np.testing.assert_array_equal(accept, rows["confidence"] > np.array(least))
+    measured = printed_json("evaluate", *given, cwd=folder)["decision"]
+    assert measured["accepted"] == accept[test].sum()
+    assert measured["wrong"] == wrong[test & accept].sum()
+    covcal("report", *given, "-o", "report.html", cwd=folder).require_success()
+    assert "the threshold of their group" in (folder / "report.html").read_text(encoding="utf-8")
+    for name in ("north", "south"):
+        inside = accept & (hospitals == name.encode()) & ~test
+        assert wrong[inside].mean() <= 0.25
+    # The rows of a later file.
+    shutil.copy(folder / "features.h5", folder / "new.h5")
+    with edited(folder / "new.h5") as file:
+        file["target/logits"][:] += np.float32(1e-3)
+    given = ("new.h5", *given[1:])
+    covcal("watch", *given, "-o", "watch.json", cwd=folder).require_success()
+    (period,) = json.loads((folder / "watch.json").read_text())["periods"]
+    assert period["measured"]["accepted"]["rows"] == accept.sum()
+    with edited(folder / "new.h5") as file:
+        del file["target/columns"]
+    for command in ("apply", "evaluate", "watch"):
+        done = covcal(command, *given, cwd=folder)
+        assert "new.h5 has no target column 'hospital', but the decision has" in done.error_line()
+
+
+def test_labels_for_groups_are_used_only_for_these_groups(grouped: Path) -> None:
+    command = ("decide", "--error", 0.25, "-qo", "other.json")
+    for by in ((), ("--promise-by", "predicted")):
+        done = covcal(*command, *by, cwd=grouped)
+        assert "that column with --promise-by" in done.error_line()
+    for options, message in (
+        (("--promise-by", "ward"), "no target column 'ward'"),
+        (("--promise-by", "hospital", "--by", "hospital"), "shows groups without --by"),
+    ):
+        done = covcal(*command, *options, cwd=grouped)
+        assert message in done.err
+        assert not (grouped / "other.json").exists()
+    assert (
+        "--promise-by needs --error"
+        in covcal("decide", "--set", 0.9, "--promise-by", "hospital", cwd=grouped).usage_error()
+    )
+
+
+def test_labels_of_all_rows_make_promises_for_groups_too(labelled: Path) -> None:
+    decision = printed_json("decide", "--error", 0.3, "--promise-by", "predicted", cwd=labelled)
+    assert decision["is_promise"]
+    drawn = [group["labels"]["drawn"] for group in decision["groups"]]
+    assert sum(drawn) == 200
+    with edited(labelled / "features.h5") as file:
+        file.create_dataset("target/columns/id", data=np.arange(len(file["target/labels"])))
+    done = covcal("decide", "--error", 0.3, "--promise-by", "id", "-fq", cwd=labelled)
+    assert "groups, but at most 50 can share" in done.error_line()
+
+
 def test_costs_say_that_labels_are_not_used(folder: Path, labelled: Path) -> None:
     """Labels for a decision are used by neither command, so the costs agree."""
     covcal("pick", "-n", 20, "-q", cwd=folder).require_success()
@@ -642,7 +748,7 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
     command = ("apply", "--decide", "decide.json", "-o", "p.npz", "-q")
     covcal(*command, cwd=folder).require_success()
     with np.load(folder / "p.npz") as rows:
-        np.testing.assert_array_equal(rows["accept"], decision.accepts(rows["confidence"]))
+        np.testing.assert_array_equal(rows["accept"], rows["confidence"] > decision.accept_above)
     assert (
         printed_json("evaluate", "--decide", "decide.json", cwd=folder)["decision"]["error"] is None
     )
@@ -670,7 +776,7 @@ def test_bad_costs_are_refused(
     folder: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "covcal_cli.cli.decide._estimates", lambda *_: (None, None)
+        "covcal_cli.calibrate.estimate.estimate_for_decision", lambda *_, **__: (None, None, [])
     )  # of no matter here
     (folder / "costs.json").write_text(text)
     done = covcal("decide", "--cost", "costs.json", "-q", cwd=folder)

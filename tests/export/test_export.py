@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from covcal_cli.records import write_document
 from tests.classifiers.onnx.onnx_graphs import (
     CONV_HIDDEN,
     D_IN,
@@ -210,3 +211,8 @@ def test_a_decision_adds_which_rows_are_accepted(
     assert after["accept"].dtype == np.bool_
     assert 0 < after["accept"].mean() < 1
     np.testing.assert_array_equal(after["accept"], after["confidence"] > threshold)
+    content = json.loads(decision.read_text())
+    content["promise_by"] = "predicted"
+    write_document(content, decision, force=True)
+    refused = case.export("--decide", decision, "-f")
+    assert "has a threshold for each group (predicted)" in refused.error_line()

@@ -206,3 +206,14 @@ def test_a_region_counts_the_labels_of_an_earlier_batch() -> None:
     region = best_region(ranking, 60, 0.05, 0.001, labelled=np.linspace(0.1, 1, 100))
     assert region is not None
     assert region[1].candidates[0].labels > 130
+
+
+def test_a_part_of_a_ranking_has_the_errors_of_its_scores() -> None:
+    scores = np.sort(np.random.default_rng(0).random(2000))
+    belief = np.linspace(0, 1, 101) ** 2 / 2  # rows with lower scores are wrong more often
+    ranking = Ranking(scores, [belief])
+    best, rest = ranking.part(scores[1000:]), ranking.part(scores[:1000])
+    assert best.wrong(1000, best.beliefs[0]) == pytest.approx(ranking.wrong(1000, belief), abs=1)
+    both = best.wrong(1000, best.beliefs[0]) + rest.wrong(1000, rest.beliefs[0])
+    assert both == pytest.approx(ranking.wrong(2000, belief), abs=1)
+    assert rest.wrong(500, rest.beliefs[0]) > best.wrong(1000, best.beliefs[0])

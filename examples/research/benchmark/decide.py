@@ -165,7 +165,7 @@ def of_error(
     error = decision.error or 0.0
     numbers = [accepted_in_truth(wrong, error)]
     believed = max((point.share for point in decision.curve if point.error <= error), default=0.0)
-    for accepted in (int(decision.accepts(score).sum()), int(believed * len(score))):
+    for accepted in (int((score > decision.accept_above).sum()), int(believed * len(score))):
         rate = float(wrong[:accepted].mean()) if accepted else 0.0
         numbers += [accepted / len(score), float(rate > error), float(rate > 2 * error)]
     ranking = Ranking(score, beliefs_of(decision.curve, BELIEFS[0]))

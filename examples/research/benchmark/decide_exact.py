@@ -12,6 +12,9 @@ broken after any batch.
 All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
 first draw chooses the regions and the candidates of later batches, for all draws.
 
+With a promise for each group, a draw counts if the promise of any group is broken. The rows are
+drawn by group, or from all rows.
+
 In the last lines, users choose the size of the second batch by the labels of the first batch. These
 lines assume endless pools, and the size that breaks the promise most often.
 """
@@ -19,10 +22,12 @@ lines assume endless pools, and the size that breaks the promise most often.
 import argparse
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s, Integers
+from covcal_cli.labels.draws import inclusions_of_groups
 from covcal_cli.maths.acceptance import (
     Ranking,
     Sampling,
@@ -60,6 +65,19 @@ _SETTINGS = (
     (100_000, (50, 100), 0.1),
     (100_000, (500, 500), 0.05),
     (100_000, (5, 50, 500), 0.2),
+)
+# Sizes of groups, number of labels, error, and number of different scores (0: all differ).
+_GROUPS = (
+    ((200, 60), 80, 0.2, 0),
+    ((2_000, 2_000), 200, 0.1, 0),
+    ((2_000, 500), 200, 0.1, 6),
+    ((3_000, 300, 60), 150, 0.2, 0),
+    ((20_000, 2_000, 500, 100), 400, 0.1, 0),
+    ((1_000, 1_000, 1_000, 1_000), 600, 0.1, 6),
+    ((50_000, 20_000, 5_000, 2_000, 1_000), 1_000, 0.05, 0),
+    ((4_000, 3_000, 2_000, 1_000, 500, 300, 200, 100), 800, 0.2, 0),
+    ((10_000,) * 8, 1_200, 0.1, 0),
+    ((10_000,) * 8, 1_200, 0.1, 6),
 )
 _LATER = (5, 10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 
@@ -225,6 +243,58 @@ def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) ->
     return np.concatenate([rows, others[chosen]], axis=1)
 
 
+def broken_in_groups(
+    sizes: tuple[int, ...], labels: int, error: float, values: int, draws: int, *, by_group: bool
+) -> list[float]:
+    """Return the share of draws with a broken promise of any group, for each placement of errors.
+
+    With `by_group`, every group gets as many labels. Otherwise, rows are drawn from all rows.
+    """
+    setting = Setting(sum(sizes), (labels,), error, values)
+    rng = np.random.default_rng([*sizes, labels])
+    groups = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    scores, level = setting.scores, level_of_look(CERTAINTY, 1) / len(sizes)
+    ranking = setting.ranking(scores)
+    parts = [ranking.part(scores[groups == group]) for group in range(len(sizes))]
+    each = -(-labels // len(sizes))
+    best = best_region(ranking, each, error, level, groups=parts)
+    threshold = 0.0 if best is None else best[0]
+    of_draw = groups if by_group else np.zeros_like(groups)
+    pairs = inclusions_of_groups(labels, scores > threshold, of_draw)
+    order = np.lexsort((-scores, of_draw))
+    inclusion = np.where(scores > threshold, *pairs[of_draw].T)
+    rows = order[drawn_together(inclusion[order], draws, rng)]
+    broken = np.zeros((3, draws), dtype=bool)
+    for group, part in enumerate(parts):
+        p, _ = pairs[group if by_group else 0]
+
+        def limits(
+            of: float, these: bool = False, part: Ranking = part, p: float = p
+        ) -> tuple[int, int]:
+            count = part.above(of)
+            most = math.ceil(p * count) + 1 if by_group else labels
+            drawn = [sampling(p, count, most)]
+            return round(p * count), most_wrong(count, drawn, error, level, these_rows=these)
+
+        for these in (False, True):
+            candidates = plan(part, part.above(threshold), partial(limits, these=these)).candidates
+            if not candidates:
+                continue
+            count, allowed = candidates[0].rows, candidates[0].wrong
+            inside = (groups[rows] == group) & (scores[rows] > candidates[0].threshold)
+            n = inside.sum(axis=1)
+            if these:
+                wrong = int(error * count + 1e-9) + 1
+                broken[2] |= rng.hypergeometric(wrong, count - wrong, n) <= allowed
+                continue
+            broken[0] |= rng.binomial(n, error) <= allowed
+            place = np.zeros(len(scores))
+            place[np.flatnonzero(groups == group)] = np.arange(sizes[group]) + 0.5
+            chances = 2 * error * place[rows] / count
+            broken[1] |= (inside & (rng.random(rows.shape) < chances)).sum(axis=1) <= allowed
+    return [float(share) for share in broken.mean(axis=1)]
+
+
 def by_labels(labels: int, error: float) -> tuple[float, float]:
     """Return the share of draws with a broken promise after the first batch, and after both.
 
@@ -264,7 +334,7 @@ def main() -> None:
     """Print a line per setting."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
-    parser.add_argument("--least-batches", type=int, default=1)
+    parser.add_argument("--least-batches", type=int, default=1, help="4: only groups")
     options = parser.parse_args()
     kinds = "future growing these-rows"
     print(f"rows labels error scores candidate {kinds} allowed; one test of all batches: {kinds}")
@@ -281,6 +351,15 @@ def main() -> None:
             print(
                 rows, "+".join(map(str, labels)), error, values or "differ",
                 "all" if pool else "first", *(f"{share:.4f}" for share in shares), flush=True,
+            )  # fmt: skip
+    print(f"groups labels error scores draw {kinds} allowed")
+    for sizes, count, error, values in _GROUPS:
+        for by_group in (True, False):
+            shares = broken_in_groups(sizes, count, error, values, options.draws, by_group=by_group)
+            print(
+                "+".join(map(str, sizes)), count, error, values or "differ",
+                "by-group" if by_group else "all-rows", *(f"{share:.4f}" for share in shares),
+                f"{level_of_look(CERTAINTY, 1):.4f}", flush=True,
             )  # fmt: skip
     print("size of the second batch chosen by labels: labels error first-batch both-batches")
     for error in (0.02, 0.05, 0.1, 0.2, 0.5):

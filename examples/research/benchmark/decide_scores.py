@@ -20,13 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Labels
+from covcal_cli.arrays import Float64s, Integers, Labels
 from covcal_cli.calibrate.calibrate import calibrate
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import CalibrateSettings, EstimateSettings
 from covcal_cli.decide.decide import SPLITS_READ
+from covcal_cli.decide.thresholds import Sample
 from covcal_cli.forecast import ScaledLogits
-from covcal_cli.formats.features import FeatureFile
+from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.labels.draws import frame_rows
 from covcal_cli.labels.target_labels import target_labels
 from covcal_cli.maths.acceptance import BELIEFS, Ranking
@@ -102,6 +103,19 @@ SCORES: Mapping[str, Callable[[Rows, Rows], Float64s]] = {
 }
 
 
+def read_rows(
+    scaled: ScaledLogits, domain: Domain, rows: Integers, labels: Labels
+) -> tuple[Rows, Integers, tuple[Float64s, float]]:
+    """Return labelled rows, their numbers, and their logits with T. Of many rows, read a sample."""
+    has_label = np.flatnonzero(labels >= 0)
+    most = min(len(has_label), MOST_CLASS_VALUES // domain.n_classes)
+    chosen = np.sort(np.random.default_rng(0).permutation(has_label)[:most])
+    logits, temperature = scaled.prepared(domain, rows[chosen])
+    predicted = np.asarray(domain.logits(rows[chosen]).argmax(axis=1))
+    shares = probabilities(logits.T, temperature).T
+    return Rows(shares, predicted, labels[chosen]), rows[chosen], (logits.T, temperature)
+
+
 def measured(
     path: Path, adapted: Path | None, errors: Sequence[float], labels: Sequence[int], draws: int
 ) -> Float64s:
@@ -112,36 +126,22 @@ def measured(
     guess = estimate(path, EstimateSettings(labels="none")).estimates[0]
     with FeatureFile(path) as file:
         scaled = ScaledLogits(calibration.scaling)
-        domains = []
-        for domain, splits in (
-            (file.require_target(), SPLITS_READ),
-            (file.require_source(), ("validation",)),
-        ):
-            rows = frame_rows(domain, splits)
-            known = target_labels(domain, rows) if domain.name == "target" else domain.labels(rows)
-            rows, known = rows[known >= 0], known[known >= 0]
-            most = min(len(rows), MOST_CLASS_VALUES // domain.n_classes)
-            chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:most])
-            logits, temperature = scaled.prepared(domain, rows[chosen])
-            predicted = np.asarray(domain.logits(rows[chosen]).argmax(axis=1))
-            shares = probabilities(logits.T, temperature).T
-            domains.append(Rows(shares, predicted, known[chosen]))
-            if domain.name == "target":
-                of_target = rows[chosen], logits.T, temperature
-    target, source = domains
-    scores = {name: score(target, source) for name, score in SCORES.items()}
+        target, source = file.require_target(), file.require_source()
+        rows = frame_rows(target, SPLITS_READ)
+        new, chosen, z = read_rows(scaled, target, rows, target_labels(target, rows))
+        rows = source.rows("validation")
+        known, _, _ = read_rows(scaled, source, rows, source.labels(rows))
+    scores = {name: score(new, known) for name, score in SCORES.items()}
     if adapted is not None:
         settings = CalibrateSettings(labels="none", method=BLEND)
         blended = ScaledLogits(calibrate(adapted, settings).scaling)
         with FeatureFile(adapted) as file:
-            scores[BLEND] = blended.confidence(file.require_target(), of_target[0])
+            scores[BLEND] = blended.confidence(file.require_target(), chosen)
     # The plan of every score assumes the errors that the confidence expects.
-    from covcal_cli.decide.thresholds import Sample
-
-    moved = target.predicted if scaled.scaling.can_move_the_top else None
-    sample = Sample(*of_target[1:], (guess.low, guess.accuracy, guess.high), moved)
+    moved = new.predicted if scaled.scaling.can_move_the_top else None
+    sample = Sample(*z, (guess.low, guess.accuracy, guess.high), moved)
     expected = [1 - values for values in sample.confidence]
-    wrong = (target.predicted != target.labels).astype(np.float64)
+    wrong = (new.predicted != new.labels).astype(np.float64)
     numbers = []
     for score in scores.values():
         order = np.argsort(-score, kind="stable")
