@@ -222,6 +222,8 @@ class OutputTable:
             holds = {"ranks": "", **dict.fromkeys(("logarithms", "log odds"), " and pass --logits")}
             then = holds.get(seen.reversal or "", " and pass --probabilities")
             raise self._store.error(f"{seen.fact}: {seen.remedy}{then}")
+        if self.kind == "probabilities" and (doubt := seen.doubt_on_columns()):
+            raise self._store.error(doubt)
         if self.kind == "logits":
             notes = self._checked_logits(seen)
         else:

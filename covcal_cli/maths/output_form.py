@@ -495,7 +495,7 @@ class OutputEvidence:
             doubt
             for doubt in (
                 self._doubt_on_digits(),
-                self._doubt_on_columns(),
+                self.doubt_on_columns(),
                 self._doubt_on_values(),
                 self._doubt_on_scale(),
             )
@@ -511,7 +511,8 @@ class OutputEvidence:
             "each row before the outputs are stored"
         )
 
-    def _doubt_on_columns(self) -> str | None:
+    def doubt_on_columns(self) -> str | None:
+        """Return a sentence if the first or last column is computed from the others, or None."""
         if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
         for place, kinds in self._suspects.items():

@@ -289,6 +289,13 @@ class TestLayoutsOfTools:
         assert (found.ids, list(found.columns)) == (IDS, ["site"])
 
 
+def test_a_column_of_sums_among_probabilities_is_refused(tmp_path: Path) -> None:
+    p = np.tile(softmax(LOGITS), (2, 1))
+    columns = {f"prob_{k}": p[:, k].tolist() for k in range(K)} | {"prob_sum": [1.0] * len(p)}
+    with pytest.raises(CovcalError, match="the last column is the sum of the other columns"):
+        opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
+
+
 def test_names_in_two_unicode_forms_are_the_same_classes(tmp_path: Path) -> None:
     files: list[Path] = []
     for names in (("caf\u00e9", "b", "c"), ("c", "cafe\u0301", "b")):
