@@ -239,7 +239,7 @@ class TestVerdict:
         where = "where dog is predicted (too high), or where cat is predicted (too low)"
         assert f"Do not trust the confidence {where}." in page.words
         assert re.search(
-            r"Where dog is predicted, the confidence is 7\d % and the accuracy is 1\d %", page.words
+            r"Where cat is predicted, the confidence is 8\d % and the accuracy is 99 %", page.words
         )
 
     def test_a_class_of_few_rows_is_not_judged(self, tmp_path: Path) -> None:
