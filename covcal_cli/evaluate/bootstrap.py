@@ -165,7 +165,7 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
-    if area.variance > 0:
+    if area.variance > 0 and n >= FEW:  # else the variance is unknown
         n = max(n, area.value * (1 - area.value) / area.variance)
     return wilson(area.value, n, level)
 
@@ -320,7 +320,10 @@ def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) ->
 
 
 def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval]:
-    """Return mean confidence minus accuracy, and its normal interval."""
+    """Return mean confidence minus accuracy, and its interval.
+
+    The interval is normal, and contains the exact interval if few rows are right or wrong.
+    """
     filled = bins.counts > 0
     sizes = bins.counts[filled]
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
@@ -328,7 +331,12 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
     shares = sizes / bins.n
     mean, reach = _mean_gap(shares, confidence, gaps, bins.n, level)
     highest = float(confidence @ shares)  # the gap if all rows are wrong
-    return mean, (max(mean - reach, highest - 1), min(mean + reach, highest))
+    ends = mean - reach, mean + reach
+    right = int(bins.hits.sum())
+    if _rare(right, bins.n):
+        low, high = interval_of_counts(right, bins.n, level)
+        ends = _hull(ends, (highest - high, highest - low))
+    return mean, (max(ends[0], highest - 1), min(ends[1], highest))
 
 
 def _mean_gap(

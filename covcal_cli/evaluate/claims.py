@@ -4,6 +4,7 @@ An error is stated only if its interval excludes 0. Otherwise, the sentence says
 may be.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -89,7 +90,8 @@ class ClassGaps:
             if group.n < _FEWEST_ROWS:
                 undecided.append(group)
             elif least > margin:
-                off.append((least * group.n, group))  # as in `worst_class` of metrics.json
+                # A large gap of few rows, or a small gap of many rows, is not the worst.
+                off.append((least * math.sqrt(group.n), group))
             elif max(map(abs, gaps)) <= margin:
                 within.append(group)
             else:

@@ -29,6 +29,13 @@ class TestMeanGap:
         held = [g.low <= 0.1 <= g.high for g in (gap_of(300, s, off=0.1) for s in range(300))]
         assert np.mean(held) == pytest.approx(0.95, abs=0.03)
 
+    @pytest.mark.parametrize("n", [20, 60, 200])
+    def test_the_interval_holds_the_gap_of_rare_errors(self, n: int) -> None:
+        """3 % of the rows are wrong, and the confidence is 99 %."""
+        samples = (np.random.default_rng(seed).random(n) < 0.97 for seed in range(300))
+        gaps = [MeanGap.of(binned(np.full(n, 0.99), correct)) for correct in samples]
+        assert np.mean([gap.low <= 0.02 <= gap.high for gap in gaps]) >= 0.94
+
     @pytest.mark.parametrize("right", [False, True])
     def test_the_interval_has_only_possible_gaps(self, *, right: bool) -> None:
         """A confidence of 70 % is at most 70 points too high, and 30 points too low."""
