@@ -361,7 +361,9 @@ def test_decisions_are_made_applied_and_measured_for_every_label(
             assert line[f"decision_{label}"] == ("accept" if accepted else "review")
     shown = covcal("evaluate", "features.h5", "-c", "cal.json", "--decide", output, cwd=several)
     assert "rows that the decision accepts" in shown.require_success().out
-    covcal("decide", "features.h5", "-c", "cal.json", "--set", 0.9, cwd=several).usage_error()
+    for options in (("--set", 0.9), ("--error", 0.1, "--promise-by", "predicted")):
+        done = covcal("decide", "features.h5", "-c", "cal.json", *options, cwd=several)
+        assert f"{options[-2]} is for files where each row has one class" in done.usage_error()
     refused = covcal("pick", "--for", "decide.json", "-q", cwd=tmp_path).error_line()
     assert "features.h5 holds several labels, but --for draws rows for one decision" in refused
 
