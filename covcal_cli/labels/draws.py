@@ -168,6 +168,15 @@ class Draw:
         return np.asarray(shares[self.batch] / self.inclusion + later[self.batch])
 
     @property
+    def exponents(self) -> Float64s:
+        """Return weights for a likelihood, (m,), whose sum is the effective number of rows.
+
+        With the sum m, a few rows with large weights would count like many rows.
+        """
+        weights = self.weights
+        return np.asarray(weights * (weights.sum() / max(float(weights @ weights), 1e-300)))
+
+    @property
     def variances(self) -> Float64s:
         """Return each row's factor in the variance of an estimated sum, (m,)."""
         share = self._shares[self.batch]

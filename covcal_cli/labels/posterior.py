@@ -18,14 +18,15 @@ mean:
 - **Prior of the offset.** Normal with mean 0.2 and standard deviation 0.4. A positive offset makes
   the confidence vary less, which is usually better after a shift.
 - **Likelihood.** The confidence c if the classifier is right on a labelled row, else 1 - c. The
-  row's weight is the exponent. Weights have mean 1.
+  row's weight is the exponent. The weights sum to the effective number of rows.
 
 `label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
 the binned ECE of a calibrated confidence is about 15 %. So the accuracy of rows with confidence c
 is fitted as sigmoid(a + b logit(c)). The priors are normal, with mean 0 and standard deviation 1
-for a, and with mean 1 and standard deviation 0.5 for b. The posterior of (a, b) gives a
-distribution of the ECE. The estimate is the mean of this distribution, and the upper end of the
-interval is its 95 % quantile. The lower end is the smallest ECE among the most probable (a, b).
+for a, and with mean 1 and standard deviation 0.5 for b. Weights are exponents, as in the fit. The
+posterior of (a, b) gives a distribution of the ECE. The estimate is the mean of this distribution,
+and the upper end of the interval is its 95 % quantile. The lower end is the smallest ECE among the
+most probable (a, b).
 """
 
 import math
@@ -89,8 +90,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
     - `draw`: the labelled rows.
     - `accuracy`: the mean confidence on the frame.
     """
-    weights = draw.weights
-    weights = weights * (len(weights) / max(float(weights.sum()), 1.0))
+    weights = draw.exponents
     signs = np.where(draw.right(logits) == 1, -1.0, 1.0)
     scale = spread(frame, masked(frame)) or 1.0
     log_ts = math.log(scale) + np.linspace(*_RANGE, _TEMPERATURES)
@@ -166,7 +166,7 @@ def label_ece(
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier is right, else 0.
     """
-    weights = draw.weights / draw.weights.mean()
+    weights = draw.exponents
     offsets, slopes = (
         np.linspace(centre - _ECE_REACH * width, centre + _ECE_REACH * width, points)
         for centre, width, points in zip(

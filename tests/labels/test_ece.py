@@ -31,6 +31,22 @@ def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None
     assert np.mean([high - low for _, low, high in intervals]) > 0.05
 
 
+@pytest.mark.parametrize("labels", [50, 230])
+def test_a_few_rows_with_large_weights_prove_little(labels: int) -> None:
+    """Rows outside a decision's region are drawn 50 times less often; the confidence is right."""
+    rng = np.random.default_rng(1)
+    confidence = -np.sort(-rng.beta(4, 1, N))
+    right = (rng.random(N) < confidence).astype(float)
+    inclusion = np.where(np.arange(N) < 0.4 * N, 1.0, 1 / 50)
+    inclusion *= labels / inclusion.sum()
+    lows = []
+    for _ in range(20):
+        rows = np.flatnonzero(rng.random(N) < inclusion)
+        draw = made_draw(N, inclusion[rows], len(rows))
+        lows.append(label_ece(confidence, confidence[rows], draw, right[rows])[1])
+    assert np.mean(np.array(lows) < 0.01) >= 0.9
+
+
 @pytest.mark.parametrize(("n", "expected"), [(1, 1), (3, 3), (52, 5)])
 def test_folds_are_alike_in_size(n: int, expected: int) -> None:
     parts, fold = folds(n, 0)
