@@ -140,6 +140,13 @@ def decide(
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
         curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
+        known = scaled.of_labelled(file.source, _MAX_ROWS)
+
+        def counted(inside: Booleans) -> tuple[CurvePoint, ...]:
+            """Return the curve of an estimate; the curve for labels counts no source rows."""
+            of_rows = sample.confidence[0][inside]
+            return thresholds.with_source_errors(sample.curve(inside), of_rows, *known)
+
         labelled = _Labelled(target, draw, rows, scores, promises)
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
@@ -186,7 +193,7 @@ def decide(
             if uses_labels:
                 above[group], uses[group] = promise.tested()
             else:
-                of_group = sample.curve(promises[of_sample] == group)
+                of_group = counted(promises[of_sample] == group)
                 share = thresholds.largest_share(of_group, settings.error or 0.0)
                 above[group] = parts[0].threshold(int(share * len(parts[0])))
             offers[group] = promise.offer(1 + uses_labels * len(labelled.used))
@@ -203,11 +210,11 @@ def decide(
                     f"on {'38 to 44' if accuracy is None else '10 to 16'} % of 144 test shifts, "
                     "such an estimate accepted more wrong rows than --error allows"
                 )
-            known = scaled.of_labelled(file.source, _MAX_ROWS)
             if doubt := errors_of_confident(*known, float(above.min())):
+                counts = "The expected error counts these errors, but more"
                 warnings.append(
-                    f"{doubt}. So more of the accepted rows may be wrong than estimated: label "
-                    "some rows that covcal pick --for draws"
+                    f"{doubt}. {counts if cheapest is None else 'More'} of the accepted rows may "
+                    "be wrong: label some rows that covcal pick --for draws"
                 )
         if by is not None:  # Groups with a promise need no more labels.
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}
@@ -215,6 +222,7 @@ def decide(
         of_groups = names, promises[of_sample]
         if settings.by is not None:
             of_groups = numbered_groups(target, settings.by, drawn, file.classes)
+        every = np.full(len(drawn), True)
         groups = sample.groups(*of_groups, sample.confidence[0] > above[promises[of_sample]])
         if by is not None:
             groups = tuple(
@@ -237,7 +245,7 @@ def decide(
             rows=len(rows),
             splits=splits,
             is_promise=bool(uses) and share > 0,
-            expected=_point(curve, share) if share and by is None else None,
+            expected=_point(counted(every), share) if share and by is None else None,
             labels=uses.get(0) if by is None else None,
             labels_needed=labels,
             promised_share=promised_share,

@@ -1,7 +1,7 @@
 """Choose rows to accept, and sets of classes, from confidences.
 
-The expected error is computed for every share of the most confident rows. With costs, the cheapest
-share is accepted.
+The expected error is computed for every share of the most confident rows. It is at least the error
+of the source rows with the same confidence. With costs, the cheapest share is accepted.
 
 A set should contain the right class with probability C (the coverage). A set contains the most
 probable class, and all classes with at least a minimum probability (the cut). This method is LAC
@@ -29,7 +29,7 @@ from covcal_cli.maths.odds import probabilities as softmax
 
 # Margins for sets and for accepted rows, as shares of the distance from the estimate to the end of
 # its range. They were chosen on the benchmark.
-_TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.55
+_TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.5
 _LEVEL = 0.95  # level of the sampling error
 _POINTS = 100
 _SHARES = 200
@@ -150,6 +150,35 @@ class Sample:
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
+
+
+def with_source_errors(
+    curve: Sequence[CurvePoint], scores: Float64s, confidence: Float64s, wrong: Booleans
+) -> tuple[CurvePoint, ...]:
+    """Return a curve that expects at least the errors of source rows with the same confidence.
+
+    The high end of an error is at least the end of Wilson's interval for these source rows.
+
+    - `scores`, (m,): the confidence of the target rows of the curve.
+    - `confidence`, (n,), and `wrong`, (n,): the confidence of labelled source rows, and which of
+      these rows are wrong.
+    """
+    falling, order = -np.sort(-scores), np.argsort(-confidence, kind="stable")
+    errors = np.cumsum(wrong[order])
+    points = []
+    for point in curve:
+        least = falling[math.ceil(point.share * len(falling)) - 1]
+        rows = int(np.searchsorted(-confidence[order], -least, "right"))
+        error, high = 0.0, 0.0
+        if rows:
+            error = float(errors[rows - 1] / rows)
+            _, high = wilson(error, rows, _LEVEL)
+        error = max(point.error, error)
+        if point.low == point.high:  # without an estimated accuracy, there is no range
+            points.append(CurvePoint(point.share, error, error, error))
+        else:
+            points.append(CurvePoint(point.share, error, point.low, max(point.high, high)))
+    return tuple(points)
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:

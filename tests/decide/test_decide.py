@@ -16,12 +16,14 @@ from onnxruntime import InferenceSession
 from covcal_cli.calibrate.estimate import estimate
 from covcal_cli.calibrate.problem import EstimateSettings
 from covcal_cli.cli.decide import answer
+from covcal_cli.decide import thresholds
 from covcal_cli.decide.decide import _BELIEFS, DecideSettings, _Promise, decide
 from covcal_cli.decide.thresholds import Sample
 from covcal_cli.errors import CovcalError
 from covcal_cli.formats.decision import CurvePoint, beliefs_of, read_decision
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.maths.acceptance import Ranking
+from covcal_cli.maths.odds import wilson
 from covcal_cli.records import write_document
 from tests.cli_runner import covcal, printed_json
 from tests.labels.labelling import fill, lines_of
@@ -704,6 +706,22 @@ def test_labels_of_all_rows_make_promises_for_groups_too(labelled: Path) -> None
         file.create_dataset("target/columns/id", data=np.arange(len(file["target/labels"])))
     done = covcal("decide", "--error", 0.3, "--promise-by", "id", "-fq", cwd=labelled)
     assert "groups, but at most 50 can share" in done.error_line()
+
+
+def test_an_estimate_expects_at_least_the_errors_of_the_source() -> None:
+    """The source makes 60 errors in its 1000 most confident rows, and the confidence expects 10."""
+    scores, source = np.linspace(1, 0.5, 400), np.linspace(1, 0.5, 2000)
+    wrong = np.arange(2000) % 50 < 3
+    curve = tuple(CurvePoint(n / 100, 0.01, 0.005, 0.02) for n in range(1, 101))
+    counted = thresholds.with_source_errors(curve, scores, source, wrong)
+    assert counted[49].error == pytest.approx(0.06, abs=0.005)
+    assert counted[49].high == pytest.approx(wilson(0.06, 1000, 0.95)[1], abs=0.005)
+    assert thresholds.largest_share(curve, 0.05) == 1
+    assert thresholds.largest_share(counted, 0.05) < 0.1
+    assert thresholds.with_source_errors(curve, scores, source[:0], wrong[:0]) == curve
+    bare = tuple(replace(point, low=0.01, high=0.01) for point in curve)
+    counted = thresholds.with_source_errors(bare, scores, source, wrong)
+    assert all(point.low == point.error == point.high for point in counted)
 
 
 def test_costs_say_that_labels_are_not_used(folder: Path, labelled: Path) -> None:
