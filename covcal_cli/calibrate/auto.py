@@ -84,8 +84,8 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         result = f"so T is {change} until {until}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but without labels, T is at least {floor:.3g}."
-        after = f"The mean confidence after temperature scaling is {percent(confidence, 1)}"
-        return _CONSENSUS, f"{estimated}. {after}, {result}"
+        after = f"With the T of the source ({temperature:.3g}), the mean confidence is"
+        return _CONSENSUS, f"{estimated}. {after} {percent(confidence, 1)}, {result}"
     estimate = f"{estimated}, {reason}"
     if temperature >= floor:
         return _TEMP, f"{estimate}, so T comes from the method temp."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = 18  # Width of the column of names.
 _SHOWN_OFFSETS = 5
-_CLOSE = 0.01  # Largest difference of confidence and accuracy that is "about right".
+_CLOSE = 0.01  # Largest difference of confidence and accuracy that is not called an error.
 
 
 def calibrate(
@@ -110,7 +110,7 @@ def calibrate(
     else:
         content = calibration = fit()
         screen = answer(calibration)
-        screen = f"{screen}\n\n{details(calibration)}" if verbose else screen
+        screen = f"{screen}\n\n{details(calibration, every_check=True)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
@@ -154,10 +154,12 @@ def _count(labels: str) -> int | None:
     return int(labels)
 
 
-def answer(calibration: "Calibration", verdict: str = "") -> str:
-    """Return accuracy, confidence, temperature, reason and checks."""
+def answer(calibration: "Calibration") -> str:
+    """Return the verdict, accuracy, confidence, temperature, reason and checks."""
+    from covcal_cli.report.verdict import unmeasured_action
+
     facts = {
-        "Verdict": verdict,
+        "Verdict": unmeasured_action(calibration)[1],
         "Target accuracy": _accuracy(calibration),
         "Confidence": _confidence(calibration),
         "Temperature": _temperature(calibration),
@@ -168,8 +170,11 @@ def answer(calibration: "Calibration", verdict: str = "") -> str:
     return "\n".join(map(printable, lines))
 
 
-def details(calibration: "Calibration") -> str:
-    """Return the fit, the weights, the candidates and the checks."""
+def details(calibration: "Calibration", *, every_check: bool = False) -> str:
+    """Return the fit, the weights, the candidates and the checks.
+
+    With `every_check`, checks of weights that the method does not use are included.
+    """
     from covcal_cli.report.tables import candidates_table
 
     facts = {"Fit": _fit(calibration)}
@@ -202,7 +207,7 @@ def details(calibration: "Calibration") -> str:
     used, unused = checks_of(calibration)
     if used:
         parts.append(_listed("Checks:", used))
-    if unused:
+    if unused and every_check:
         heading = (
             f"Checks of the importance weights ({calibration.method_used} does not use these "
             "weights):"
@@ -253,14 +258,15 @@ def _confidence(calibration: "Calibration") -> str:
     if before is None or after is None:
         return ""
     text = f"{in_percent(before)} % before, {in_percent(after)} % after calibration"
-    accuracy = _estimates(calibration).get("accuracy")
+    estimates = _estimates(calibration)
+    accuracy = estimates.get("accuracy")
     if accuracy is None:
         return text
-    gap = before - accuracy
+    gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
-        return f"{text}: it was about right"
-    points = _points_between(before, accuracy)
-    text += f": it was too {'high' if gap > 0 else 'low'} by about {points}"
+        return f"{text}: no error is proved, as the accuracy is {interval(low, high)}"
+    points, probably = _points_between(before, accuracy), low <= before <= high
+    text += f": it was {'probably ' * probably}too {'high' if gap > 0 else 'low'} by about {points}"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         still = "still " if rest * gap > 0 else ""

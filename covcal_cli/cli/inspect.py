@@ -34,16 +34,13 @@ def inspect(
     from covcal_cli.inspect import describe
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.records import read_document
-    from covcal_cli.report.verdict import BASIS, unmeasured_action
 
     screen = describe(file)
     schemas = re.findall(r"(?:^|: )schema +(\S+)$", screen, re.MULTILINE)
     last = schemas[-1] if schemas else None
     if last == Calibration.schema:
         read = read_calibration(file)
-        basis = f". {BASIS}" if read.labelled_rows is None else ""
-        verdict = f"{unmeasured_action(read)[1]}{basis}"
-        screen = f"{answer(read, verdict)}\n\n{screen}\n\n{details(read)}"
+        screen = f"{answer(read)}\n\n{screen}\n\n{details(read)}"
     elif last == Decision.schema:
         decision = read_document(Decision, file, remedy="")
         screen = f"{decide.answer(decision, str(file))}\n\n{screen}"

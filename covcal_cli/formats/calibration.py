@@ -165,13 +165,8 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """Return the mean target confidence before and after calibration.
 
-        The means are over the rows of the accuracy estimate, or over the target validation rows.
+        The means are over the rows of the accuracy estimate.
         """
-        by_method = {entry.method: entry.target_confidence for entry in self.candidates}
-        before = by_method.get("none")
-        after = next((entry.target_confidence for entry in self.candidates if entry.chosen), None)
-        if before is not None and after is not None:
-            return before, after
         estimates = self.estimates
         return estimates.get("target_confidence_before"), estimates.get("target_confidence")
 

@@ -520,6 +520,8 @@ def unmeasured_action(
     if count:
         rows = "50 rows first" if calibration.labelled_rows is None else "more rows"
         (first, *_) = _END_OF_FACT.split(calibration.warnings[0])
+        if first.count("(") > first.count(")"):
+            first = first[: first.rindex("(")].rstrip()
         number = "" if count == 1 else f" (the first of {count} warnings)"
         return "mixed", f"Label {rows}: {first}{number}"
     if calibration.labelled_rows is not None:

@@ -24,6 +24,7 @@ from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, read_inputs
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.records import write_document
+from covcal_cli.report.verdict import unmeasured_action
 from tests.cli_runner import covcal
 from tests.made_files import (
     Arrays,
@@ -251,14 +252,16 @@ def estimate_of(path: Path) -> tuple[EstimatorInputs, Estimate]:
 
 
 def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
-    """Accuracy, confidence, T, reason and checks take five lines; -v and inspect show the rest."""
+    """Verdict, accuracy, confidence, T, reason and checks; -v and inspect show the rest."""
     path = write(tmp_path / "f.h5", moved=HARM)
     done = covcal("calibrate", path, "-o", "cal.json", cwd=tmp_path).require_success()
     calibration = read_calibration(tmp_path / "cal.json")
     estimates = calibration.estimates
     lines = dict(line.split("  ", 1) for line in done.out.splitlines())
     texts = {name: text.strip() for name, text in lines.items()}
-    assert list(texts) == ["Target accuracy", "Confidence", "Temperature", "Reason", "Checks"]
+    named = ["Verdict", "Target accuracy", "Confidence", "Temperature", "Reason", "Checks"]
+    assert list(texts) == named
+    assert texts["Verdict"] == unmeasured_action(calibration)[1]
     assert texts["Target accuracy"].startswith(f"{100 * estimates['accuracy']:.0f} % estimated (")
     low, high = (100 * estimates[f"accuracy_{end}"] for end in ("low", "high"))
     assert f"({low:.0f} to {high:.0f} %)" in texts["Target accuracy"]
@@ -282,7 +285,7 @@ def test_the_screen_gives_the_answer_first(tmp_path: Path) -> None:
             "too low by about 11 points. After calibration it is still too low by about 6 points",
         ),
         (0.84, "too low by about 5 points\n"),
-        (0.79, "about right\n"),
+        (0.79, ": no error is proved, as the accuracy is 69 to 89 %\n"),
     ],
 )
 def test_the_screen_says_whether_calibration_went_too_far(
@@ -315,13 +318,13 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert words[2] == f"{100 * (candidate.target_confidence or 0):.2f}"
         assert line.endswith(candidate.why)
         assert ("matched" in line) == candidate.matched
-    assert [part.partition(":\n")[0] for part in checks] == [
-        "Checks",
-        "Checks of the importance weights (consensus does not use these weights)",
-    ]
+    headings = ["Checks"]
+    if command == "calibrate":
+        headings += ["Checks of the importance weights (consensus does not use these weights)"]
+    assert [part.partition(":\n")[0] for part in checks] == headings
     lines = [line for part in checks for line in part.splitlines()[1:]]
     used, unused = checks_of(found)
-    for line, guard in zip(lines, [*used, *unused], strict=True):
+    for line, guard in zip(lines, used + unused * (command == "calibrate"), strict=True):
         assert line.startswith("passed" if guard.passed else "failed")
         assert line.endswith(guard.sentence)
 

@@ -203,8 +203,8 @@ def test_estimates_are_mean_confidences_in_the_classifiers_labels(tmp_path: Path
     """Before: top softmax of the logits. After: the forecaster's probability of that same label."""
     source, target = made_pair()
     path = write_adapted(tmp_path / "a.h5", source=source, target=target)
-    rows = rows_of(target, "validation")
-    label, every = rows["logits"].argmax(axis=1), np.arange(500)
+    rows = only_rows(target, target["split"] < 2)
+    label, every = rows["logits"].argmax(axis=1), np.arange(800)
     before = np.exp(scipy_log_softmax(rows["logits"].astype(np.float64), axis=1))[every, label]
     forecasts = {
         "temp": rows["logits"].astype(np.float64),
@@ -214,7 +214,7 @@ def test_estimates_are_mean_confidences_in_the_classifiers_labels(tmp_path: Path
     for method, logits in forecasts.items():
         found = calibrate(path, CalibrateSettings(method=method))
         scaled = scipy_log_softmax(logits / found.forecaster_temperature, axis=1)
-        assert found.estimates["rows"] == 500
+        assert found.estimates["rows"] == 800
         assert found.estimates["target_confidence_before"] == pytest.approx(before.mean(), 1e-6)
         assert found.estimates["target_confidence"] == pytest.approx(
             np.exp(scaled)[every, label].mean(), rel=1e-6

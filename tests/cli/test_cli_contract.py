@@ -328,7 +328,7 @@ class TestStreams:
         assert "wrote cal.json " in done.err
         assert f"next: covcal evaluate {features} -c cal.json\n" in done.err
         assert "wrote" not in done.out
-        assert done.out.startswith("Target accuracy ")
+        assert done.out.startswith("Verdict ")
 
     @pytest.mark.parametrize("labelled", [True, False])
     def test_hints_can_be_pasted(self, features: Path, labelled: bool) -> None:
