@@ -119,7 +119,10 @@ def label(
     replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
     following = f"covcal calibrate {as_word(written)}{replace}"
     if not labelling.has_source:  # a file without a source is a period of covcal watch
-        following = f"covcal watch {as_word(written)} -c cal.json, with the same --history"
+        following = (
+            f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
+            "period, calibration and history with which you watched these rows"
+        )
     # labels for a decision must not be used for a calibration
     if labelling.for_decision:
         following = f"covcal decide {as_word(written)} --force, with the same --error"

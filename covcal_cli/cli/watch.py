@@ -408,7 +408,7 @@ def _numbers(watched: "Watched") -> "Table":
                 f"{numbers.confidence:.0%}" if numbers.rows else "-",
                 accuracy,
                 period.verdict,
-                f"since {period.alarm.since}" if period.alarm.raised else "no",
+                f"since {period.alarm.began}" if period.alarm.raised else "no",
             ]
         )
     columns = ("period", "rows", "confidence", "accuracy", "verdict", "rows changed")

@@ -223,7 +223,11 @@ def judged(fresh: Mapping[str, Measured], history: History, standard: Standard) 
             if places.get(acceptance.after) == place - 1 and acceptance.since in places:
                 segment = Segment(acceptance.since, f"accepted: {acceptance.reason}")
         line = _judged(sequence[: place + 1], segment, places, standard)
-        segment = line.segment
+        if line.alarm.raised:
+            is_new = before is None or not before.alarm.raised or before.segment != line.segment
+            first_since = line.alarm.since if is_new or before is None else before.alarm.began
+            line = replace(line, alarm=replace(line.alarm, first_since=first_since))
+        before, segment = line, line.segment
         old = recorded.get(entry.period)
         line = replace(line, supersedes=old is not None)
         if entry.period in fresh or old is None or _ANSWERS(line) != _ANSWERS(old):

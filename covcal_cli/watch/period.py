@@ -190,10 +190,17 @@ class RaisedAlarm:
     since: str  # The period in which the change most likely began.
     signal: str  # The signal with the strongest evidence for a change.
     change: str = ""  # The change in words, or "".
+    # `since` when the alarm was first raised; None if it is not raised.
+    first_since: str | None = None
 
     def __post_init__(self) -> None:
         if self.raised != (self.log_evidence >= self.log_threshold):
             raise ValueError("the key 'raised' contradicts the evidence")
+
+    @property
+    def began(self) -> str:
+        """The period in which the change began, the same while the alarm lasts."""
+        return self.first_since or self.since
 
 
 @dataclass(frozen=True)
@@ -314,7 +321,7 @@ class Period(Document):
     def change(self) -> str:
         """A sentence on the change of the rows."""
         if self.alarm.raised:
-            return f"changed since {self.alarm.since}: {self.alarm.change}"
+            return f"changed since {self.alarm.began}: {self.alarm.change}"
         if self.segment is None:
             return UNCHANGED
         return (

@@ -118,7 +118,9 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-_SMALLEST = 0.005  # smaller changes of a class's share are not mentioned
+# Smaller changes of a class's share, in standard deviations of a row, are not mentioned.
+_SMALLEST = 0.02
+_RAREST = 1e-4
 
 
 def verdict_on(
@@ -281,20 +283,25 @@ def change_in_words(
     confidence = float(rows @ [entry.confidence for entry in entries])
     predicted = rows @ np.array([entry.predicted for entry in entries])
 
-    def share_before(signal: Signal) -> float:
-        """Return the share of predictions of a signal's class before the change."""
-        if baseline is not None:
-            return float(baseline.predicted[signal.class_number or 0])
-        # A class is predicted if its margin is above 0.
-        return 1 - float(signal.ranks(np.zeros(1))[0])
+    def share_in_words(number: int) -> str:
+        return _share_in_words(classes[number], float(predicted[number]), before[number])
 
-    def share_in_words(signal: Signal) -> str:
-        number = signal.class_number or 0
-        return _share_in_words(classes[number], float(predicted[number]), share_before(signal))
+    def surprise(number: int) -> float:
+        """Return the squared change of a share over its sampling variance, per row."""
+        return (float(predicted[number]) - before[number]) ** 2 / max(before[number], _RAREST)
 
-    def moved(signal: Signal) -> float:
-        return float(predicted[signal.class_number or 0]) - share_before(signal)
-
+    # The share of predictions of each class before the change. A class is predicted if its margin
+    # is above 0.
+    before = {
+        entry.class_number: 1 - float(entry.ranks(np.zeros(1))[0])
+        for entry in reference.signals
+        if entry.class_number is not None
+    }
+    if baseline is not None:
+        before = {number: float(baseline.predicted[number]) for number in before}
+    if len(classes) == 2:  # the margins of two classes are one signal
+        before |= {1 - number: 1 - share for number, share in before.items()}
+    most = max(before, key=surprise, default=None)
     strongest = next((entry for entry in reference.signals if entry.name == signal), None)
     if strongest is not None and strongest.name == CONFIDENCE:
         usual = float(strongest.quantiles.values.mean())
@@ -302,22 +309,21 @@ def change_in_words(
             usual = baseline.confidence
         return f"the mean confidence is {percent(confidence, 0)} instead of {percent(usual, 0)}"
     if strongest is not None and strongest.class_number is not None:
-        return share_in_words(strongest)
+        named = most if len(classes) == 2 else None
+        return share_in_words(strongest.class_number if named is None else named)
     auc = entries[-1].auc_target or entries[-1].auc_source
     text = f"the {reference.coordinates.of} differ"
     if auc is not None and baseline is None:
         text += f" (AUC {auc:.2f} between old and new rows; 0.50 means no difference)"
-    of_classes = [entry for entry in reference.signals if entry.class_number is not None]
-    most = max(of_classes, key=lambda entry: abs(moved(entry)), default=None)
-    if most is None or abs(moved(most)) < _SMALLEST:
+    if most is None or surprise(most) < _SMALLEST**2:
         return text
     return f"{text}; {share_in_words(most)}"
 
 
 def _share_in_words(name: str, share: float, usual: float) -> str:
-    if abs(share - usual) < _SMALLEST:
+    if abs(share - usual) < _SMALLEST * math.sqrt(max(usual, _RAREST)):
         return f"the scores of class {name} changed, but its predicted frequency did not"
-    digits = 0 if percent(share, 0) != percent(usual, 0) else 1
+    digits = 0 if min(share, usual) > 0.1 and percent(share, 0) != percent(usual, 0) else 1
     now, before = percent(share, digits), percent(usual, digits)
     return f"class {name} is predicted {now} of the time instead of {before}"
 

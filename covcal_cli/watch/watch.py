@@ -5,13 +5,22 @@ verdict says whether the confidence is off by more than a tolerance. Separately,
 whether the rows changed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from covcal_cli.errors import CovcalError, OutputExistsError, UnusedOptionError
-from covcal_cli.estimators.metrics import read_costs
+import numpy as np
+
+from covcal_cli.errors import (
+    CovcalError,
+    OutputExistsError,
+    UnusedOptionError,
+    in_points,
+    percent,
+    printable,
+)
+from covcal_cli.estimators.metrics import Wanted, read_costs
 from covcal_cli.files import as_word, leaves_folder_of
 from covcal_cli.forecast import split_names
 from covcal_cli.formats.calibration import Calibration, read_calibration
@@ -139,7 +148,13 @@ def watch(
             *_gaps([period.measured.period for period in sequence], reported),
             *_notes(calibration, standard.reference, [entry.entry for entry in entries_now]),
         ),
-        warnings=(*earlier.damaged, *warnings, *selected(entries_now), *_warnings(reported)),
+        warnings=(
+            *earlier.damaged,
+            *warnings,
+            *selected(entries_now),
+            *_warnings(reported),
+            *_rare(reported, calibration.classes, settings.metrics),
+        ),
         segments=tuple(part for period in reported for part in period.measured.segments),
     )
 
@@ -217,7 +232,8 @@ def _fresh(
         entry, name = measurement.entry, measurement.entry.period
         before = fresh.get(name) or recorded.get(name)
         if before is None:
-            notes += _repeats(entry, {**recorded, **fresh})
+            if not force:
+                _require_own_rows(entry, {**recorded, **fresh})
             fresh[name] = entry
         elif set(entry.rows_sha256) <= set(before.rows_sha256):
             if entry.labels is not None and entry.labels != before.labels:
@@ -261,18 +277,14 @@ def _shown(
     return [period for period in sequence if period.measured.period in asked][-1:], False
 
 
-def _repeats(entry: Measured, others: Mapping[str, Measured]) -> list[str]:
-    """Return a note if another period has the same rows as `entry`."""
-    equal = [
-        name
-        for name, other in others.items()
-        if entry.rows and set(entry.rows_sha256) & set(other.rows_sha256)
-    ]
-    return [
-        f"{entry.period} has the same rows as {name}, so its rows and labels count twice: check "
-        f"{entry.file}"
-        for name in equal[:1]
-    ]
+def _require_own_rows(entry: Measured, others: Mapping[str, Measured]) -> None:
+    """Raise an error if another period has the same rows, which would count twice."""
+    for name, other in others.items():
+        if entry.rows and set(entry.rows_sha256) & set(other.rows_sha256):
+            raise CovcalError(
+                f"{entry.file} has the same rows as the period {name}, so {entry.period} would "
+                f"count them twice: give the file the name of this period, {name}={entry.file}"
+            )
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
@@ -362,6 +374,24 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
         else f"in {len(unknown)} of {len(periods)} periods ({names[0]} to {names[1]})"
     )
     return [f"covcal does not know whether the confidence is right {in_periods}: {remedy}"]
+
+
+def _rare(
+    periods: Sequence[Period], classes: Sequence[str], metrics: Sequence[Wanted]
+) -> Iterator[str]:
+    """Yield a warning if one of two classes is rarer than the tolerance, so no verdict sees it."""
+    last = next((period for period in reversed(periods) if period.measured.rows), None)
+    if last is None or len(classes) != 2 or metrics:
+        return
+    rarest = int(np.argmin(last.measured.predicted))
+    share = last.measured.predicted[rarest]
+    if last.verdict == "holds" and share < last.tolerance:
+        name, tolerance = printable(classes[rarest]), in_points(f"{100 * last.tolerance:g}")
+        yield (
+            f"class {name} is predicted for {percent(share, 1)} of the rows, which is less than "
+            f"the tolerance of {tolerance}. So the verdict would hold even if every such row were "
+            f"wrong: watch this class with --metrics {as_word(f'precision:{name},recall:{name}')}"
+        )
 
 
 def _notes(

@@ -20,10 +20,16 @@ from covcal_cli.formats.writer import utf8
 from covcal_cli.maths.odds import confidences
 from covcal_cli.records import DIGEST, digest_of
 from covcal_cli.watch.labels import Pool
-from covcal_cli.watch.period import Gap, PeriodAccuracy, PeriodLabels, WatchSettings
+from covcal_cli.watch.period import (
+    Gap,
+    PeriodAccuracy,
+    PeriodLabels,
+    RaisedAlarm,
+    WatchSettings,
+)
 from covcal_cli.watch.reference import read_reference
-from covcal_cli.watch.verdict import verdict_on
-from covcal_cli.watch.watch import _warnings, watch
+from covcal_cli.watch.verdict import _share_in_words, verdict_on
+from covcal_cli.watch.watch import _rare, _warnings, watch
 from tests.cli_runner import covcal
 from tests.labels.labelling import fill
 from tests.made_files import clusters_domain, made_domain, only_rows, write_adapted, write_features
@@ -231,10 +237,24 @@ class TestVerdicts:
         (warning,) = _warnings([replace(period("w"), measured=labelled, verdict="not known")])
         assert warning.endswith("all rows have labels: watch longer periods, or raise --tolerance")
 
-    def test_the_same_rows_in_two_periods_are_named(self, made: Path) -> None:
-        assert "same rows" not in "".join(watched(made, "w0.h5", "w1.h5")["notes"])
-        notes = watched(made, "w0.h5", "again=w0.h5")["notes"]
-        assert "again has the same rows as w0, so its rows and labels count twice" in notes[0]
+    def test_a_class_rarer_than_the_tolerance_is_named(self) -> None:
+        entry = replace(period("w").measured, predicted=(0.992, 0.008))
+        rare = replace(period("w"), measured=entry, verdict="holds", tolerance=0.05)
+        (warning,) = _rare([rare], ("ok", "fraud"), ())
+        assert "class fraud is predicted for 0.8 % of the rows" in warning
+        assert warning.endswith("--metrics precision:fraud,recall:fraud")
+        assert not list(_rare([replace(rare, tolerance=0.005)], ("ok", "fraud"), ()))
+        assert "fraud is predicted 1.7 % of the time instead of 0.8 %" in _share_in_words(
+            "fraud", 0.0172, 0.0078
+        )
+
+    def test_one_alarm_has_one_start(self) -> None:
+        alarm = RaisedAlarm(3.0, 1.0, True, "w2", "margin", "other rows", first_since="w1")
+        assert replace(period("w"), alarm=alarm).change == "changed since w1: other rows"
+
+    def test_the_same_rows_in_two_periods_are_refused(self, made: Path) -> None:
+        line = covcal("watch", "w0.h5", "again=w0.h5", cwd=made).error_line()
+        assert "has the same rows as the period w0, so again would count them twice" in line
 
     def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
         """The verdict on the last period, its rows, the counts; then the numbers."""
@@ -283,8 +303,9 @@ class TestHistory:
         found = watched(folder, "w0=again.h5", "--history", "h.jsonl")
         assert "no new period" in found["notes"][-1]
         assert (folder / "h.jsonl").read_bytes() == before
-        notes = watched(folder, "w2=again.h5", "--history", "h.jsonl")["notes"]
-        assert "w2 has the same rows as w0" in notes[0]
+        line = covcal("watch", "w2=again.h5", "--history", "h.jsonl", cwd=folder).error_line()
+        assert line.endswith("w0=again.h5")
+        assert (folder / "h.jsonl").read_bytes() == before
         # Earlier versions recorded the hash of the file.
         lines = [json.loads(line) for line in before.splitlines()]
         lines[0]["measured"]["rows_sha256"] = [sha256_of(folder / "w0.h5")]
