@@ -28,7 +28,7 @@ from covcal_cli.calibrate.problem import (
 from covcal_cli.errors import CovcalError, TooFewRowsError
 from covcal_cli.estimators.consensus import ESTIMATE_ALONE, under_confidence
 from covcal_cli.estimators.guards import guards_on_weights
-from covcal_cli.estimators.inputs import ESTIMATED, most_rows
+from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.estimators.label_shift import given_prior
 from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
@@ -260,7 +260,7 @@ def _document(
         },
         weights=None,
         bound=None,
-        estimates=_target_confidence(file, scaling, settings.seed),
+        estimates=_target_confidence(file, scaling),
         guards=fit.guards,
         class_offsets=() if scaling.offsets is None else tuple(scaling.offsets.tolist()),
         confidence_offset=scaling.of_label,
@@ -277,19 +277,15 @@ def _document(
     )
 
 
-def _target_confidence(file: FeatureFile, scaling: Scaling, seed: int) -> Mapping[str, Any]:
-    """Return the mean confidence on the rows of the accuracy estimate, before and after."""
+def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
+    """Return the mean confidence on the splits of the accuracy estimate, before and after."""
     target = file.target
     if target is None or target.count(*ESTIMATED) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
-    rows = target.drawn(most_rows(target.n_classes), seed, *ESTIMATED)
-    before, after = (
-        float(ScaledLogits(by).confidence(target, rows).mean()) for by in (UNSCALED, scaling)
-    )
     return {
-        "rows": len(rows),
-        "target_confidence_before": before,
-        "target_confidence": after,
+        "rows": target.count(*ESTIMATED),
+        "target_confidence_before": ScaledLogits(UNSCALED).mean_confidence(target, *ESTIMATED),
+        "target_confidence": ScaledLogits(scaling).mean_confidence(target, *ESTIMATED),
     }
 
 

@@ -109,7 +109,7 @@ def calibrate(
         notes = gathered({name: c.notes for name, c in calibrations.items()})
     else:
         content = calibration = fit()
-        screen = answer(calibration)
+        screen = "" if to_stdout else answer(calibration)
         screen = f"{screen}\n\n{details(calibration, every_check=True)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
