@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.console import Console, to_calibrate, usage
 from covcal_cli.cli.tables import aligned
-from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
@@ -88,7 +87,7 @@ def adapt(
     if verbose:
         console.screen(_details(report))
     console.warn(report.warnings)
-    console.wrote(output, f"covcal calibrate {as_word(output)}")
+    console.wrote(output, to_calibrate(output))
 
 
 def _summary(report: "AdaptReport") -> str:

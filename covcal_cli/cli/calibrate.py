@@ -114,8 +114,8 @@ def calibrate(
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
-    # `_next` can fail, so call it before writing
-    hint = _next(path, output)
+    # This can fail, so call it before writing.
+    hint = following(path, output)
     if to_stdout:
         console.result(document_text(content, written))
     else:
@@ -128,7 +128,7 @@ def calibrate(
         console.wrote(output, hint, about=about)
 
 
-def _next(path: Path, output: Path) -> str:
+def following(path: Path, output: Path) -> str:
     """Return the next command: evaluate if the target has labels, else apply."""
     from covcal_cli.formats.features import FeatureFile, labels_in
     from covcal_cli.multilabel import for_each_label

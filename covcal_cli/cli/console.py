@@ -13,13 +13,14 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from covcal_cli.errors import CovcalError, message, printable
+from covcal_cli.files import as_word
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
 if TYPE_CHECKING:
@@ -240,6 +241,25 @@ def file_of(
 
     # the calibrations of all labels name the same file
     return for_first_label(labels_of(file, documents), judged)
+
+
+def to_calibrate(path: Path) -> str:
+    """Return the command that calibrates a file. A cal.json in this folder is replaced."""
+    replaces = " --force  # replaces cal.json" if Path("cal.json").exists() else ""
+    return f"covcal calibrate {as_word(path)}{replaces}"
+
+
+def to_decide(path: Path) -> str:
+    """Return the command that repeats the decide.json of this folder with the labels of a file."""
+    from covcal_cli.formats.decision import Decision
+    from covcal_cli.records import read_document
+
+    with suppress(CovcalError):
+        before = read_document(Decision, Path("decide.json"), remedy="")
+        if before.error is not None and before.covers == "future rows":
+            command = f"covcal decide {as_word(path)} --error {before.error:g}"
+            return f"{command} --certainty {before.certainty:g} --force  # replaces decide.json"
+    return f"covcal decide {as_word(path)} --force, with the options of the first decision"
 
 
 def is_given(context: typer.Context, option: str) -> bool:

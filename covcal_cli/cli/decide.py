@@ -156,8 +156,9 @@ def decide(
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
         command = f"covcal apply{rows}{other} --decide {as_word(output)}"
+        hint = f"{command}  # writes the decision for every row"
         is_of_use = any(entry.share or entry.sets for entry in decisions.values())
-        console.wrote(output, f"{command} writes the decision for every row" if is_of_use else None)
+        console.wrote(output, hint if is_of_use else None)
 
 
 def answer(decision: "Decision", output: str) -> str:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, checks, file_to_read, is_given, usage
+from covcal_cli.cli.console import (
+    Console,
+    checks,
+    file_to_read,
+    is_given,
+    to_calibrate,
+    to_decide,
+    usage,
+)
 from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
 from covcal_cli.errors import CovcalError, LimitExceededError, in_percent, interval
 from covcal_cli.files import as_word
@@ -89,7 +97,7 @@ def estimate(
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label
-    from covcal_cli.records import json_of, sentences_of_failed
+    from covcal_cli.records import sentences_of_failed
 
     values: dict[str, Any] = {
         "target_prior": target_prior,
@@ -169,15 +177,32 @@ def estimate(
         raise
     remark()
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
-        exists, word = Path("cal.json").exists(), as_word(path)
-        following = f"calibrate {word}"
-        if for_decision:
-            following = f"decide {word} --force, with the same --error"
-        elif exists:
-            following = f"estimate {word} -c cal.json"
-        if exists and costs is not None and "review" in json_of(costs):
-            following = f"decide {word} --cost {as_word(costs)}"
-        console.hint(f"covcal {following}")
+        console.hint(_next(path, estimation, costs, for_decision=for_decision))
+
+
+def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decision: bool) -> str:
+    """Return the next command. If there is a cal.json, it is not made again without new labels."""
+    from covcal_cli.cli.calibrate import following
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.records import json_of
+
+    document, word = Path("cal.json"), as_word(path)
+    if document.exists() and costs is not None and "review" in json_of(costs):
+        force = " --force  # replaces decide.json" if Path("decide.json").exists() else ""
+        return f"covcal decide {word} --cost {as_word(costs)}{force}"
+    if for_decision:
+        return to_decide(path)
+    if not document.exists():
+        return to_calibrate(path)
+    try:
+        is_fitted = read_calibration(document).labelled_rows is not None
+    except CovcalError:
+        return to_calibrate(path)
+    if estimation.used_target_labels and not is_fitted:
+        return to_calibrate(path)
+    if not is_fitted and not (command := following(path, document)).startswith("covcal apply"):
+        return command
+    return f"covcal pick {word} -n 50  # draws rows to label"
 
 
 def _is_for_decision(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli import options, tables
-from covcal_cli.cli.console import Console, usage
+from covcal_cli.cli.console import Console, to_calibrate, usage
 from covcal_cli.cli.gates import GatedOutput, parsed
 from covcal_cli.errors import percent, printable
 from covcal_cli.files import as_word
@@ -259,26 +259,31 @@ def evaluate(
         content=lambda _: metrics_document(evaluation, assessment.verdicts, assessment.changes),
         write_more=draw,
     )
-    if format is options.TexFormatName.table and not report.prints_json:
-        console.hint(_next(evaluation, documents))
+    is_table = format is options.TexFormatName.table and not report.prints_json
+    if is_table and (following := _next(evaluation, documents)):
+        console.hint(following)
 
 
 def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
+    from covcal_cli.formats.features import FeatureFile
     from covcal_cli.report.verdict import measured_action
 
-    file, names = as_word(evaluation.inputs[0].path), list(evaluation.metrics)
+    path, names = evaluation.inputs[0].path, list(evaluation.metrics)
+    file, document = as_word(path), path.parent / "cal.json"
     if len(names) == 1:
-        has_calibration = Path("cal.json").exists()
-        return (
-            f"covcal evaluate {file} -c cal.json" if has_calibration else f"covcal calibrate {file}"
-        )
+        if document.exists():
+            return f"covcal evaluate {file} -c {as_word(document)}"
+        with FeatureFile(path) as opened:
+            return to_calibrate(path) if opened.source is not None else ""
     options = "".join(f" -c {as_word(document)}" for document in documents or ["cal.json"])
     if len(names) == 2 and measured_action(evaluation, names[-1])[0] == "good":
-        return f"covcal apply {file}{options}, or covcal export MODEL{options}"
-    shown = f"covcal report {file}{options} shows every class"
+        model = path.parent / evaluation.model
+        export = f"  # or covcal export {as_word(model)}{options}" if model.is_file() else ""
+        return f"covcal apply {file}{options}{export}"
+    shown = f"covcal report {file}{options}  # shows every class"
     if evaluation.labelled == evaluation.total:
         return shown
-    return f"{shown}; covcal pick {file} draws rows to label"
+    return f"{shown}; covcal pick {file} -n 50 draws rows to label"
 
 
 def _of_networks(evaluation: "Evaluation") -> str:

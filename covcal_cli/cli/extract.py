@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covcal_cli.cli import extract_options
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, to_calibrate
 from covcal_cli.cli.options import ExpectedAccuracy, Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
 from covcal_cli.errors import LimitExceededError, StoppedError
@@ -121,7 +121,7 @@ def extract(
         except LimitExceededError:
             console.wrote(output)
             raise
-    console.wrote(output, f"covcal {_following(report, options.shard)}")
+    console.wrote(output, _following(report, options.shard))
 
 
 def _show(report: "ExtractReport", console: Console) -> None:
@@ -147,14 +147,14 @@ def _skipped(domain: "DomainReport") -> str | None:
 def _following(report: "ExtractReport", shard: str | None) -> str:
     quoted = as_word(report.output)
     if shard is not None:
-        return f"merge {quoted} ... (all {shard.partition('/')[2]} shards)"
+        return f"covcal merge {quoted} ... (all {shard.partition('/')[2]} shards)"
     if len(report.domains) == 1 and report.domains[0].labelled:
-        return f"evaluate {quoted} -c cal.json"
+        return f"covcal evaluate {quoted} -c cal.json"
     if not any(report.domains[-1].rows.values()):
-        return f"watch {quoted} -c cal.json"
+        return f"covcal watch {quoted} -c cal.json"
     if len(report.domains) == 1:
-        return f"apply {quoted} -c cal.json"
-    return f"calibrate {quoted}"
+        return f"covcal apply {quoted} -c cal.json"
+    return to_calibrate(report.output)
 
 
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:

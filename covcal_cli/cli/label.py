@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console, file_to_read
+from covcal_cli.cli.console import Console, file_to_read, to_calibrate, to_decide
 from covcal_cli.cli.options import InputFile, Quiet, Verbose, output
 from covcal_cli.errors import printable
 from covcal_cli.files import as_word
@@ -115,9 +115,7 @@ def label(
             ]
         )
     written = output or path
-    # a calibration in this folder does not use the new labels
-    replace = " --force, which replaces cal.json" if Path("cal.json").exists() else ""
-    following = f"covcal calibrate {as_word(written)}{replace}"
+    following = to_calibrate(written)
     if not labelling.has_source:  # a file without a source is a period of covcal watch
         following = (
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
@@ -125,7 +123,7 @@ def label(
         )
     # labels for a decision must not be used for a calibration
     if labelling.for_decision:
-        following = f"covcal decide {as_word(written)} --force, with the same --error"
+        following = to_decide(written)
     console.wrote(written, following)
 
 

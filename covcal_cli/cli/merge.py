@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covcal_cli.cli.console import Console
+from covcal_cli.cli.console import Console, to_calibrate
 from covcal_cli.cli.options import Force, Quiet, Verbose, output
 from covcal_cli.cli.tables import aligned
 from covcal_cli.files import as_word
@@ -51,4 +51,4 @@ def merge(
         splits = ", ".join(f"{split} {count}" for split, count in counts.items())
         console.detail(f"{name} splits: {splits}")
     both = {"source", "target"} <= report.rows.keys()
-    console.wrote(output, f"covcal {'calibrate' if both else 'inspect'} {as_word(output)}")
+    console.wrote(output, to_calibrate(output) if both else f"covcal inspect {as_word(output)}")

@@ -343,6 +343,21 @@ class TestStreams:
         (hint,) = [line for line in done.err.splitlines() if line.startswith("next: covcal ")]
         covcal(*shlex.split(hint)[2:], cwd=folder).require_success()
 
+    def test_every_next_step_runs(self, small_files: Path, tmp_path: Path) -> None:
+        """The outputs of the steps before are replaced; what a comment says is not run."""
+        folder = shutil.copytree(small_files, tmp_path / "next")
+        covcal("calibrate", "features.h5", "-q", cwd=folder).require_success()
+        commands = [
+            ("estimate", "features.h5"),
+            ("evaluate", "features.h5"),
+            ("evaluate", "features.h5", "-c", "cal.json"),
+            ("decide", "features.h5", "--error", "0.2", "-f"),
+        ]
+        for command in commands:
+            done = covcal(*command, cwd=folder).require_success()
+            (hint,) = re.findall("^next: covcal (.*)$", done.err, re.MULTILINE)
+            covcal(*shlex.split(hint, comments=True), cwd=folder).require_success()
+
     @pytest.mark.parametrize("method", ["temp", "iw+temp"])
     def test_quiet(self, features: Path, method: str) -> None:
         """-q leaves the result and warnings alone, and no notes or hints."""

@@ -295,7 +295,7 @@ def test_the_next_step_names_the_file_and_the_calibration(folder: Path) -> None:
     options = ("--error", 0.15, "-c", "other.json", "-o", "d.json")
     done = covcal("decide", "features.h5", *options, cwd=folder).require_success()
     following = "apply features.h5 -c other.json --decide d.json"
-    assert f"next: covcal {following} writes" in done.err
+    assert f"next: covcal {following}  # writes" in done.err
     covcal(*following.split(), "-o", "p.csv", cwd=folder).require_success()
 
 
@@ -545,8 +545,9 @@ def test_the_demo_leads_to_a_promise_that_apply_and_export_share(
     assert "Promise" in covcal(*pick, cwd=tmp_path).require_success().out
     fill(tmp_path / "to-label.csv", tmp_path / "features.h5")
     done = covcal("label", "features.h5", "to-label.csv", cwd=tmp_path).require_success()
-    assert "next: covcal decide features.h5 --force" in done.err
-    done = covcal("decide", "--error", 0.2, "-f", cwd=tmp_path).require_success()
+    following = "covcal decide features.h5 --error 0.2 --certainty 0.9 --force"
+    assert f"next: {following}  # replaces decide.json\n" in done.err
+    done = covcal(*following.split()[1:], cwd=tmp_path).require_success()
     assert "At most 20 % of these rows, and of similar future rows, are wrong" in done.out
     covcal("apply", "--decide", "decide.json", "-o", "p.npz", "-q", cwd=tmp_path).require_success()
     export = ("export", "digits.onnx", "--decide", "decide.json", "-q")

@@ -112,7 +112,7 @@ def test_the_hint_fits_what_the_labels_are_for(folder: Path) -> None:
     assert done.err.endswith("next: covcal calibrate features.h5\n")
     (folder / "cal.json").touch()
     done = covcal(*label, cwd=folder).require_success()
-    assert done.err.endswith("features.h5 --force, which replaces cal.json\n")
+    assert done.err.endswith("features.h5 --force  # replaces cal.json\n")
     with edited(folder / "features.h5") as file:
         del file["source"]
     done = covcal(*label, cwd=folder).require_success()
