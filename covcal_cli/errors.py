@@ -126,8 +126,11 @@ def explained(error: OSError) -> str:
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
 
 
-def percent(share: float | None, digits: int = 2) -> str:
-    """Return a share as text, such as ``12.50 %``; a dash for None."""
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share as text, such as ``12.5 %``; a dash for None.
+
+    Tables have one decimal, because the standard error of a share is rarely below 0.05 points.
+    """
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 

@@ -64,7 +64,7 @@ def test_the_worked_example_shows_a_real_improvement(printed_pages: dict[Path, s
     blocks = BLOCK.findall(printed_pages[WORKED_EXAMPLE])
     table = next(block for block in blocks if "--diagram" in block)
     errors = {
-        line.split()[0]: float(line.split()[5].rstrip("%"))
+        line.split()[0]: float(re.split(" {2,}", line)[5].rstrip(" %"))
         for line in table.splitlines()
         if re.match(r"(none|temp|cot|consensus|fl\+\S+) ", line)
     }

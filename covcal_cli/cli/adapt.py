@@ -9,6 +9,7 @@ import typer
 from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, to_calibrate, usage
 from covcal_cli.cli.tables import aligned
+from covcal_cli.errors import percent
 
 if TYPE_CHECKING:
     from covcal_cli.adapt.adapt import AdaptReport
@@ -129,11 +130,11 @@ def _details(report: "AdaptReport") -> str:
             str(member.steps),
             member.stop_reason,
             f"{member.probe_accuracy:.3f}",
-            f"{member.ess_share:.1%}",
+            percent(member.ess_share),
             f"{member.mean_weight:.3f}",
             f"{member.domain_error:.3f}",
             f"{member.weighted_brier:.4f}",
-            f"{member.target_agreement:.1%}",
+            percent(member.target_agreement),
         ]
         for number, member in enumerate(report.members)
     ]

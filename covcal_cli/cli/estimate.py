@@ -18,7 +18,7 @@ from covcal_cli.cli.console import (
     usage,
 )
 from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
-from covcal_cli.errors import CovcalError, LimitExceededError, in_percent, interval
+from covcal_cli.errors import CovcalError, LimitExceededError, in_percent, interval, percent
 from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
@@ -361,14 +361,16 @@ def _calibrations(calibrations: "Sequence[ExpectedCalibration]") -> "Table":
         [
             entry.name,
             shown_temperatures(entry.temperature, entry.aligned_temperature, 4),
-            f"{entry.mean_confidence_before:.1%}",
-            f"{entry.mean_confidence:.1%}",
-            f"{entry.estimated_accuracy:.1%}",
-            f"{entry.distance:.1%}",
+            percent(entry.mean_confidence_before),
+            percent(entry.mean_confidence),
+            percent(entry.estimated_accuracy),
+            percent(entry.distance),
             *(
                 []
                 if entry.ece is None
-                else [f"{entry.ece:.1%} ({entry.ece_low:.1%} to {entry.ece_high:.1%})"]
+                else [
+                    f"{percent(entry.ece)} ({percent(entry.ece_low)} to {percent(entry.ece_high)})"
+                ]
             ),
         ]
         for entry in calibrations

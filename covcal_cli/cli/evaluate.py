@@ -527,4 +527,7 @@ def _groups(evaluation: "Evaluation", extras: _Extras) -> "Table":
 
 
 def _range(interval: tuple[float, float] | None, as_percent: bool = True) -> str:
-    return "-".join(tables.cell(end, as_percent) for end in interval or (None,))
+    if interval is None:
+        return "-"
+    low, high = (tables.cell(end, as_percent) for end in interval)
+    return f"{low.removesuffix(' %')} to {high}"

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from covcal_cli.cli.console import WIDTH
-from covcal_cli.errors import printable
+from covcal_cli.errors import percent, printable
 
 if TYPE_CHECKING:
     from covcal_cli.report.tables import Table
@@ -48,9 +48,7 @@ def titled(parts: Iterable[tuple[str, "Table"]], kind: str) -> str:
 
 def cell(value: float | None, as_percent: bool = True) -> str:
     """Return a metric for a table, or ``-``."""
-    if value is None:
-        return "-"
-    return f"{value:.2%}" if as_percent else f"{value:.4f}"
+    return percent(value) if as_percent or value is None else f"{value:.4f}"
 
 
 def text(table: "Table") -> str:

@@ -11,6 +11,7 @@ import typer
 from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, usage
 from covcal_cli.cli.gates import GatedOutput, metrics_and_limits
+from covcal_cli.errors import percent
 from covcal_cli.files import check_output
 
 if TYPE_CHECKING:
@@ -390,7 +391,10 @@ def _answer(watched: "Watched") -> str:
 
 
 def _accuracy(known: "PeriodAccuracy | None") -> str:
-    return "-" if known is None else f"{known.accuracy:.0%} ({known.low:.0%} to {known.high:.0%})"
+    if known is None:
+        return "-"
+    low, high = percent(known.low, 0).removesuffix(" %"), percent(known.high, 0)
+    return f"{percent(known.accuracy, 0)} ({low} to {high})"
 
 
 def _numbers(watched: "Watched") -> "Table":
@@ -405,7 +409,7 @@ def _numbers(watched: "Watched") -> "Table":
             [
                 numbers.period,
                 str(numbers.rows),
-                f"{numbers.confidence:.0%}" if numbers.rows else "-",
+                percent(numbers.confidence, 0) if numbers.rows else "-",
                 accuracy,
                 period.verdict,
                 f"since {period.alarm.began}" if period.alarm.raised else "no",

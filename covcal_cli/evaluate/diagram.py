@@ -23,7 +23,7 @@ from covcal_cli.array_arguments import (
     numbers_of,
 )
 from covcal_cli.arrays import AnyArray, Float64s, Labels
-from covcal_cli.errors import ArgumentError, CovcalError
+from covcal_cli.errors import ArgumentError, CovcalError, percent
 from covcal_cli.evaluate.bins import (
     GroupBins,
     ReliabilityBins,
@@ -102,8 +102,8 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
     axes.bar(left, accuracy, width, align="edge", color=_BAR, edgecolor="white")
     legend = [Patch(color=_BAR, label="accuracy")]
     for chosen, colour, hatch, label in (
-        (over, _OVER, _OVER_HATCH, f"over-confident ({entry.over_ece:.2%})"),
-        (~over, _UNDER, _UNDER_HATCH, f"under-confident ({entry.under_ece:.2%})"),
+        (over, _OVER, _OVER_HATCH, f"over-confident ({percent(entry.over_ece)})"),
+        (~over, _UNDER, _UNDER_HATCH, f"under-confident ({percent(entry.under_ece)})"),
     ):
         outline: dict[str, Any] = {
             "facecolor": "none",
@@ -122,7 +122,7 @@ def _draw_reliability(axes: Any, name: str, entry: Metrics) -> None:
         legend.append(Patch(label=label, **outline))
     axes.plot([0, 1], [0, 1], color=_LINE, linewidth=1, linestyle="--")
     axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
-    axes.set_title(f"{name}: ECE {entry.ece:.2%}, n = {entry.n}", fontsize=10)
+    axes.set_title(f"{name}: ECE {percent(entry.ece)}, n = {entry.n}", fontsize=10)
     axes.legend(handles=legend, loc="best", fontsize=8, framealpha=0.9)
     axes.tick_params(labelbottom=False)
 
@@ -168,7 +168,7 @@ def text_diagram(bins: ReliabilityBins) -> str:
         bar = "#" * low + gap * (high - low)
         lines.append(
             f"({edges[index]:.2f}, {edges[index + 1]:.2f}] {counts[index]:>6}"
-            f"  {confidence:6.1%}  {accuracy:6.1%}  {bar}"
+            f"  {percent(confidence):>7} {percent(accuracy):>7}  {bar}"
         )
     return "\n".join(lines)
 

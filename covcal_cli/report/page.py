@@ -259,7 +259,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     if evaluation is None:
         return
     diagrams = "\n".join(
-        f"<figure><figcaption>{safe(name)}: ECE {100 * metrics.ece:.2f} %</figcaption>"
+        f"<figure><figcaption>{safe(name)}: ECE {percent(metrics.ece)}</figcaption>"
         f"{reliability_diagram(name, metrics)}</figure>"
         for name, metrics in evaluation.metrics.items()
     )

@@ -205,8 +205,11 @@ def differences_table(
         display = metric.screen if on_screen else metric.report
         if metric.name not in metrics:
             continue
+        # Paired differences may be known to less than 0.05 points.
+        is_precise = difference.high - difference.low < 4 * 0.0005
+        digits = 2 if is_precise else 1
         value, low, high = (
-            f"{100 * number:+.2f} %" if display and display.percent else f"{number:+.4f}"
+            f"{100 * number:+.{digits}f} %" if display and display.percent else f"{number:+.4f}"
             for number in (difference.value, difference.low, difference.high)
         )
         name = display.label if display else metric.name
@@ -314,7 +317,7 @@ def provenance_table(content: ReportContent) -> str:
 
 
 def _number(value: float | None, in_percent: bool) -> str:
-    return f"{value:.4f}" if value is not None and not in_percent else percent(value)
+    return percent(value) if in_percent or value is None else f"{value:.4f}"
 
 
 def acceptance(

@@ -315,7 +315,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert ("chosen: " in line) == candidate.chosen
         assert words[0] == candidate.method
         assert words[1] == f"{candidate.temperature:.4g}"
-        assert words[2] == f"{100 * (candidate.target_confidence or 0):.2f}"
+        assert words[2] == f"{100 * (candidate.target_confidence or 0):.1f}"
         assert line.endswith(candidate.why)
         assert ("matched" in line) == candidate.matched
     headings = ["Checks"]

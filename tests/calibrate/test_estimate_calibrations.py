@@ -1,6 +1,7 @@
 """``covcal estimate -c``: what to expect of calibrations where no target label is known."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from covcal_cli.errors import percent
 from covcal_cli.files import sha256_of
 from covcal_cli.records import write_document
 from tests.cli_runner import Argument, covcal, printed_json
@@ -83,12 +85,12 @@ def test_the_tables(small_files: Path, tmp_path: Path) -> None:
     cells = [
         "temp",
         f"{entry['temperature']:.4g}",
-        f"{entry['mean_confidence_before']:.1%}",
-        f"{entry['mean_confidence']:.1%}",
-        f"{entry['estimated_accuracy']:.1%}",
-        f"{entry['distance']:.1%}",
+        percent(entry["mean_confidence_before"]),
+        percent(entry["mean_confidence"]),
+        percent(entry["estimated_accuracy"]),
+        percent(entry["distance"]),
     ]
-    assert out.splitlines()[-1].split() == cells
+    assert re.split(" {2,}", out.splitlines()[-1]) == cells
     shown = covcal(*arguments, "--format", "markdown", cwd=small_files).require_success().out
     assert shown.splitlines()[-1] == f"| {' | '.join(cells)} |"
 

@@ -141,10 +141,10 @@ class TestReliabilityPanel:
         """Name, ECE and rows stand above the panel, the parts of the ECE in the legend."""
         entry = metrics_of([0.25, 0.95, 0.95], [True, False, True])
         reliability = axes_of({"fl+temp": entry})[0]
-        assert reliability.get_title() == f"fl+temp: ECE {entry.ece:.2%}, n = 3"
+        assert reliability.get_title() == f"fl+temp: ECE {100 * entry.ece:.1f} %, n = 3"
         shown = " ".join(text.get_text() for text in reliability.get_legend().get_texts())
-        assert f"over-confident ({entry.over_ece:.2%})" in shown
-        assert f"under-confident ({entry.under_ece:.2%})" in shown
+        assert f"over-confident ({100 * entry.over_ece:.1f} %)" in shown
+        assert f"under-confident ({100 * entry.under_ece:.1f} %)" in shown
 
     def test_the_legend_hides_no_bar_and_no_bar_the_legend(self) -> None:
         """The legend stands on a ground of its own, since bars may reach into its corner."""
@@ -200,8 +200,26 @@ class TestText:
         """Each line has the bin, its rows, confidence and accuracy; empty bins have none."""
         lines = text_diagram(bins_of([0.25, 0.95, 0.95], [True, False, True])).splitlines()
         assert len(lines) == 3
-        assert lines[1].split() == ["(0.20,", "0.30]", "1", "25.0%", "100.0%", "#" * 10 + "<" * 30]
-        assert lines[2].split() == ["(0.90,", "1.00]", "2", "95.0%", "50.0%", "#" * 20 + ">" * 18]
+        assert lines[1].split() == [
+            "(0.20,",
+            "0.30]",
+            "1",
+            "25.0",
+            "%",
+            "100.0",
+            "%",
+            "#" * 10 + "<" * 30,
+        ]
+        assert lines[2].split() == [
+            "(0.90,",
+            "1.00]",
+            "2",
+            "95.0",
+            "%",
+            "50.0",
+            "%",
+            "#" * 20 + ">" * 18,
+        ]
 
     @pytest.mark.parametrize(
         "bins", [1, 2, 15, 16, 30, *(pytest.param(n) for n in (100, 625, 997, 10_000))]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -500,7 +501,7 @@ class TestLimits:
 
 class TestFormats:
     def test_table(self, small_files: Path) -> None:
-        """The table shows percent with two decimals, one row per calibration."""
+        """The table shows percent with one decimal, one row per calibration."""
         done = covcal("evaluate", "adapted.h5", "-c", "temp.json", cwd=small_files)
         found = report("adapted.h5", "-c", "temp.json", cwd=small_files)["metrics"]
         lines = done.require_success().out.splitlines()
@@ -508,12 +509,12 @@ class TestFormats:
         assert lines[1].startswith("Accuracy  ")
         table = lines[next(i for i, line in enumerate(lines) if line.startswith("calibration")) :]
         for name, line in (("none", table[2]), ("temp", table[3])):
-            shown = line.split()
+            shown = re.split(" {2,}", line)
             assert shown[0] == name
             assert shown[2:] == [
                 str(found[name]["n"]),
                 *(
-                    f"{found[name][key]:.2%}"
+                    f"{100 * found[name][key]:.1f} %"
                     for key in ("accuracy", "mean_confidence", "ece", "over_ece")
                 ),
                 *(f"{found[name][key]:.4f}" for key in ("nll", "brier")),

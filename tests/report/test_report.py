@@ -106,9 +106,9 @@ def test_its_numbers_are_those_of_evaluate(folder: Path) -> None:
     page = reported(folder, "-c", str(document))
     metrics = printed_json("evaluate", "features.h5", "-c", document, cwd=folder)["metrics"]
     for name in ("none", "temp"):
-        assert f"{name}: ECE {100 * metrics[name]['ece']:.2f} %" in page.words
+        assert f"{name}: ECE {100 * metrics[name]['ece']:.1f} %" in page.words
         for metric in ("accuracy", "mean_confidence", "smooth_ece", "classwise_ece"):
-            assert f"{100 * metrics[name][metric]:.2f} %" in page.words
+            assert f"{100 * metrics[name][metric]:.1f} %" in page.words
         assert f"{metrics[name]['brier']:.4f}" in page.words
 
 
@@ -403,7 +403,7 @@ def test_the_commands_on_the_page_make_the_page_again(
     # What evaluate measures is what the page shows.
     content = printed_json(*commands[3][1:], cwd=folder)
     ece = content["metrics"]["none"]["ece"]
-    assert f"none: ECE {100 * ece:.2f} %" in Page(folder / "report.html").words
+    assert f"none: ECE {100 * ece:.1f} %" in Page(folder / "report.html").words
     told = dict(pairwise(options))
     assert content["split"] == told.get("--split", "test")
     bootstrap = content["bootstrap"] or {"resamples": 0, "seed": 0}
