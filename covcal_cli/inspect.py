@@ -18,7 +18,7 @@ from covcal_cli.evaluate.bootstrap import LEVEL
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap
 from covcal_cli.evaluate.metrics import METRICS
 from covcal_cli.evaluate.result import Change, MetricsRecord, Verdict, measured_name
-from covcal_cli.files import as_word, require_file
+from covcal_cli.files import as_word, require_file, sha256_of
 from covcal_cli.forecast import source_accuracy
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision
@@ -538,6 +538,11 @@ def _inputs(inputs: Sequence[Input]) -> Lines:
 def _state(entry: Input) -> str:
     if entry.is_outside:
         return " (outside its folder, so covcal does not open it)"
-    if not entry.path.is_file():
-        return " (not found)"
-    return "" if is_unchanged(entry) else " (changed since then)"
+    if is_unchanged(entry):
+        return ""
+    # A renamed calibration is found by its hash. Files of data may be too large to hash.
+    beside = sorted(entry.path.parent.glob("*.json")) if entry.path.suffix == ".json" else []
+    for path in beside:
+        if path.is_file() and sha256_of(path) == entry.sha256:
+            return f" (now called {path.name})"
+    return " (changed since then)" if entry.path.is_file() else " (not found)"

@@ -179,9 +179,9 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
             "they are used as the probability of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
-        return (f"{seen.fact}, so each row is divided by its sum and used as probabilities",)
+        return (f"{seen.fact}, so each row is scaled to the sum 1 and used as probabilities",)
     if seen.form == "clipped":
-        return (f"{seen.fact}, so each row is divided by its sum",)
+        return (f"{seen.fact}, so each row is scaled to the sum 1",)
     return ()
 
 

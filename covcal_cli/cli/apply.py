@@ -59,7 +59,8 @@ def apply(
     No true label is read. The columns are id, label, label_index, confidence, and a column
     prob_NAME for each class. label is the class that the classifier predicted, and label_index is
     its number. Calibration never changes them. confidence is the calibrated probability of label,
-    and prob_NAME is the calibrated probability of class NAME.
+    and prob_NAME is the calibrated probability of class NAME. Other columns of your table are not
+    copied: to add them, join the tables by id.
 
     \b
     Examples:

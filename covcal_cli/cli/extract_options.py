@@ -219,8 +219,9 @@ class ExtractOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with the class names in the order of the logits: JSON, or one name per "
-            "line. Default: the model's own names, else the source's folders.",
+            help="File with the class names in the order of the logits: JSON, one name per line, "
+            "or the cal.json of earlier rows. Default: the model's own names, else the source's "
+            "folders.",
         ),
     ] = None
     choices: Annotated[

@@ -286,7 +286,7 @@ class OutputTable:
         outputs, several, off = self._columns.outputs, self._columns.width > 1, seen.first_off
         scaled = seen.form in ("percentages", "shares")
         if scaled or seen.form == "clipped":
-            yield f"{seen.fact}, so each row is divided by its sum"
+            yield f"{seen.fact}, so each row is scaled to the sum 1"
         elif seen.first_outside is not None:
             raise self._not_a_probability(*seen.first_outside)
         elif seen.is_incomplete:
@@ -308,7 +308,7 @@ class OutputTable:
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
             yield (
                 f"the probabilities are rounded and their sums are {1 - seen.tolerance:g} to "
-                f"{1 + seen.tolerance:g}, so each row is divided by its sum"
+                f"{1 + seen.tolerance:g}, so each row is scaled to the sum 1"
             )
         if seen.low < seen.lowest:
             yield "some probabilities are slightly below 0 because of rounding, and count as 0"
@@ -592,7 +592,7 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     elsewhere = 1 - seen.mean_sum
     yield (
         f"on average, {100 * elsewhere:.0f} % of the probability belongs to answers that are not "
-        f"classes, so each row is divided by its sum ({max(seen.sums[0], 0):.2g} to "
+        f"classes, so each row is scaled to the sum 1 ({max(seen.sums[0], 0):.2g} to "
         f"{min(seen.sums[1], 1):.2g})"
     )
     if elsewhere >= _MUCH_ELSEWHERE:

@@ -395,7 +395,7 @@ def test_shares_of_another_number_than_1_are_probabilities(
     """Votes, percentages and quantised scores are divided by their sum, never taken for logits."""
     values = SHARES[name]
     table = opened(write(kind, tmp_path, values, "probabilities"), "probabilities")
-    assert "each row is divided by its sum" in table.notes[0]
+    assert "each row is scaled to the sum 1" in table.notes[0]
     parts = values + {"signed 8 bits": 128.0, "less 1": 1.0, "less 1/3": 1 / 3}.get(name, 0.0)
     np.testing.assert_allclose(
         softmax(read(table)), parts / parts.sum(axis=1, keepdims=True), atol=1e-6

@@ -189,3 +189,12 @@ def test_inspect_tells_what_has_changed(folder: Path) -> None:
     assert "changed since then" in covcal("inspect", "cal.json", cwd=folder).out
     (folder / "adapted.h5").unlink()
     assert "(not found)" in covcal("inspect", "cal.json", cwd=folder).out
+
+
+def test_inspect_finds_a_renamed_calibration_by_its_hash(folder: Path) -> None:
+    covcal("decide", "--error", "0.5", cwd=folder).require_success()
+    (folder / "cal.json").rename(folder / "first.json")
+    for name in ("first.json", "cal.json"):
+        (folder / name).touch()  # without the file, then with a namesake
+        out = covcal("inspect", "decide.json", cwd=folder).require_success().out
+        assert "(now called first.json)" in out

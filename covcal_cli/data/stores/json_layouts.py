@@ -292,7 +292,7 @@ class AnswerCounts:
         )
         yield (
             f"on average, {percent(mean, 1)} of the probability belongs to texts other than "
-            f"{', '.join(choices)}, so each row is divided by its sum{much}"
+            f"{', '.join(choices)}, so each row is scaled to the sum 1{much}"
         )
         if self.unlisted:
             yield (
