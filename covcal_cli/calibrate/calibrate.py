@@ -30,6 +30,7 @@ from covcal_cli.estimators.consensus import ESTIMATE_ALONE, under_confidence
 from covcal_cli.estimators.guards import guards_on_weights
 from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.estimators.label_shift import given_prior
+from covcal_cli.files import as_word
 from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
 from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
 from covcal_cli.formats.features import FeatureFile
@@ -75,8 +76,9 @@ def calibrate(
             note = (
                 f"the {len(draw)} labels were picked for a decision, so covcal decide uses them, "
                 "but covcal calibrate and covcal estimate do not: a promise needs labels to which "
-                "the calibration was not fitted. To calibrate with labels, extract the data to "
-                "another file, and run covcal pick -n 50 on that file"
+                "the calibration was not fitted. To calibrate with them, run covcal calibrate "
+                f"{as_word(path)} --labels marked -o labelled.json, and keep this calibration for "
+                "decisions"
             )
             warnings = [f"the labels contradict this calibration: {comparison}"]
             return replace(

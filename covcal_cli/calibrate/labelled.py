@@ -5,7 +5,6 @@ rows with known labels. ``evaluate`` leaves out the labelled rows. `labels.poste
 fit.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, rows_of_fit
 from covcal_cli.labels.metrics import (
-    LEVEL,
     accuracy_and_size,
     difference_estimate,
     metrics_by_labels,
@@ -39,7 +37,7 @@ from covcal_cli.labels.posterior import (
     posterior,
 )
 from covcal_cli.labels.score import score
-from covcal_cli.maths.odds import confidences, quantile
+from covcal_cli.maths.odds import confidences
 from covcal_cli.maths.softmax import Scaling, class_major, with_offsets
 from covcal_cli.maths.temperature import ROW_LOSSES, Loss
 from covcal_cli.maths.weights import effective_sample_size
@@ -47,6 +45,7 @@ from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
+_FALSE_CONTRADICTION = 0.01  # probability that labels seem to contradict a right confidence
 RANGE_OF_BOTH = (
     "at least a 95 % interval for all rows that covcal pick could draw: it contains the 95 % "
     "interval from the labels alone"
@@ -275,13 +274,16 @@ def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tupl
     """
     blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
     confidence = np.concatenate([values for _, values in blocks])
-    accuracy = float(draw.right(target.logits(draw.rows)).mean())
-    mean = float(confidence.mean())
-    reach = quantile(LEVEL) * math.sqrt(float(confidence @ (1 - confidence))) / len(draw)
+    errors = len(draw) - int(draw.right(target.logits(draw.rows)).sum())
+    # The probability of each number of errors, if the confidence is right (Poisson binomial).
+    chances = np.ones(1)
+    for value in confidence:
+        chances = np.convolve(chances, (value, 1 - value))
+    tail = min(float(chances[: errors + 1].sum()), float(chances[errors:].sum()))
     return (
-        f"on the {len(draw)} labelled rows, the mean confidence is {100 * mean:.0f} % and the "
-        f"accuracy is {100 * accuracy:.0f} %",
-        abs(mean - accuracy) > reach,
+        f"of the {len(draw)} labelled rows, {errors} are wrong, and the confidence expects "
+        f"{float((1 - confidence).sum()):.1f}",
+        2 * tail < _FALSE_CONTRADICTION,
     )
 
 

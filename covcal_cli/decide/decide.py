@@ -207,7 +207,7 @@ def decide(
         if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
-                    f"on {'38 to 44' if accuracy is None else '10 to 16'} % of 144 test shifts, "
+                    f"on {'38 to 44' if accuracy is None else '8 to 14'} % of 144 test shifts, "
                     "such an estimate accepted more wrong rows than --error allows"
                 )
             if doubt := errors_of_confident(*known, float(above.min())):

@@ -29,6 +29,7 @@ from covcal_cli.errors import (
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.files import check_output, moved_together, write_text
 from covcal_cli.forecast import ScaledLogits, read_named, scaled_logits
+from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.decision import Decision, beliefs_of, calibration_of, read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile, labels_in
 from covcal_cli.formats.groups import numbered_groups
@@ -36,10 +37,12 @@ from covcal_cli.labels.draws import (
     Batch,
     Draw,
     drawn_along,
+    frame_rows,
     inclusion_rule,
     inclusions_of_groups,
     order_of_likeness,
     read_draw,
+    rows_of_fit,
 )
 from covcal_cli.labels.filled_sheet import read_sheets, with_batches
 from covcal_cli.labels.metrics import NEAREST
@@ -224,6 +227,8 @@ def pick(
         n, population = settings.rows, target.count(*splits)
         left = population - len(before.rows)
         _require_left(path, left, n, splits, before)
+        if decision is not None and calibration is not None:
+            _require_own_labels(file, frame_rows(target, splits), before, Path(calibration))
 
         # Step 1: score all rows, and draw.
         scored: Scored = [(part, forecasters_of(part, s, settings.seed)) for part, s in of_labels]
@@ -489,6 +494,24 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
             "--error or --set, and give its result to --for"
         )
     return made_for
+
+
+def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: Path) -> None:
+    """Refuse a decision by a calibration that was fitted to other labels of these `rows`.
+
+    Such rows may be drawn again, and labels of a fit cannot make a promise.
+    """
+    fitted = read_calibration(document).labelled_rows
+    if fitted is None:
+        return
+    of_fit = rows[rows_of_fit(file.require_target(), rows, fitted)]
+    if others := len(np.setdiff1d(of_fit, before.rows)):
+        raise CovcalError(
+            f"{document} was fitted to labels of {others} rows of {file.path}, but {file.path} "
+            "does not hold these labels, so new labels could not make a promise. Give the file "
+            "that covcal label wrote. Or run covcal calibrate with --labels none and another -o, "
+            "and covcal decide and covcal pick with this calibration"
+        )
 
 
 def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before: Draw) -> None:

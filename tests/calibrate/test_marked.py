@@ -58,7 +58,7 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     assert (content["method"], content["method_used"]) == ("auto", "labelled")
     assert content["used_target_labels"] is True
     of_labels = content["estimates"]["labelled"]
-    first, *_ = done.out.splitlines()
+    (first,) = (line for line in done.out.splitlines() if line.startswith("Target accuracy"))
     assert f" {100 * of_labels['accuracy']:.0f} % by 70 labels and the estimate (" in first
     assert of_labels["accuracy_low"] < of_labels["accuracy"] < of_labels["accuracy_high"]
     alone, without = (of_labels[f"accuracy_{one}"] for one in ("by_labels", "without_labels"))
@@ -219,16 +219,18 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert found == replace(without, notes=(note, labels, *notes))
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
-    assert "covcal pick -n 50" in note
-    confidence, accuracy = (int(value) for value in re.findall(r"(\d+) %", labels))
-    assert abs(confidence - accuracy) < 100 * 1.96 * 0.5 / math.sqrt(60)
+    assert "--labels marked -o labelled.json" in note
+    errors, expected = re.findall(r"(\d+) are wrong, and the confidence expects ([\d.]+)", labels)[
+        0
+    ]
+    assert abs(int(errors) - float(expected)) < 2.58 * 0.5 * math.sqrt(60)
     monkeypatch.setattr(Draw, "right", lambda draw, _: np.arange(len(draw)) % 2.0)
     contradicted = calibrate(decided / "features.h5")
     assert contradicted.notes == (note, *notes)
     text, *warnings = contradicted.warnings
     assert tuple(warnings) == without.warnings
-    assert "labels contradict this calibration: on the 60 labelled rows" in text
-    assert f"the mean confidence is {confidence} % and the accuracy is 50 %" in text
+    assert "labels contradict this calibration: of the 60 labelled rows" in text
+    assert f"30 are wrong, and the confidence expects {expected}" in text
 
 
 def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:
