@@ -512,6 +512,22 @@ def judged(kind: str) -> NDArray[Any]:
 
 
 class TestOutputForms:
+    @pytest.mark.parametrize("rows", [1, 2, 3])
+    @pytest.mark.parametrize("is_logarithm", [True, False])
+    def test_a_few_rows_of_votes_are_no_logits(self, rows: int, is_logarithm: bool) -> None:
+        """So few rows do not show what they are; fit has seen what they should be."""
+        rng = np.random.default_rng(0)
+        labels = rng.integers(0, 4, 600)
+        logits = rng.normal(size=(600, 4))
+        logits[np.arange(600), labels] += 2
+        if is_logarithm:
+            logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        calibrator = covcal.Calibrator().fit(logits, labels, logits)
+        votes = np.array([[37.0, 6, 3, 4], [9, 30, 7, 5], [8, 9, 32, 3]])[:rows]
+        with pytest.raises(ValueError, match="logits: these are"):
+            calibrator.predict_proba(votes)
+        assert calibrator.predict_proba(logits[:rows]).shape == (rows, 4)
+
     KINDS = (
         "probabilities",
         "noise of float32",
@@ -1086,7 +1102,7 @@ class TestMetrics:
         probabilities = softmax(rng.normal(size=(60, 3)), axis=1)
         labels = rng.integers(3, size=60)
         figure = covcal.reliability_diagram(probabilities, labels, tmp_path / "r.svg")
-        share = f"{covcal.ece(probabilities, labels):.2%}"
+        share = f"{100 * covcal.ece(probabilities, labels):.1f} %"
         titles = [axes.get_title() for axes in figure.axes]
         assert any(f"ECE {share}, n = 60" in title for title in titles)
         assert (tmp_path / "r.svg").read_text().startswith("<?xml")

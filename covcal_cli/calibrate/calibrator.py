@@ -9,6 +9,7 @@ import copy
 import hashlib
 import inspect
 import io
+import math
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,9 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
+
+
+_FEW, _UNLIKELY = 3, 0.005
 
 
 class Calibrator:
@@ -178,6 +182,10 @@ class Calibrator:
         self.notes_ = tuple(map(_in_python, calibration.notes))
         self.classes_: AnyArray = names
         self.n_features_in_ = 1 if is_single else source.shape[1]
+        rows = np.concatenate([source, target])
+        share = (np.count_nonzero(rows.min(axis=1) >= 0) + 1) / (len(rows) + 2)
+        # The probability that a row has no negative number, and the largest number of a row.
+        self._signs = (1.0, math.inf) if is_single else (share, float(rows.max()))
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -291,6 +299,15 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_columns(columns, logits, "the logits that were passed to fit")
         require_class_order(self.classes_, logits, "logits")
+        # Up to 3 rows of votes look like logits, so compare them with the rows of fit.
+        share, largest = getattr(self, "_signs", (1.0, math.inf))
+        is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
+        is_few = len(rows) <= _FEW and np.ndim(logits) == 2
+        if is_few and is_unlike and rows.min() >= 0 and rows.max() > 0:
+            raise ArgumentError(
+                "logits: these are unlike the rows that were passed to fit, because no number is "
+                "negative. They may be votes or probabilities: give the same output as to fit"
+            )
         return rows
 
     def _require_only_logits(self) -> None:
