@@ -149,9 +149,9 @@ def decide(
     else:
         write_document(content, output, force=force)
         console.screen("\n\n".join(filter(None, parts)))
+    console.warn(gathered({name: list(entry.warnings) for name, entry in decisions.items()}))
     for text in gathered({name: texts for name, (_, texts, _) in of_label.items()}):
         console.note(text)
-    console.warn(gathered({name: list(entry.warnings) for name, entry in decisions.items()}))
     if not to_stdout:
         rows = f" {as_word(file)}" if file else ""
         other = f" -c {as_word(calibration)}" if calibration else ""
