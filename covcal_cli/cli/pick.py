@@ -8,7 +8,7 @@ import typer
 
 from covcal_cli.cli import options
 from covcal_cli.cli.console import Console, file_to_read, usage
-from covcal_cli.errors import in_points, printable
+from covcal_cli.errors import CovcalError, in_points, interval, printable
 from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
@@ -187,7 +187,8 @@ def pick(
         console.result(sheet_text(picked.sheet))
     else:
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
-        console.screen(_summary(picked, " and ".join(files)))
+        now = _known(path, calibration or Path("cal.json"))
+        console.screen(_summary(picked, " and ".join(files), now))
         console.detail(
             f"the probability to draw a row depends on its {picked.sheet.batch.score}; seed {seed}"
         )
@@ -246,7 +247,24 @@ def pick(
         console.wrote(place, next_step if place == places[-1] else None)
 
 
-def _summary(picked: "PickReport", where: str) -> str:
+def _known(path: Path, document: Path) -> str:
+    """Return the range of the accuracy in a calibration of this file, or "" if there is none."""
+    from covcal_cli.formats.calibration import read_calibration
+    from covcal_cli.formats.features import FeatureFile
+
+    try:
+        calibration = read_calibration(document)
+        with FeatureFile(path) as file:
+            sha256 = file.sha256()
+    except CovcalError:
+        return ""
+    estimates = calibration.estimates.get("labelled", calibration.estimates)
+    if "accuracy_low" not in estimates or sha256 not in {e.sha256 for e in calibration.inputs}:
+        return ""
+    return interval(estimates["accuracy_low"], estimates["accuracy_high"])
+
+
+def _summary(picked: "PickReport", where: str, now: str) -> str:
     """Return the rows to label, and the expected precision of the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.labels.score import region_of
@@ -259,6 +277,9 @@ def _summary(picked: "PickReport", where: str) -> str:
     wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
     is_known = "of a label known" if picked.sheet.several else "known"
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
+    width = f"{is_known} to about +/- {in_points(half)} with these labels{before}"
+    if now:
+        width = f"{now} now; these labels alone{before} give about +/- {in_points(half)}"
     least = 100 * picked.mean_error
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
@@ -279,7 +300,7 @@ def _summary(picked: "PickReport", where: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  {is_known} to about +/- {in_points(half)} with these labels{before}{wrong}",
+            f"Accuracy  {width}{wrong}",
             f"ECE       at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE "
             "needs more labels"
             if least >= 1
