@@ -61,8 +61,8 @@ PRINTED: dict[str, tuple[Array, Array | None]] = {
 }
 WORDS = {
     "percentages": "every row sums to 100, as percentages do",
-    "votes of 50": "every row sums to 50, as votes of 50 trees do, so each row is divided",
-    "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is divided",
+    "votes of 50": "every row sums to 50, as votes of 50 trees do, so each row is scaled",
+    "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is scaled",
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of 3.5 do",
     "clipped": "all values lie between 0.02 and 0.98 and rows sum",
