@@ -187,6 +187,11 @@ class Decision(Document):
         """The calibration whose confidence ranks the rows."""
         return next(entry for entry in self.inputs if entry.role == "calibration")
 
+    @property
+    def rows_file(self) -> Path:
+        """The path of the features or adapted file with the rows."""
+        return next(entry.path for entry in self.inputs if entry.role in _OF_ROWS)
+
     def was_made_with(self, calibration: Path) -> bool:
         """Return whether a cal.json gives every row the confidence that the decision was made on.
 

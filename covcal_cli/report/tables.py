@@ -21,7 +21,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
-from covcal_cli.report.verdict import ReportContent
+from covcal_cli.report.verdict import ReportContent, sentence
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
@@ -325,41 +325,19 @@ def acceptance(
 ) -> str:
     """Return the section on a decision. `metrics` are those of its calibration."""
     curve = () if metrics is None else measured_curve(metrics)
-    key = "The line shows the expected error, and the area its range."
-    if curve:
-        key += " The dashed line shows the error that was measured on test rows."
-    texts = [f"{sentence(decision)} {key}", *(() if measured is None else _in_words(measured))]
-    figure = diagram(decision, curve) if decision.accepts_rows else ""
+    texts = [sentence(decision), *(() if measured is None else _in_words(measured))]
+    figure = ""
+    if decision.accepts_rows:
+        figure = diagram(decision, curve)
+        has_range = any(point.low < point.high for point in decision.curve)
+        key = f"The line shows the expected error{', and the area its range' * has_range}."
+        if decision.share:
+            key += " The vertical line shows the share of accepted rows."
+        if curve:
+            key += " The dashed curve shows the error that was measured with labels."
+        texts.insert(1, key)
     paragraphs = "".join(f"<p>{safe(text)}</p>" for text in texts)
     return f'<figure class="wide">{figure}</figure>{paragraphs}'
-
-
-def sentence(decision: Decision) -> str:
-    """Return a sentence on the accepted rows and their error."""
-    if not decision.accepts_rows:
-        return "The decision gives each row a set of classes."
-    limit = None if decision.error is None else short_percent(decision.error)
-    if not decision.share:
-        return "No row is accepted" + (
-            "." if limit is None else f" at an error of at most {limit}."
-        )
-    above = decision.threshold
-    least = "the threshold of their group" if above is None else short_percent(above)
-    rows = (
-        f"Rows with a confidence above {least} are accepted: {percent(decision.share)} of the rows."
-    )
-    if decision.is_promise:
-        certainty = short_percent(decision.certainty)
-        of = "these rows" if above is not None else "these rows of every group"
-        return f"{rows} At most {limit} of {of} are wrong, with {certainty} certainty."
-    if limit is None:
-        return f"{rows} According to an estimate, this share has the lowest cost."
-    expected = ""
-    if decision.expected is not None:
-        error = decision.expected
-        ends = interval(error.low, error.high, error.error)
-        expected = f" An estimate expects {in_percent(error.error)} % of them to be wrong ({ends})."
-    return f"{rows}{expected} The limit is {limit}."
 
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:

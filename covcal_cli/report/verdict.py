@@ -8,7 +8,7 @@ says that nothing was measured.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from covcal_cli.data.classes import listed
-from covcal_cli.errors import percent, short_percent
+from covcal_cli.errors import in_percent, interval, percent, short_percent
 from covcal_cli.estimators.inputs import Z
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap, direction_of, ece_sentence, points
@@ -27,6 +27,7 @@ from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
+from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
 
@@ -223,17 +224,75 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the first calibration, or on the worst label."""
+    """Return the verdict on the decision and the first calibration, or on the worst label."""
     if content.labels:
         return _of_labels(content.labels)
+    result, decision = _of_confidence(content), content.decision
+    if decision is None or not decision.accepts_rows:
+        return result
+    is_of_file = decision.rows_file.resolve() == content.path.resolve()
+    if not decision.is_promise or not is_of_file or class_order_action(content.calibration):
+        more = "" if decision.is_promise or not decision.share else " This is not a promise."
+        return replace(result, sentences=(f"{sentence(decision)}{more}", *result.sentences))
+    limit, certainty = short_percent(decision.error or 0.0), short_percent(decision.certainty)
+    measured = None if content.evaluation is None else content.evaluation.decision
+    if measured is not None and measured.accepted_error is not None:
+        low, _ = wilson(measured.accepted_error, measured.accepted, decision.certainty)
+        if low > (decision.error or 0.0):
+            doubt = (
+                f"{content.decided} promises that at most {limit} of the accepted rows are wrong, "
+                f"but {measured.wrong} of {measured.accepted} accepted rows with a label are wrong."
+            )
+            return replace(result, sentences=(doubt, *result.sentences))
+    group = "" if decision.promise_by is None else " of every group"
+    headline = (
+        f"You may accept {in_percent(decision.share)} % of the rows: at most {limit} of these "
+        f"rows{group} are wrong ({certainty} certainty)"
+    )
+    if result.tone != "good":
+        headline += ". Do not rely on the confidence of the other rows yet"
+    tone: Tone = "mixed" if result.tone == "bad" else result.tone
+    return Verdict(tone, headline, (f"{result.headline}.", *result.sentences))
+
+
+def _of_confidence(content: ReportContent) -> Verdict:
+    """Return the verdict on the confidence of the first calibration."""
     if content.evaluation is None:
         return _expected(content)
     return _measured(content, content.evaluation)
 
 
+def sentence(decision: Decision) -> str:
+    """Return a sentence on the accepted rows and their error."""
+    if not decision.accepts_rows:
+        return "The decision gives each row a set of classes."
+    limit = None if decision.error is None else short_percent(decision.error)
+    if not decision.share:
+        return "No row is accepted" + (
+            "." if limit is None else f" at an error of at most {limit}."
+        )
+    above = decision.threshold
+    least = "the threshold of their group" if above is None else short_percent(above)
+    rows = (
+        f"Rows with a confidence above {least} are accepted: {percent(decision.share)} of the rows."
+    )
+    if decision.is_promise:
+        certainty = short_percent(decision.certainty)
+        of = "these rows" if above is not None else "these rows of every group"
+        return f"{rows} At most {limit} of {of} are wrong, with {certainty} certainty."
+    if limit is None:
+        rows += " According to an estimate, this share has the lowest cost."
+    expected = ""
+    if decision.expected is not None:
+        error = decision.expected
+        ends = interval(error.low, error.high, error.error)
+        expected = f" An estimate expects {in_percent(error.error)} % of them to be wrong ({ends})."
+    return f"{rows}{expected}{'' if limit is None else f' The limit is {limit}.'}"
+
+
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
     """Return the verdict on the worst label, with advice for every label."""
-    verdicts = {label: verdict(content) for label, content in labels.items()}
+    verdicts = {label: _of_confidence(content) for label, content in labels.items()}
     worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
     sentences = []
     for tone, advice in zip(_TONES, _ADVICE, strict=True):

@@ -593,6 +593,34 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "limit 20 %" in page
     assert "of these are wrong" not in page
+    assert "</strong><p>Rows with a confidence above" in page
+    assert "This is not a promise." in page
+    # The page describes an area exactly if the diagram has one.
+    assert "the area its range" in page
+    content = json.loads((folder / "decide.json").read_text())
+    for point in content["curve"]:
+        point["low"] = point["high"] = point["error"]
+    write_document(content, folder / "decide.json", force=True)
+    covcal("report", "features.h5", "-c", "cal.json", *report[1:], cwd=folder).require_success()
+    assert "the area its range" not in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_verdict_of_a_report_begins_with_a_promise(labelled: Path) -> None:
+    share = json.loads((labelled / "decide.json").read_text())["share"]
+    report = ("report", "features.h5", "-c", "cal.json", "--bootstrap", 50, "-f")
+    plain = covcal(*report, cwd=labelled).require_success().out
+    first, second = covcal(*report, "--decide", "decide.json", cwd=labelled).out.splitlines()[:2]
+    assert first.startswith(
+        f"You may accept {100 * share:.0f} % of the rows: at most 15 % of these rows are wrong "
+        "(90 % certainty)"
+    )
+    assert second == plain.splitlines()[0]
+    with edited(labelled / "features.h5") as file:  # Labels of test rows contradict the promise.
+        rows = file["target/split"][:] == 2
+        file["target/labels"][rows] = (file["target/labels"][rows] + 1) % 3
+    shown = covcal(*report, "--decide", "decide.json", cwd=labelled).require_success().out
+    assert "You may accept" not in shown
+    assert "decide.json promises that at most 15 % of the accepted rows are wrong, but" in shown
 
 
 def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> None:
