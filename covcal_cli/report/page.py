@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from covcal_cli import __version__
-from covcal_cli.errors import percent
+from covcal_cli.errors import interval, percent
 from covcal_cli.evaluate.bins import SMALL_GROUP
 from covcal_cli.evaluate.metrics import Metrics
 from covcal_cli.report.tables import (
@@ -173,6 +173,31 @@ def estimate_diagram(content: ReportContent) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
+def _beside_range(content: ReportContent) -> str:
+    """Return which confidences are outside the range of the estimated accuracy."""
+    assert content.estimation is not None
+    best = content.estimation.estimates[0]
+    text = (
+        f"The grey bar is the range of the estimated accuracy ({interval(best.low, best.high)}). "
+        "The mean confidence should equal the accuracy."
+    )
+    before, after = content.calibration.target_confidence
+    inside = []
+    for name, value in (("before calibration", before), (f"with {content.name}", after)):
+        if value is None:
+            continue
+        if best.low <= value <= best.high:
+            inside.append(name)
+        else:
+            gap = "high" if value > best.high else "low"
+            text += f" The confidence {name} is outside this range, so it is probably too {gap}."
+    if len(inside) == 2:
+        text += " Both confidences are inside this range, so it does not show which one is right."
+    elif inside:
+        text += f" The confidence {inside[0]} is inside this range, so it may be right."
+    return text
+
+
 def _at(share: float) -> float:
     return _SCALE_LEFT + _SCALE_SPAN * share
 
@@ -304,8 +329,7 @@ def _estimated(content: ReportContent) -> Iterable[str]:
         yield section(
             heading,
             f'<figure class="wide">{estimate_diagram(content)}</figure>'
-            "<p>The grey bar is the range of the estimated accuracy. The confidence should be "
-            "inside this range.</p>",
+            f"<p>{safe(_beside_range(content))}</p>",
         )
     rows = content.estimation.labelled_rows
     heading, labels = "Estimates without labels", "The estimates used no target labels."

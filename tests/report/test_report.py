@@ -239,7 +239,7 @@ class TestVerdict:
         where = "where dog is predicted (too high), or where cat is predicted (too low)"
         assert f"Do not trust the confidence {where}." in page.words
         assert re.search(
-            r"Where cat is predicted, the confidence is 8\d % and the accuracy is 99 %", page.words
+            r"Where dog is predicted, the confidence is 7\d % and the accuracy is 13 %", page.words
         )
 
     def test_a_class_of_few_rows_is_not_judged(self, tmp_path: Path) -> None:
@@ -324,6 +324,17 @@ class TestVerdict:
         page = reported(tmp_path, "-c", str(path), "-f")
         assert "the label may no longer be the most probable class" in page.words
         assert page.tags.count("figure") == 1
+        # The text beside the diagram says which confidence is outside the range.
+        low, high = (
+            float(end) for end in re.findall(r"accuracy \((\d+) to (\d+) %\)", page.words)[0]
+        )
+        means = re.findall(r"confidence (before|with \S+) (\d+) %", page.words)
+        assert means
+        for name, mean in means:
+            outside = re.search(
+                rf"The confidence {name}( calibration)? is outside this range", page.words
+            )
+            assert (outside is not None) == (not low <= float(mean) <= high)
         assert "estimated accuracy" in page.words
         assert "target accuracy. The estimates used no target labels." in page.words
 
