@@ -25,7 +25,14 @@ from covcal_cli.report.tables import (
     safe,
     weights_table,
 )
-from covcal_cli.report.verdict import ReportContent, Verdict, commands, verdict
+from covcal_cli.report.verdict import (
+    ReportContent,
+    Verdict,
+    basis,
+    commands,
+    measured_rows,
+    verdict,
+)
 
 _OVER, _UNDER, _BAR = "var(--over)", "var(--under)", "var(--bar)"
 _WIDTH, _HEIGHT = 328, 360
@@ -298,7 +305,10 @@ def _measured(content: ReportContent) -> Iterable[str]:
         "the mean distance of the bars from the dashed line, weighted by the number of rows.</p>",
     )
     level = f"{100 * evaluation.level:.4g} %"
-    texts = [f"Target {evaluation.split} rows.", *(f"Note: {text}." for text in evaluation.notes)]
+    texts = [
+        f"Target {measured_rows(evaluation)}.",
+        *(f"Note: {text}." for text in evaluation.notes),
+    ]
     if evaluation.resamples:
         texts[0] += (
             f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. The "
@@ -332,16 +342,17 @@ def _estimated(content: ReportContent) -> Iterable[str]:
             f"<p>{safe(_beside_range(content))}</p>",
         )
     rows = content.estimation.labelled_rows
-    heading, labels = "Estimates without labels", "The estimates used no target labels."
+    heading, labels = "Estimates without labels", ""
     if rows is not None:
         heading = "Estimates with and without labels"
         labels = (
-            'Only the estimates "combined" and "labels" used target labels, namely the '
+            ' Only the estimates "combined" and "labels" used target labels, namely the '
             f"{rows.n} labels that you gave."
         )
     yield section(
         heading,
-        f"<p>Estimates of the target accuracy. {labels}</p>"
+        "<p>Estimates of the target accuracy. covcal uses the first estimate. "
+        f"{basis(content.estimation)}{labels}</p>"
         f"{html(estimates_table(content.estimation))}",
     )
 
@@ -355,6 +366,13 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         ]
         chosen = "" if calibration.method == calibration.method_used else ", chosen by auto"
         texts = [f"Method {calibration.method_used}{chosen}: {calibration.reason}"]
+        used = None if content.estimation is None else content.estimation.labelled_rows
+        own = calibration.labelled_rows
+        if used is not None and (own is None or own.n != used.n):
+            texts.append(
+                f"This calibration used {own.n if own else 'no'} labels, but the estimate of the "
+                f"target accuracy used {used.n}. So their accuracies differ."
+            )
         texts += [f"Warning: {text}" for text in calibration.warnings]
         texts += [f"Note: {text}" for text in calibration.notes]
         body = "".join(f"<p>{safe(text)}</p>" for text in texts)

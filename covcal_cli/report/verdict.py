@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from covcal_cli.data.classes import listed
 from covcal_cli.errors import in_percent, interval, percent, short_percent
-from covcal_cli.estimators.inputs import Z
+from covcal_cli.estimators.inputs import ESTIMATED, Z
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap, direction_of, ece_sentence, points
 from covcal_cli.evaluate.evaluate import EvaluateSettings
@@ -26,7 +26,7 @@ from covcal_cli.files import as_word
 from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision
-from covcal_cli.formats.features import FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
+from covcal_cli.formats.features import ALL, FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
@@ -334,9 +334,10 @@ def off(content: ReportContent) -> float:
 def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     name = content.name
     classes = ClassGaps.of(evaluation.classes.get(name, ()), evaluation.level)
+    accuracy = percent(evaluation.metrics[name].accuracy, 1)
     sentences = [
-        f"Measured on {evaluation.n} labelled target rows. The classifier gets "
-        f"{percent(evaluation.metrics[name].accuracy, 1)} of them right.{_left_out(evaluation)}",
+        f"Measured on {evaluation.n} labelled target rows. By their labels, the classifier gets "
+        f"{accuracy} of these {measured_rows(evaluation)} right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
         *_compared(_differences(evaluation, name)),
         *_better(evaluation, name, content.calibrations),
@@ -346,6 +347,11 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
         sentences += [_sentence(text) for text in (classes.worst, classes.count) if text]
     action = class_order_action(content.calibration) or measured_action(evaluation, name)
     return Verdict(*action, tuple(sentences))
+
+
+def measured_rows(evaluation: Evaluation) -> str:
+    """Name the rows by their split, such as "test rows"."""
+    return "rows of all splits" if evaluation.split == ALL else f"{evaluation.split} rows"
 
 
 def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list[Difference]:
@@ -534,7 +540,8 @@ def _expected(content: ReportContent) -> Verdict:
         ends = best.low, best.high
         sentences.append(
             f"Estimated accuracy on the target: {percent(best.accuracy, 0)} (between "
-            f"{100 * best.low:.0f} and {percent(best.high, 0)}). {_sentence(best.interval)}"
+            f"{100 * best.low:.0f} and {percent(best.high, 0)}). {basis(content.estimation)} "
+            f"{_sentence(best.interval)}"
         )
     before, after = calibration.target_confidence
     if before is not None and after is not None:
@@ -561,6 +568,14 @@ def _expected(content: ReportContent) -> Verdict:
         else f"Only labels can show whether the right label of an input has changed. {_LABELS_HELP}"
     )
     return Verdict(*unmeasured_action(calibration, ends), tuple(sentences))
+
+
+def basis(estimation: "Estimation") -> str:
+    """Return a sentence on the rows and the labels of the estimated accuracy."""
+    rows = f"{estimation.target_rows:,} target {' and '.join(ESTIMATED)} rows"
+    if estimation.labelled_rows is None:
+        return f"It is estimated from {rows} without labels."
+    return f"It combines {estimation.labelled_rows.n} labels with an estimate from {rows}."
 
 
 def unmeasured_action(

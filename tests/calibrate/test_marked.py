@@ -97,6 +97,13 @@ def test_report_says_how_it_was_made(path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "--labels marked" in text
     assert '"combined" and "labels" used target labels, namely the 70 labels that you gave.' in text
+    rows = r"[\d,]+ target train and validation rows"
+    assert re.search(rf"It combines 70 labels with an estimate from {rows}\.", text)
+    # A calibration without labels has another accuracy.
+    covcal("calibrate", path, "--labels", "none", "-o", "none.json", "-f", cwd=path.parent)
+    covcal("report", path, "-c", "none.json", "-o", page, "-f", cwd=path.parent).require_success()
+    shown = page.read_text(encoding="utf-8")
+    assert "used no labels, but the estimate of the target accuracy used 70" in shown
 
 
 @pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])

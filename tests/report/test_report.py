@@ -336,7 +336,7 @@ class TestVerdict:
             )
             assert (outside is not None) == (not low <= float(mean) <= high)
         assert "estimated accuracy" in page.words
-        assert "target accuracy. The estimates used no target labels." in page.words
+        assert "covcal uses the first estimate. It is estimated from 800 target" in page.words
 
     def test_the_estimated_accuracy_has_its_range(self, tmp_path: Path) -> None:
         """In whole percent: the estimate is not known better."""
@@ -347,7 +347,8 @@ class TestVerdict:
         best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
         assert (
             f"Estimated accuracy on the target: {100 * best['accuracy']:.0f} % (between "
-            f"{100 * best['low']:.0f} and {100 * best['high']:.0f} %)."
+            f"{100 * best['low']:.0f} and {100 * best['high']:.0f} %). It is estimated from 800 "
+            "target train and validation rows without labels."
         ) in page.words
 
 
@@ -462,7 +463,9 @@ def test_the_commands_give_the_names_of_calibrations(folder: Path) -> None:
 def test_without_arguments_it_reports_on_what_cal_json_names(folder: Path) -> None:
     calibrated(folder)
     run = covcal("report", cwd=folder).require_success()
-    assert "Measured on 1500 labelled target rows" in run.out
+    assert re.search(
+        r"Measured on 1500 labelled target rows. .* \d\d.\d % of these test rows right", run.out
+    )
     assert "reporting on features.h5" in run.err
 
 
