@@ -169,6 +169,9 @@ def estimate(
     def render(kind: str) -> str:
         return _rendered(expectation, kind, verbose=verbose)
 
+    following_command = ""  # made before the result is printed, because it may refuse the file
+    if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
+        following_command = _next(path, estimation, costs, for_decision=for_decision)
     try:
         content = partial(expectation_document, expectation)
         report.publish(console, render, gates, content=content)
@@ -176,8 +179,8 @@ def estimate(
         remark()
         raise
     remark()
-    if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
-        console.hint(_next(path, estimation, costs, for_decision=for_decision))
+    if following_command:
+        console.hint(following_command)
 
 
 def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decision: bool) -> str:

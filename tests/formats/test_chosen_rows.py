@@ -120,7 +120,8 @@ def test_memory_does_not_grow_with_the_rows(
 ) -> None:
     """A byte a row, the split, is all that is kept."""
     monkeypatch.setattr(features, "_BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 12)
+    monkeypatch.setattr(features, "_SPLIT_ROWS", 1 << 11)
+    monkeypatch.setattr("covcal_cli.hdf5._BLOCK_BYTES", 1 << 14)  # of the checksums
     for name in (
         "estimators.inputs.MAX_ROWS",
         "watch.sketches.MAX_ROWS",
