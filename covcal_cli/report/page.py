@@ -218,10 +218,17 @@ def page(content: ReportContent) -> str:
         _verdict_box(result),
         DEFINITIONS,
         *(_labels(content) if content.labels else _details(content)),
-        section("Make this page again", f"<pre>{chr(10).join(map(safe, commands(content)))}</pre>"),
+        section("Make this page again", _commands(content)),
         folded("Files, hashes and settings", provenance_table(content)),
     ]
     return whole_page(title, STYLE, parts)
+
+
+def _commands(content: ReportContent) -> str:
+    lines = commands(content)
+    is_labelled = any(line.startswith("covcal label ") for line in lines)
+    note = "<p>Write the labels in each CSV file before covcal label reads it.</p>" * is_labelled
+    return f"{note}<pre>{chr(10).join(map(safe, lines))}</pre>"
 
 
 def whole_page(title: str, style: str, parts: Iterable[str]) -> str:

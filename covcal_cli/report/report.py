@@ -15,6 +15,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import read_decision
 from covcal_cli.formats.features import SPLITS, FeatureFile
 from covcal_cli.formats.lineage import is_unchanged, labels_of
+from covcal_cli.labels.draws import read_draw
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.report.page import page
 from covcal_cli.report.verdict import DEFAULTS, ReportContent
@@ -97,6 +98,7 @@ def _content(
             if domain is not None
         }
         accuracy = source_accuracy(file)
+        batches = {path: read_draw(file).batches}
     evaluation: Evaluation | None = None
     with suppress(UnlabelledError):
         evaluation = evaluate(
@@ -113,6 +115,10 @@ def _content(
             allow_other_preprocessing=settings.allow_other_preprocessing,
         )
         estimation, notes = expectation.estimation, (*notes, *expectation.notes)
+    origins = _origins(calibrations.values(), path)
+    for origin in origins:
+        with FeatureFile(origin) as file:
+            batches[origin] = read_draw(file).batches
     return ReportContent(
         path=path,
         documents=tuple(files),
@@ -120,7 +126,8 @@ def _content(
         evaluation=evaluation,
         estimation=estimation,
         attributes=attributes,
-        origins=_origins(calibrations.values(), path),
+        origins=origins,
+        batches=batches,
         rows=rows,
         source_accuracy=accuracy,
         settings=settings,

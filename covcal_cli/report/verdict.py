@@ -27,6 +27,8 @@ from covcal_cli.forecast import NONE
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL, FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
+from covcal_cli.labels.draws import Batch
+from covcal_cli.labels.score import region_of
 from covcal_cli.maths.odds import wilson
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.records import parsed_json
@@ -64,6 +66,8 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None
     names: tuple[str, ...] = ()
+    # The batches of labelled rows, by file.
+    batches: Mapping[Path, tuple[Batch, ...]] = field(default_factory=dict)
     # The content of each label, if there are several. The other fields then describe the first
     # label.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
@@ -108,9 +112,13 @@ def commands(content: ReportContent) -> list[str]:
         fitted_to = as_word(content.path if same else path)
         rows = calibration.labelled_rows
         if rows is not None and rows.design == "marked":
-            lines[f"covcal label {fitted_to} CSV"] = None
+            labels = _label(content, content.path if same else path)
+            lines |= dict.fromkeys(labels or [f"covcal label {fitted_to} CSV"])
         lines[_calibrate(fitted_to, document, calibration)] = None
     file = as_word(content.path)
+    rows_file = content.path if content.decision is None else content.decision.rows_file
+    lines |= dict.fromkeys(_label(content, rows_file))
+    last = [] if content.decision is None else _decide(content, content.decision)
     options = " ".join(
         f"-c {as_word(f'{name}={document}' if name else document)}"
         for name, document in zip_longest(content.names, content.documents)
@@ -123,9 +131,59 @@ def commands(content: ReportContent) -> list[str]:
         options += " --allow-other-preprocessing"
     if content.evaluation is not None:
         changed = _changed(_EVALUATE_OPTIONS, content.settings, EvaluateSettings())
-        lines[f"covcal evaluate {file} {options}{changed}"] = None
+        last.append(f"covcal evaluate {file} {options}{changed}")
     changed = _changed(_REPORT_OPTIONS, content.settings, DEFAULTS)
-    return [*lines, f"covcal report {file} {options} -o report.html{changed}"]
+    return [*lines, *last, f"covcal report {file} {options} -o report.html{changed}"]
+
+
+def _label(content: ReportContent, path: Path) -> list[str]:
+    """Return the commands that pick and label rows of a file, except for a known decision."""
+    lines = []
+    for number, batch in enumerate(content.batches.get(path, ()), 1):
+        pick, label = _pick(path, number, batch)
+        if region_of(batch.score) is None:
+            lines += [pick, label]
+        elif content.decision is None:
+            lines.append(label)
+    return lines
+
+
+def _pick(path: Path, number: int, batch: Batch) -> tuple[str, str]:
+    """Return the commands that pick and label a batch."""
+    file, sheet = as_word(path), f"CSV{'' if number == 1 else number}"
+    splits = "" if batch.splits == ESTIMATED else "".join(f" --split {s}" for s in batch.splits)
+    pick = f"covcal pick {file} -n {batch.drawn} -o {sheet}{splits}{_seed(batch.seed)}"
+    return pick, f"covcal label {file} {sheet}"
+
+
+def _decide(content: ReportContent, decision: Decision) -> list[str]:
+    """Return the commands that make a decision, and that pick and label rows for it."""
+    path, document = as_word(decision.rows_file), as_word(content.decided or "decide.json")
+    decide = f"covcal decide {path} -c {as_word(decision.calibration.path)}"
+    sets = decision.sets
+    certainty: float | None = decision.certainty
+    if certainty == 0.9 and (sets is None or sets.certainty is None):  # the default
+        certainty = None
+    coverage = None if sets is None else sets.coverage
+    shares = {"--error": decision.error, "--set": coverage, "--certainty": certainty}
+    decide += "".join(f" {name} {share!r}" for name, share in shares.items() if share is not None)
+    if decision.cost is not None:
+        decide += " --cost COSTS"
+    for option, column in (("--by", decision.by), ("--promise-by", decision.promise_by)):
+        if column is not None:
+            decide += f" {option} {quote(column)}"
+    if decision.covers == "these rows":
+        decide += " --these-rows"
+    if content.networks is not None:
+        decide += f" --networks {as_word(content.networks)}"
+    decide += f" -o {document}"
+    lines: list[str] = []
+    for number, batch in enumerate(content.batches.get(decision.rows_file, ()), 1):
+        if region_of(batch.score) is not None:
+            pick, label = _pick(decision.rows_file, number, batch)
+            again = " --force" if lines else ""
+            lines += [f"{decide}{again}", f"{pick} --for {document}", label]
+    return [*lines, f"{decide}{' --force' if lines else ''}"]
 
 
 def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:

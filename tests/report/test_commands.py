@@ -94,6 +94,12 @@ def tables(folder: Path) -> None:
         pytest.param(
             tables, ("--probabilities", "src.csv", "tgt.csv"), ("--labels", "marked"), id="labels"
         ),
+        pytest.param(
+            tables,
+            ("--probabilities", "src.csv", "tgt.csv"),
+            ("--labels", "none", "--method", "temp"),
+            id="decision",
+        ),
     ],
 )
 def test_the_commands_reproduce_the_report(
@@ -108,14 +114,25 @@ def test_the_commands_reproduce_the_report(
     shutil.copytree(first, again)
     covcal("extract", *extraction, cwd=first).require_success()
     if "marked" in calibration:
-        covcal("pick", "-n", 20, cwd=first).require_success()
-        fill(first / "to-label.csv", first / "features.h5")
-        shutil.copy(first / "to-label.csv", again)
-        covcal("label", cwd=first).require_success()
+        labelled(first, "-n", 20)
     covcal("calibrate", *calibration, "--force", cwd=first).require_success()
-    covcal("report", "--bootstrap", 50, cwd=first).require_success()
+    options: list[Argument] = ["--bootstrap", 50]
+    if "none" in calibration:
+        decide = ("decide", "--error", 0.4, "--certainty", 0.8, "--force")
+        covcal(*decide, cwd=first).require_success()
+        labelled(first, "-n", 60, "--for", "decide.json", "--seed", 1)
+        covcal(*decide, cwd=first).require_success()
+        options += ["--decide", "decide.json"]
+    covcal("report", *options, cwd=first).require_success()
     typed_again(first, again, ".csv" if inputs is tables else "")
     assert (again / "report.html").read_bytes() == (first / "report.html").read_bytes()
+
+
+def labelled(folder: Path, *options: Argument) -> None:
+    """Label rows of features.h5 with their true labels."""
+    covcal("pick", *options, cwd=folder).require_success()
+    fill(folder / "to-label.csv", folder / "features.h5")
+    covcal("label", "features.h5", "to-label.csv", cwd=folder).require_success()
 
 
 def typed_again(first: Path, again: Path, suffix: str = "") -> None:
@@ -125,6 +142,8 @@ def typed_again(first: Path, again: Path, suffix: str = "") -> None:
         typed = [PLACES.get(word, word) for word in words]
         typed = [word + suffix if word in ("src", "tgt") else word for word in typed]
         covcal(*typed, cwd=again).require_success()
+        if words[0] == "pick":
+            fill(again / "to-label.csv", again / "features.h5")
 
 
 def test_the_commands_of_calibrations_of_two_files(tmp_path: Path) -> None:
