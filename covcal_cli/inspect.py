@@ -470,7 +470,24 @@ def _decision_lines(path: Path) -> Lines:
     read = read_document(Decision, path, remedy=_REMEDY, again="decide again")
     above = [] if read.threshold is None else [("threshold", f"{read.score} {read.threshold:.6g}")]
     rows = ("rows", f"{read.rows} of the target ({' and '.join(read.splits)})")
-    return [*above, rows, *_inputs(read.inputs), *(("note", text) for text in read.notes)]
+    costs = []
+    if read.costs is not None:
+        kinds = [
+            f"{read.costs.wrong:g} for a wrong row",
+            *(
+                f"{pair.cost:g} for {pair.true} predicted as {pair.predicted}"
+                for pair in read.costs.pairs
+            ),
+            f"{read.costs.review or 0:g} for a review",
+        ]
+        costs = [("costs", ", ".join(kinds))]
+    notes = [("note", text) for text in read.notes]
+    lines = [*above, *costs, rows, *_inputs(read.inputs), *notes]
+    if read.share or read.sets is not None:
+        files = f"{as_word(read.rows_file)} -c {as_word(read.calibration.path)}"
+        command = f"covcal apply {files} --decide {as_word(path)}"
+        lines.append(("next", f"{command}  # writes the decision for every row"))
+    return lines
 
 
 def _reference_lines(path: Path) -> Lines:

@@ -180,7 +180,7 @@ def decide(
                     "pick --for"
                 )
         # The thresholds of all rows, or of each group.
-        above, cheapest = np.full(len(names), math.inf), None
+        above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
         rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in _BELIEFS]
@@ -198,8 +198,8 @@ def decide(
                 above[group] = parts[0].threshold(int(share * len(parts[0])))
             offers[group] = promise.offer(1 + uses_labels * len(labelled.used))
         if settings.costs is not None:
-            costs = read_costs(settings.costs, file.classes)
-            cheapest = sample.cheapest(*costs, predicted, cost)
+            wrong, costs = read_costs(settings.costs, file.classes)
+            cheapest = sample.cheapest(wrong, costs.review or 0.0, predicted, cost)
             above[0] = rankings[0].threshold(round(cheapest.share * len(rows)))
         accepted = np.bincount(promises[scores > above[promises]], minlength=len(names))
         share = float(accepted.sum() / len(rows))
@@ -259,6 +259,7 @@ def decide(
                 Input("calibration", document, sha256_of(document)),
             ),
             cost=cheapest,
+            costs=costs,
             by=settings.by,
             promise_by=by,
             groups=groups if by or settings.by else (),

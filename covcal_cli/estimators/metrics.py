@@ -43,7 +43,7 @@ metric. Keys of costs.json:
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -52,11 +52,12 @@ from covcal_cli.errors import CovcalError, one_line, printable, require_one_of, 
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, Z
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.files import require_file
+from covcal_cli.formats.decision import Costs
 from covcal_cli.maths.class_metrics import CLASS_METRICS, ClassRows, class_odds, positive, ranks_of
 from covcal_cli.maths.odds import confidences, probabilities
 from covcal_cli.maths.softmax import class_major, with_offsets
 from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature
-from covcal_cli.records import NonNegative, Within, at, json_of, record_of
+from covcal_cli.records import NonNegative, at, json_of, record_of
 
 ACCURACY, BALANCED = "accuracy", "balanced_accuracy"
 METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
@@ -76,7 +77,6 @@ COST_RANGE = (
     "The range of the cost is a rule of thumb. It contained the cost on 94 % of the shifts on "
     "which the rule was chosen."
 )
-Cost = Annotated[float, Within(0, 1e100)]
 Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
 
 
@@ -501,27 +501,13 @@ def _estimate(
     return MetricEstimate(metric, name, value, low, high, rows, kind)
 
 
-@dataclass(frozen=True)
-class _PairCost:
-    true: str
-    predicted: str
-    cost: Cost
-
-
-@dataclass(frozen=True)
-class _CostFile:
-    wrong: Cost
-    review: Cost | None = None
-    pairs: tuple[_PairCost, ...] = ()
-
-
 def read_costs(
     path: Path, classes: Sequence[str], *, needs_review: bool = True
-) -> tuple[Float64s, float]:
+) -> tuple[Float64s, Costs]:
     """Read costs.json for the classes of a file.
 
-    Return costs by true and predicted class, (K, K), and the cost of a review. The cost of a review
-    may be missing unless `needs_review` is true.
+    Return costs by true and predicted class, (K, K), and the content of the file. The cost of a
+    review may be missing unless `needs_review` is true.
 
     Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
     """
@@ -529,10 +515,10 @@ def read_costs(
     require_file(path, remedy=remedy)
     try:
         content = json_of(path)
-        costs = record_of(_CostFile, content)
+        costs = record_of(Costs, content)
         if needs_review and costs.review is None:
             raise ValueError("review is missing")
-        if unknown := sorted(content.keys() - {member.name for member in fields(_CostFile)}):
+        if unknown := sorted(content.keys() - {member.name for member in fields(Costs)}):
             raise ValueError(f"it has the unknown key {unknown[0]!r}")
         wrong = np.full((len(classes), len(classes)), costs.wrong)
         for pair in costs.pairs:
@@ -548,4 +534,4 @@ def read_costs(
     except (OSError, ValueError) as error:
         raise CovcalError(f"{path} cannot be read ({one_line(error)}): {remedy}") from error
     np.fill_diagonal(wrong, 0)
-    return wrong, costs.review or 0.0
+    return wrong, costs

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -20,12 +20,14 @@ from covcal_cli.records import (
     Input,
     Number,
     Share,
+    Within,
     read_document,
     require_ascending,
 )
 
 ACCEPT, REVIEW = "accept", "review"
 SCORE = "confidence"  # The name of the score that ranks rows.
+Cost = Annotated[float, Within(0, 1e100)]
 Covered = Literal["future rows", "these rows"]
 _OF_ROWS = ("features", "adapted")  # Roles of inputs with target rows.
 
@@ -56,6 +58,24 @@ class GroupPoint:
     threshold: Share | None = None
     labels: "LabelUse | None" = None
     labels_needed: Count = 0
+
+
+@dataclass(frozen=True)
+class PairCost:
+    """The cost of one kind of error."""
+
+    true: str
+    predicted: str
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The content of costs.json."""
+
+    wrong: Cost
+    review: Cost | None = None
+    pairs: tuple[PairCost, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +150,7 @@ class Decision(Document):
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # The files of data and calibration.
     cost: CostPoint | None = None  # The cheapest share; None if the user gave no costs.
+    costs: Costs | None = None  # The costs that the user gave; None in older files.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
     promise_by: str | None = None  # The same as `by`, for a threshold and a promise for each group.

@@ -802,6 +802,12 @@ def test_costs_find_the_cheapest_share(folder: Path) -> None:
     assert "decide.json was made with --cost, which makes no promise" in refused.error_line()
     decision = read_decision(folder / "decide.json", folder / "cal.json")
     assert decision.share < 1
+    shown = covcal("inspect", "decide.json", cwd=folder).require_success().out
+    kinds = "0.5 for a wrong row, 1000 for class 0 predicted as class 1, 1 for a review"
+    assert re.search(rf"^costs +{kinds}$", shown, re.MULTILINE)
+    following = re.search(r"^next +covcal (.*?)  # ", shown, re.MULTILINE)
+    assert following is not None
+    covcal(*following[1].split(), "-o", "-", cwd=folder).require_success()
     command = ("apply", "--decide", "decide.json", "-o", "p.npz", "-q")
     covcal(*command, cwd=folder).require_success()
     with np.load(folder / "p.npz") as rows:
