@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.apply.writers import AppliedRows, Layout, for_screens, format_of, write_csv
-from covcal_cli.arrays import Float32s, Labels, Rows
+from covcal_cli.arrays import Float32s, Floats, Labels, Rows
 from covcal_cli.errors import CovcalError, checked_settings, require_one_of
 from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
@@ -59,6 +59,8 @@ class ApplyReport:
     # Mean calibrated confidence, which estimates the accuracy.
     mean_confidence: float
     label_is_not_top: int  # Number of rows in which the label is not the most probable class.
+    ties: int  # Number of rows in which all classes have the same logit.
+    tie_confidence: tuple[float, float]  # Lowest and highest confidence of these rows.
     method_used: str
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
@@ -154,6 +156,8 @@ def apply(
         rows=len(first.rows),
         mean_confidence=first.confidence_sum / len(first.rows),
         label_is_not_top=first.label_is_not_top,
+        ties=first.ties,
+        tie_confidence=first.tie_confidence,
         method_used=calibration.method_used,
         temperature=calibration.forecaster_temperature,
         aligned_temperature=calibration.aligned_temperature,
@@ -208,6 +212,8 @@ class _CalibratedRows:
     n_labels: int = 1  # Number of labels whose blocks are in memory at the same time.
     confidence_sum: float = 0.0
     label_is_not_top: int = 0
+    ties: int = 0
+    tie_confidence: tuple[float, float] = (1.0, 0.0)
 
     def layout(self, provenance: Mapping[str, str | int | float]) -> Layout:
         file = self.file
@@ -234,6 +240,13 @@ class _CalibratedRows:
             yield self._block(np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows)
             self.progress(Progress("apply", min(start + size, len(self.rows)), len(self.rows)))
 
+    def _count_ties(self, logits: Floats, confidence: Floats) -> None:
+        ties = confidence[logits.max(axis=1) == logits.min(axis=1)]
+        if len(ties):
+            self.ties += len(ties)
+            low, high = self.tie_confidence
+            self.tie_confidence = min(low, float(ties.min())), max(high, float(ties.max()))
+
     def _block(self, rows: Rows) -> AppliedRows:
         labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
@@ -241,6 +254,8 @@ class _CalibratedRows:
         if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
+        if not self.file.has_one_confidence:
+            self._count_ties(self.domain.logits(rows), confidence)
         accept, members, decision = None, None, self.decision
         if decision is not None and decision.accepts_rows:
             accept = decision.accepts(confidence, self.domain, rows)

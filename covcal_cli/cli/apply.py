@@ -131,6 +131,8 @@ def apply(
         console.screen(aligned(facts))
     if applied.label_is_not_top and not applied.labels:
         console.warn([_two_answers(applied, confidence_only)])
+    if applied.ties and not applied.labels:
+        console.warn([_ties(applied)])
     if not to_stdout:
         console.wrote(output)
 
@@ -138,9 +140,19 @@ def apply(
 def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     advice = "use the columns label and confidence, not the largest prob_NAME"
     if confidence_only:
-        advice = "leave out --confidence-only to see the probabilities in prob_NAME"
+        advice = "use the column label"
     return (
         f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the label is no longer the "
-        "most probable class, because calibration changes the probabilities but not the label: "
-        f"{advice}"
+        "most probable class. These labels are probably wrong (confidence below 50 %), but "
+        f"calibration does not change labels: {advice}, and review these rows first"
+    )
+
+
+def _ties(applied: "ApplyReport") -> str:
+    low, high = applied.tie_confidence
+    found = f"{low:.9g}" if low == high else f"{low:.9g} to {high:.9g}"
+    return (
+        f"in {applied.ties:,} of {applied.rows:,} rows, all classes have the same output, for "
+        "example because a language model did not answer. The labels of these rows mean "
+        f"nothing: find the rows by their confidence of {found}, and answer them another way"
     )

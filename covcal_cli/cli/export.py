@@ -120,7 +120,7 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
             return []
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
-        f"in {rows}, the label is no longer the most probable class, because calibration changes "
-        f"the probabilities but not the label: use the outputs {label} and {confidence}, not the "
-        f"largest of {probabilities}"
+        f"in {rows}, the label is no longer the most probable class. These labels are probably "
+        "wrong (confidence below 50 %), but calibration does not change labels: use the outputs "
+        f"{label} and {confidence}, not the largest of {probabilities}, and review these rows first"
     ]

@@ -265,8 +265,8 @@ _ADVICE = (
     "Do not trust the confidence in",
 )
 _USE_LABEL = (
-    "because calibration changes the probabilities but not the label: use the columns label and "
-    "confidence."
+    "Calibration does not change labels: use the columns label and confidence, and review rows "
+    "with a confidence below 50 % first."
 )
 BASIS = "This verdict uses no target labels: covcal evaluate measures with labels"
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
@@ -537,8 +537,8 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
     if rows == 0:
         return []
     return [
-        f"In {rows:,} of {metrics.n:,} rows, the label is no longer the most probable class, "
-        f"{_USE_LABEL}"
+        f"In {rows:,} of {metrics.n:,} rows, the label is no longer the most probable class, so "
+        f"it is probably wrong. {_USE_LABEL}"
     ]
 
 
@@ -617,7 +617,7 @@ def _expected(content: ReportContent) -> Verdict:
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     if calibration.scaling.can_move_the_top and has_all_classes:
         sentences.append(
-            f"In some rows, the label may no longer be the most probable class, {_USE_LABEL}"
+            f"In some rows, the label may no longer be the most probable class. {_USE_LABEL}"
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(

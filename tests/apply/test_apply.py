@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -262,6 +263,31 @@ class TestLabelBesideTheLikeliestClass:
         assert f"in {count} of {len(rows.ids)} rows, the label is no longer the most" in done.err
         assert "use the columns label and confidence" in done.err
         assert apply(file, document, io.BytesIO()).label_is_not_top == count
+
+    def test_rows_without_an_answer_are_counted(self, small_files: Path, tmp_path: Path) -> None:
+        """If all classes have the same logit, the first class is the label."""
+        file = Path(shutil.copy(small_files / "features.h5", tmp_path))
+        with edited(file) as content:
+            content["target/logits"][:7] = 0.5
+        plain = uncalibrated(file)
+        changed = json.loads(plain.read_text()) | {"confidence_offset": -1.5}
+        write_document(changed, tmp_path / "moved.json", force=False)
+        for document, options in (
+            (plain, ()),
+            (tmp_path / "moved.json", ("--confidence-only",)),
+        ):
+            rows = ("-o", tmp_path / "p.csv", "-f", *options)
+            done = covcal("apply", file, "-c", document, *rows).require_success()
+            confidence = re.search(
+                r"in 7 of \d+ rows, all classes have the same output.* confidence of (\S+),",
+                done.err,
+                re.MULTILINE,
+            )
+            assert confidence is not None
+            with (tmp_path / "p.csv").open() as lines:
+                shown = [line["confidence"] for line in csv.DictReader(lines)]
+            assert shown[:7] == [confidence[1]] * 7
+            assert shown.count(confidence[1]) == 7
 
     def test_adapted_features_are_counted_too(self, small_files: Path) -> None:
         stream = io.BytesIO()
