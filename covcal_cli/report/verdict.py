@@ -291,6 +291,8 @@ def verdict(content: ReportContent) -> Verdict:
     is_of_file = decision.rows_file.resolve() == content.path.resolve()
     if not decision.is_promise or not is_of_file or class_order_action(content.calibration):
         more = "" if decision.is_promise or not decision.share else " This is not a promise."
+        if not is_of_file:
+            more += f" These are rows of {decision.rows_file}, not of {content.path}."
         return replace(result, sentences=(f"{sentence(decision)}{more}", *result.sentences))
     limit, certainty = short_percent(decision.error or 0.0), short_percent(decision.certainty)
     measured = None if content.evaluation is None else content.evaluation.decision

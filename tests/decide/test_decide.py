@@ -615,6 +615,12 @@ def test_the_verdict_of_a_report_begins_with_a_promise(labelled: Path) -> None:
         "(90 % certainty)"
     )
     assert second == plain.splitlines()[0]
+    # A promise about rows of another file is not the answer for this file.
+    shutil.copy(labelled / "features.h5", labelled / "later.h5")
+    later = (report[0], "later.h5", *report[2:], "--decide", "decide.json")
+    shown = covcal(*later, cwd=labelled).require_success().out
+    assert shown.splitlines()[0] == plain.splitlines()[0]
+    assert "These are rows of features.h5, not of later.h5." in shown
     with edited(labelled / "features.h5") as file:  # Labels of test rows contradict the promise.
         rows = file["target/split"][:] == 2
         file["target/labels"][rows] = (file["target/labels"][rows] + 1) % 3
