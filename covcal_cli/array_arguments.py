@@ -211,8 +211,12 @@ def is_missing(value: Any) -> bool:
 
 def require_row_order(values: Any, rows: Any, name: str) -> None:
     """Refuse a pandas object that has the index of `rows` in another order."""
-    own, other = (getattr(v, "index", None) if hasattr(v, "iloc") else None for v in (values, rows))
-    if own is not None and other is not None and not own.equals(other) and {*own} == {*other}:
+    index, of_rows = (
+        getattr(part, "index", None) if hasattr(part, "iloc") else None for part in (values, rows)
+    )
+    if index is None or of_rows is None or index.equals(of_rows):
+        return
+    if {*index} == {*of_rows}:
         raise ArgumentError(
             f"{name} have the same index as their rows, but in another order: give "
             f"{name}.loc[rows.index], or {name}.to_numpy() if the order is right"
@@ -222,13 +226,13 @@ def require_row_order(values: Any, rows: Any, name: str) -> None:
 def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
     """Return n labels, which are class names or class numbers.
 
-    `rows` are what the labels belong to. If both have an index with the same values, the order must
-    be the same.
+    `rows` are the rows to which the labels belong. If both have an index with the same values, both
+    must be in the same order.
     """
     labels = array_of(values, name)
     if labels.shape != (n,):
-        several = labels.ndim == 2 and labels.shape[0] == n and labels.shape[1] > 1
-        remedy = ": for one-hot rows, give the argmax" if several else ""
+        may_be_one_hot = labels.ndim == 2 and labels.shape[0] == n and labels.shape[1] > 1
+        remedy = f": for one-hot rows, give {name}.argmax(axis=1)" if may_be_one_hot else ""
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}{remedy}")
     require_row_order(values, rows, name)
     is_list = isinstance(values, list)  # an array of texts has None as "None"
@@ -243,7 +247,7 @@ def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
         listed = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise ArgumentError(f"{name} must be class numbers or class names, not a mix ({listed})")
     if all(issubclass(kind, (int, float, np.number, np.bool_)) for kind in kinds):
-        labels = np.array(labels.tolist())  # objects of pandas become numbers
+        labels = np.array(labels.tolist())  # pandas may store numbers as objects
     if labels.dtype.kind == "f" and (labels == np.rint(labels)).all():
         if len(labels) and np.abs(labels).max() >= _LARGEST:
             raise ArgumentError(f"{name} has numbers that floats cannot represent: give integers")
@@ -283,12 +287,13 @@ def labelled_rows_of(
 ) -> tuple[Rows, Labels]:
     """Return the numbers of labelled rows, (m,), and their classes, (m,).
 
-    `rows` and `labels` can be None. `shape` is (n, K), of the logits. Refuse a data frame whose
-    index does not count its rows from 0: `rows` could be positions or labels of the index.
+    `rows` and `labels` can be None. `shape` is the shape of the logits, (n, K). A data frame is
+    refused if its index does not count the rows from 0, because `rows` could be positions or values
+    of the index.
     """
     index: Any = getattr(logits, "index", ())
-    counts = np.array_equal(np.asarray(index), np.arange(len(index)))
-    if rows is not None and hasattr(logits, "iloc") and not counts:
+    is_count = np.array_equal(np.asarray(index), np.arange(len(index)))
+    if rows is not None and hasattr(logits, "iloc") and not is_count:
         raise CovcalError(
             "the index of logits does not count the rows from 0, so it is not clear which rows are "
             "labelled: give logits.to_numpy(), and rows as positions: "
@@ -311,7 +316,7 @@ def labelled_rows_of(
             "labelled row, and its label"
         )
     if len(np.unique(drawn)) < len(drawn):
-        raise CovcalError("rows has a number twice: give each row once")
+        raise CovcalError("rows contains a number twice: give each row once")
     for values, most, kind in ((drawn, shape[0], "row"), (drawn_labels, shape[1], "class")):
         if len(values) and not (values.min() >= 0 and values.max() < most):
             raise CovcalError(f"{kind} numbers must be from 0 to {most - 1}")

@@ -110,7 +110,7 @@ def shown(value: object, limit: int = 60) -> str:
 def one_line(error: BaseException, limit: int | None = None) -> str:
     """Return an error's message without line breaks, cut to `limit` characters.
 
-    The message of a system error has neither its number nor its path.
+    The number and the path of a system error are left out.
     """
     text = _ERRNO.sub("", " ".join(str(error).split()))
     if isinstance(error, OSError) and error.strerror:

@@ -84,7 +84,7 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         result = f"so T is {change} until {until}."
         if problem.target_confidence(Scaling("original", floor)) <= accuracy:
             result = f"but without labels, T is at least {floor:.3g}."
-        after = f"With the T of the source ({temperature:.3g}), the mean confidence is"
+        after = f"With T fitted to the source ({temperature:.3g}), the mean confidence is"
         return _CONSENSUS, f"{estimated}. {after} {percent(confidence, 1)}, {result}"
     estimate = f"{estimated}, {reason}"
     if temperature >= floor:
@@ -165,7 +165,9 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
         trusting, cautious = _rivals(problem)
         if name == trusting:
             choice = "chosen" if chosen else _NOT_CHOSEN
-            return f"{choice}: is COT trusted? {problem.cot.trust}"
+            if problem.cot.trusted:
+                return f"{choice}: all checks of COT passed"
+            return f"{choice}: COT is not trusted ({problem.cot.trust.removeprefix('no: ')})"
         if name == cautious:
             return "chosen: COT is not trusted here" if chosen else _NOT_CHOSEN
     if fit.weights is not None:

@@ -74,11 +74,11 @@ def calibrate(
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
             comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
             note = (
-                f"the {len(draw)} labels were picked for a decision, so covcal decide uses them, "
-                "but covcal calibrate and covcal estimate do not: a promise needs labels to which "
-                "the calibration was not fitted. To calibrate with them, run covcal calibrate "
-                f"{as_word(path)} --labels marked -o labelled.json, and keep this calibration for "
-                "decisions"
+                f"the {len(draw)} labels were picked for a decision. covcal decide uses these "
+                "labels, but covcal calibrate and covcal estimate do not, because a promise needs "
+                "labels to which the calibration was not fitted. To calibrate with these labels, "
+                f"run covcal calibrate {as_word(path)} --labels marked -o labelled.json. Keep this "
+                "calibration for decisions"
             )
             warnings = [f"the labels contradict this calibration: {comparison}"]
             return replace(

@@ -59,8 +59,7 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-
-
+# Up to `_FEW` rows without a negative number are refused if their probability is below `_UNLIKELY`.
 _FEW, _UNLIKELY = 3, 0.005
 
 
@@ -184,8 +183,8 @@ class Calibrator:
         self.n_features_in_ = 1 if is_single else source.shape[1]
         rows = np.concatenate([source, target])
         share = (np.count_nonzero(rows.min(axis=1) >= 0) + 1) / (len(rows) + 2)
-        # The probability that a row has no negative number, and the largest number of a row.
-        self._signs = (1.0, math.inf) if is_single else (share, float(rows.max()))
+        # The probability that a row has no negative number, and the largest number of all rows.
+        self._share_and_largest = (1.0, math.inf) if is_single else (share, float(rows.max()))
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
         elif hasattr(self, "feature_names_in_"):
@@ -299,14 +298,14 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_columns(columns, logits, "the logits that were passed to fit")
         require_class_order(self.classes_, logits, "logits")
-        # Up to 3 rows of votes look like logits, so compare them with the rows of fit.
-        share, largest = getattr(self, "_signs", (1.0, math.inf))
+        # A few rows of votes may look like logits, so compare them with the rows of fit.
+        share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))
         is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2
         if is_few and is_unlike and rows.min() >= 0 and rows.max() > 0:
             raise ArgumentError(
-                "logits: these are unlike the rows that were passed to fit, because no number is "
-                "negative. They may be votes or probabilities: give the same output as to fit"
+                "logits: no number is negative, unlike in the rows that were passed to fit. So "
+                "these rows may be votes or probabilities: give the same output as to fit"
             )
         return rows
 
@@ -497,13 +496,13 @@ class CalibratedClassifier:
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
         self.estimator_: Any = self.estimator
         is_object = not isinstance(self.estimator, type)
-        self._columns = _names(self.estimator)
-        # Before fit, CatBoost has no classes, but the attribute.
+        self._columns = _feature_names(self.estimator)
+        # Before fit, a CatBoost classifier has the attribute classes_, but no classes.
         if is_object and hasattr(self.estimator, "fit") and not _n_classes(self.estimator):
             self._columns = columns_of(X)
             order = np.random.default_rng(self.calibrator_.seed).permutation(len(labels))
             trained, rest = np.split(order, [round(_TRAINED * len(labels))])
-            # A class with few rows must be among the training rows.
+            # If a class has no training row, train on all its rows.
             is_new = ~np.isin(labels[rest], labels[trained])
             trained, rest = np.concatenate([trained, rest[is_new]]), rest[~is_new]
             self.estimator_ = copy.deepcopy(self.estimator)
@@ -612,7 +611,7 @@ class CalibratedClassifier:
         return Calibrator().__sklearn_tags__()
 
     def _require_order(self, X: Any) -> None:
-        """Refuse columns in another order than in training, if the classifier ignores names."""
+        """Refuse columns in another order than in training, if the classifier reads no names."""
         columns, expected = columns_of(X), self._columns
         if columns is None or expected is None or columns == expected:
             return
@@ -643,7 +642,7 @@ def _n_classes(estimator: Any) -> int:
     return 0 if classes is None else len(classes)
 
 
-def _names(estimator: Any) -> list[Any] | None:
+def _feature_names(estimator: Any) -> list[Any] | None:
     names = getattr(estimator, "feature_names_in_", None)
     return None if names is None else list(names)
 

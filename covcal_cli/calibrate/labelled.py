@@ -31,10 +31,10 @@ from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import (
     MAX_FRAME,
     combined,
-    evenly,
     folds,
     label_ece,
     posterior,
+    representative_rows,
 )
 from covcal_cli.labels.score import score
 from covcal_cli.maths.odds import confidences
@@ -45,10 +45,10 @@ from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
-_FALSE_CONTRADICTION = 0.01  # probability that labels seem to contradict a right confidence
+_FALSE_CONTRADICTION = 0.01  # probability that labels contradict a right confidence by chance
 RANGE_OF_BOTH = (
-    "at least a 95 % interval for all rows that covcal pick could draw: it contains the 95 % "
-    "interval from the labels alone"
+    "range for all rows that covcal pick could draw. It contains the 95 % interval from the labels "
+    "alone, and the 95 % interval from labels and estimate combined"
 )
 
 
@@ -74,16 +74,18 @@ class LabelledFit:
         seed = 0 if problem is None else problem.settings.seed
         target = file.require_target()
         self.logits = target.logits(draw.rows)
-        self._of_frame, self._of_drawn = (
+        self._scores_of_frame, self._scores_of_drawn = (
             score(file, rows, seed=seed).right for rows in (draw.frame, draw.rows)
         )
-        frame = draw.frame[evenly(self._of_frame, MAX_FRAME)]
+        frame = draw.frame[representative_rows(self._scores_of_frame, MAX_FRAME)]
         self._frame: Float32s = target.logits(frame)
         self.prior: Estimate | None = None
         if problem is not None and problem.missing_for_estimate is None:
             self.prior = problem.accuracy
         right = draw.right(self.logits)
-        self.by_labels = difference_estimate(draw, right, self._of_frame, self._of_drawn)
+        self.by_labels = difference_estimate(
+            draw, right, self._scores_of_frame, self._scores_of_drawn
+        )
         self._scaling, (self._accuracy, *self._ends) = self._fitted(np.full(len(draw), True))
         unlabelled = draw.population - len(draw)
         self._guards = (
@@ -93,7 +95,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The combined accuracy, with a range that holds the interval from the labels alone."""
+        """The combined accuracy, with a range that contains the interval from the labels alone."""
         low, high = self._ends
         return Estimate(
             "combined",
@@ -201,15 +203,15 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
 
     def _fitted(self, rows: Booleans) -> tuple[Scaling, tuple[float, float, float]]:
-        """Fit to some of the labelled rows. Return the combined accuracy with its ends too."""
+        """Return a fit to some of the labelled rows, and the combined accuracy with its range."""
         draw, logits = self.draw.without(~rows), self.logits[rows]
         if len(draw):
-            scores = self._of_frame, self._of_drawn[rows]
+            scores = self._scores_of_frame, self._scores_of_drawn[rows]
             by_labels = accuracy_and_size(
                 draw.weights, draw.variances, draw.population, draw.right(logits), *scores
             )
             both = combined(*by_labels, self.prior)
-        else:  # the only label is left out by cross-fitting
+        else:  # There is only one label, and cross-fitting leaves it out.
             both = ((self.prior or self.by_labels).accuracy,) * 3
         return posterior(self._frame, logits, draw, both[0]), both
 
@@ -282,7 +284,7 @@ def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tupl
     tail = min(float(chances[: errors + 1].sum()), float(chances[errors:].sum()))
     return (
         f"of the {len(draw)} labelled rows, {errors} are wrong, and the confidence expects "
-        f"{float((1 - confidence).sum()):.1f}",
+        f"{float((1 - confidence).sum()):.1f} wrong rows",
         2 * tail < _FALSE_CONTRADICTION,
     )
 

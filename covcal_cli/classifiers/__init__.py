@@ -1,4 +1,4 @@
-"""List the kinds of models, and how a model is opened. The name of the file decides the kind."""
+"""List the kinds of models, and the settings for opening one. The file name decides the kind."""
 
 import re
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """How a model is opened."""
+    """The settings for opening a model."""
 
     weights: Path | None = None  # Weights of the model that ``module:function`` returns.
     # The output with the classes, if the model has several outputs.

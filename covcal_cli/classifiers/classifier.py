@@ -275,9 +275,10 @@ class Classifier(ABC):
 
 
 def batches_of(size: int | None, rows: int) -> Iterator[Any]:
-    """Yield an index of the rows of each batch. A batch has exactly `size` rows; None for any.
+    """Yield an index of the rows of each batch.
 
-    The last row is repeated to fill a batch, because a model might not accept a row of zeros.
+    A batch has exactly `size` rows, or all rows if `size` is None. The last row is repeated to fill
+    a batch, because a model might not accept a row of zeros.
     """
     if size in (None, rows):
         yield slice(None)

@@ -114,7 +114,7 @@ def calibrate(
         warnings, notes = list(calibration.warnings), list(calibration.notes)
         if calibration.networks_sha256 is not None:
             notes = [*notes_on_named(file), *notes]
-    # This can fail, so call it before writing.
+    # `following` can fail, so call it before a file is written.
     hint = following(path, output)
     if to_stdout:
         console.result(document_text(content, written))
@@ -265,8 +265,10 @@ def _confidence(calibration: "Calibration") -> str:
     gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
         return f"{text}: no error is proved, as the accuracy is {interval(low, high)}"
-    points, probably = _points_between(before, accuracy), low <= before <= high
-    text += f": it was {'probably ' * probably}too {'high' if gap > 0 else 'low'} by about {points}"
+    points, may_be_right = _points_between(before, accuracy), low <= before <= high
+    text += (
+        f": it was {'probably ' * may_be_right}too {'high' if gap > 0 else 'low'} by about {points}"
+    )
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         still = "still " if rest * gap > 0 else ""

@@ -235,12 +235,12 @@ def file_of(
     from covcal_cli.formats.lineage import file_to_judge, labels_of
     from covcal_cli.multilabel import for_first_label
 
-    def judged() -> tuple[Path, list[str]]:
+    def file_of_label() -> tuple[Path, list[str]]:
         calibrations = list(read_named(documents, networks, names).values())
         return file_to_judge(file, calibrations, purpose=purpose, picked=not is_named)
 
-    # the calibrations of all labels name the same file
-    return for_first_label(labels_of(file, documents), judged)
+    # The calibrations of all labels were fitted on the same file.
+    return for_first_label(labels_of(file, documents), file_of_label)
 
 
 def to_calibrate(path: Path) -> str:
@@ -255,10 +255,10 @@ def to_decide(path: Path) -> str:
     from covcal_cli.records import read_document
 
     with suppress(CovcalError):
-        before = read_document(Decision, Path("decide.json"), remedy="")
-        if before.error is not None and before.covers == "future rows":
-            command = f"covcal decide {as_word(path)} --error {before.error:g}"
-            return f"{command} --certainty {before.certainty:g} --force  # replaces decide.json"
+        decision = read_document(Decision, Path("decide.json"), remedy="")
+        if decision.error is not None and decision.covers == "future rows":
+            command = f"covcal decide {as_word(path)} --error {decision.error:g}"
+            return f"{command} --certainty {decision.certainty:g} --force  # replaces decide.json"
     return f"covcal decide {as_word(path)} --force, with the options of the first decision"
 
 
@@ -295,8 +295,8 @@ def checks(guards: Sequence["Guard"], warnings: Sequence[str] = ()) -> str:
     for guard in guards:
         _, _, advice = guard.sentence.partition("; ")
         if not guard.passed:
-            told = not advice or guard.sentence in warnings
-            problems.append(problem_of(guard.name) + ("" if told else f" ({advice})"))
+            is_silent = not advice or guard.sentence in warnings
+            problems.append(problem_of(guard.name) + ("" if is_silent else f" ({advice})"))
     if not problems:
         return f"all {len(guards)} passed" if len(guards) > 1 else "passed"
     passed = f"{len(guards) - len(problems)} of {len(guards)} passed"

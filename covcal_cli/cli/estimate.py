@@ -156,9 +156,10 @@ def estimate(
         console.note(*notes_on_named(file), *expectation.notes)
         if for_decision and not estimation.used_target_labels:
             console.note(
-                "the labels were picked for a decision, so covcal decide uses them, but covcal "
-                "estimate and covcal calibrate do not: few of these rows have a low confidence, so "
-                "they measure the accuracy of all rows badly. --labels marked uses them anyway"
+                "the labels were picked for a decision. covcal decide uses these labels, but "
+                "covcal estimate and covcal calibrate do not. Few of the labelled rows have a low "
+                "confidence, so the labels measure the accuracy of all rows badly. To use these "
+                "labels anyway, pass --labels marked"
             )
         for text in estimation.notes:
             console.detail(f"note: {text}")
@@ -184,7 +185,7 @@ def estimate(
 
 
 def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decision: bool) -> str:
-    """Return the next command. If there is a cal.json, it is not made again without new labels."""
+    """Return the next command. A cal.json is made again only if there are new labels."""
     from covcal_cli.cli.calibrate import following
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.records import json_of

@@ -280,10 +280,10 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
         model = path.parent / evaluation.model
         export = f"  # or covcal export {as_word(model)}{options}" if model.is_file() else ""
         return f"covcal apply {file}{options}{export}"
-    shown = f"covcal report {file}{options}  # shows every class"
+    report = f"covcal report {file}{options}  # shows every class"
     if evaluation.labelled == evaluation.total:
-        return shown
-    return f"{shown}; covcal pick {file} -n 50 draws rows to label"
+        return report
+    return f"{report}; covcal pick {file} -n 50 draws rows to label"
 
 
 def _of_networks(evaluation: "Evaluation") -> str:

@@ -119,9 +119,9 @@ def label(
     if not labelling.has_source:  # a file without a source is a period of covcal watch
         following = (
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
-            "period, calibration and history with which you watched these rows"
+            "same period, calibration and history as before"
         )
-    # labels for a decision must not be used for a calibration
+    # A calibration must not use labels for a decision.
     if labelling.for_decision:
         following = to_decide(written)
     console.wrote(written, following)

@@ -125,8 +125,8 @@ Device = Annotated[DeviceName, typer.Option(help="Where to train.")]
 JudgedSplit = Annotated[
     SplitName | None,
     typer.Option(
-        help="Split of the target rows to measure on, or all. Default: test; for a file that only "
-        "has target rows, and that no calibration was fitted on, all. Rows whose labels a "
+        help="Split of the target rows to measure on, or all. Default: test, or all if the file "
+        "has only target rows and no calibration was fitted on it. Rows whose labels a "
         "calibration used are always left out.",
         show_default=False,
     ),

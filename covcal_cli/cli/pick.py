@@ -187,7 +187,7 @@ def pick(
         console.result(sheet_text(picked.sheet))
     else:
         files = [str(place) for place in picked.pages or [sheet.path for sheet in picked.sheets]]
-        now = _known(path, calibration or Path("cal.json"))
+        now = _known_range(path, calibration or Path("cal.json"))
         console.screen(_summary(picked, " and ".join(files), now))
         console.detail(
             f"the probability to draw a row depends on its {picked.sheet.batch.score}; seed {seed}"
@@ -247,7 +247,7 @@ def pick(
         console.wrote(place, next_step if place == places[-1] else None)
 
 
-def _known(path: Path, document: Path) -> str:
+def _known_range(path: Path, document: Path) -> str:
     """Return the range of the accuracy in a calibration of this file, or "" if there is none."""
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.features import FeatureFile
@@ -277,9 +277,9 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     wrong = f" (+/- {worst} if the confidence is wrong)" if worst != half else ""
     is_known = "of a label known" if picked.sheet.several else "known"
     before = f" and the {picked.before} of earlier batches" if picked.before else ""
-    width = f"{is_known} to about +/- {in_points(half)} with these labels{before}"
+    precision = f"{is_known} to about +/- {in_points(half)} with these labels{before}"
     if now:
-        width = f"{now} now; these labels alone{before} give about +/- {in_points(half)}"
+        precision = f"{now} now; these labels alone{before} give about +/- {in_points(half)}"
     least = 100 * picked.mean_error
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
@@ -300,7 +300,7 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     return "\n".join(
         [
             first,
-            f"Accuracy  {width}{wrong}",
+            f"Accuracy  {precision}{wrong}",
             f"ECE       at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE "
             "needs more labels"
             if least >= 1

@@ -51,9 +51,9 @@ ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
 _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
 _NEVER_NAMES = ("", "nan", "<na>")
-# Invisible letters, which spreadsheets and web pages add.
+# Invisible characters that spreadsheets and web pages add.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff"))
-# Percentages have larger values than this, and few values of at most 1.
+# A column of percentages has a value above 10, and at most a tenth of its values are at most 1.
 _LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 
@@ -145,15 +145,19 @@ class _Columns:
                     "where the prediction is right and 0 where it is wrong"
                 )
         right = [ANSWERS.get(texts[row]) for row in self.rows.tolist()]
-        both = [*zip(by_label, right, self.rows.tolist(), strict=True)]
-        differ = [row for one, other, row in both if None not in (one, other) and one != other]
+        answers = [*zip(by_label, right, strict=True)]
+        differ = [
+            row
+            for pair, row in zip(answers, self.rows.tolist(), strict=True)
+            if None not in pair and pair[0] != pair[1]
+        ]
         if differ:
             raise self.store.error(
                 f"{self.correct} and {self.label} disagree on whether the prediction is right in "
                 f"{len(differ)} of {len(right)} rows, for example in "
                 f"{self.store.place(differ[0])}: keep only one of the two columns"
             )
-        return [one if other is None else other for one, other, _ in both]
+        return [of_label if answer is None else answer for of_label, answer in answers]
 
 
 class ConfidenceStore(Store):
@@ -264,8 +268,8 @@ class ConfidenceStore(Store):
                 answer, label = alike[0]
                 yield (
                     f"in {len(alike)} rows, the prediction differs from the label only in case or "
-                    f"punctuation ({shown(answer)} and {shown(label)}) and counts as wrong: if it "
-                    "is right, write both in one way, or add a column correct"
+                    f"punctuation ({shown(answer)} and {shown(label)}), and counts as wrong. If "
+                    "these predictions are right, write both in one way, or add a column correct"
                 )
         values, chance = columns.values, 1 / len(self._names)
         left_out = columns.store.entries[columns.confidence or ""].shape[0] - len(values)
@@ -379,7 +383,7 @@ def _plain(text: str) -> str:
 
 
 def _drop_missing(tables: Iterable[_Columns], classes: Iterable[str]) -> None:
-    """Empty the texts for missing values, except the names of classes such as "none"."""
+    """Replace texts such as "none" by "", unless they are names of classes."""
     predicted, labels = (
         {text for columns in tables for text in getattr(columns, name) or ()}
         for name in ("predictions", "labels")
@@ -394,7 +398,7 @@ def _drop_missing(tables: Iterable[_Columns], classes: Iterable[str]) -> None:
 
 
 def _require_common_names(columns: _Columns) -> None:
-    """Refuse predictions and labels without a common name, such as numbers and names."""
+    """Refuse predictions and labels that have no name in common, such as numbers and words."""
     answers, labels = ({*(texts or ())} - {""} for texts in (columns.predictions, columns.labels))
     if columns.correct is not None or len(columns.values) < _TELLING:
         return
@@ -417,8 +421,8 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
             raise columns.store.error(
                 f"{name} has values up to {values[row]:g} "
                 f"({columns.store.place(int(columns.rows[row]))}), and {small} of {len(values)} "
-                "values are at most 1. So they are neither shares nor percentages: give "
-                "confidences from 0 to 1, or percentages in every row"
+                "values are at most 1. So the column has neither shares nor percentages: give "
+                "confidences from 0 to 1 in every row, or percentages in every row"
             )
     shares = [columns for columns in filled if (columns.values <= 1).all()]
     if len(shares) == len(filled):

@@ -228,11 +228,11 @@ class OutputTable:
             notes = self._checked_logits(seen)
         else:
             notes = self._checked_probabilities(seen)
-        twins = differing_in_case(self._columns.class_names()) if self._lacking else ()
-        if twins:
+        similar = differing_in_case(self._columns.class_names()) if self._lacking else ()
+        if similar:
             raise self._store.error(
                 f"{len(self._lacking)} of {seen.rows} rows lack some classes, and the classes "
-                f"{listed(twins)} differ only in case, spaces or the encoding of letters: write "
+                f"{listed(similar)} differ only in case, spaces or the encoding of letters: write "
                 "each class in one way"
             )
         lacking = (
@@ -592,8 +592,8 @@ def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
     elsewhere = 1 - seen.mean_sum
     yield (
         f"on average, {100 * elsewhere:.0f} % of the probability belongs to answers that are not "
-        f"classes, so each row is scaled to the sum 1 ({max(seen.sums[0], 0):.2g} to "
-        f"{min(seen.sums[1], 1):.2g})"
+        f"classes. The sums are {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}, so each "
+        "row is scaled to the sum 1"
     )
     if elsewhere >= _MUCH_ELSEWHERE:
         yield (

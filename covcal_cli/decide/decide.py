@@ -69,7 +69,8 @@ class DecideSettings:
     labels: str = "auto"
     # a column, or "predicted": show the expected error for each value
     by: str | None = None
-    promise_by: str | None = None  # the same, with a promise for each value
+    # a column, or "predicted": make a promise for each value
+    promise_by: str | None = None
     costs: Path | None = None  # costs.json, instead of an error
 
     def __post_init__(self) -> None:
@@ -81,7 +82,9 @@ class DecideSettings:
         if self.by is not None and not accepts:
             raise CovcalError("--by shows the accepted rows of each group: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
-            raise CovcalError("--promise-by needs --error, and shows groups without --by")
+            raise CovcalError(
+                "--promise-by needs --error, and also shows the groups: leave out --by"
+            )
         if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
@@ -140,12 +143,12 @@ def decide(
         moved = predicted if scaled.scaling.can_move_the_top else None
         sample = Sample(logits.T, temperature, accuracy, moved)
         curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
-        known = scaled.of_labelled(file.source, _MAX_ROWS)
+        of_source = scaled.of_labelled(file.source, _MAX_ROWS)
 
-        def counted(inside: Booleans) -> tuple[CurvePoint, ...]:
-            """Return the curve of an estimate; the curve for labels counts no source rows."""
-            of_rows = sample.confidence[0][inside]
-            return thresholds.with_source_errors(sample.curve(inside), of_rows, *known)
+        def estimated_curve(inside: Booleans) -> tuple[CurvePoint, ...]:
+            """Return the curve of an estimate, which allows for the errors of source rows."""
+            confidence = sample.confidence[0][inside]
+            return thresholds.with_source_errors(sample.curve(inside), confidence, *of_source)
 
         labelled = _Labelled(target, draw, rows, scores, promises)
         why_not = labelled.unusable(calibration, document)
@@ -187,13 +190,13 @@ def decide(
         sizes = np.bincount(promises, minlength=len(names))
         used = [] if settings.error is None else np.flatnonzero(sizes).tolist()
         for group in used:
-            ours = scores[promises == group]
-            parts = [entry.part(ours) for entry in rankings] if len(used) > 1 else rankings
+            own_scores = scores[promises == group]
+            parts = [entry.part(own_scores) for entry in rankings] if len(used) > 1 else rankings
             promise = _Promise(labelled, settings, parts, group)
             if uses_labels:
                 above[group], uses[group] = promise.tested()
             else:
-                of_group = counted(promises[of_sample] == group)
+                of_group = estimated_curve(promises[of_sample] == group)
                 share = thresholds.largest_share(of_group, settings.error or 0.0)
                 above[group] = parts[0].threshold(int(share * len(parts[0])))
             offers[group] = promise.offer(1 + uses_labels * len(labelled.used))
@@ -210,10 +213,10 @@ def decide(
                     f"on {'38 to 44' if accuracy is None else '8 to 14'} % of 144 test shifts, "
                     "such an estimate accepted more wrong rows than --error allows"
                 )
-            if doubt := errors_of_confident(*known, float(above.min())):
-                counts = "The expected error counts these errors, but more"
+            if doubt := errors_of_confident(*of_source, float(above.min())):
+                advice = "The expected error allows for these errors, but more"
                 warnings.append(
-                    f"{doubt}. {counts if cheapest is None else 'More'} of the accepted rows may "
+                    f"{doubt}. {advice if cheapest is None else 'More'} of the accepted rows may "
                     "be wrong: label some rows that covcal pick --for draws"
                 )
         if by is not None:  # Groups with a promise need no more labels.
@@ -222,7 +225,7 @@ def decide(
         of_groups = names, promises[of_sample]
         if settings.by is not None:
             of_groups = numbered_groups(target, settings.by, drawn, file.classes)
-        every = np.full(len(drawn), True)
+        all_rows = np.full(len(drawn), True)
         groups = sample.groups(*of_groups, sample.confidence[0] > above[promises[of_sample]])
         if by is not None:
             groups = tuple(
@@ -245,7 +248,7 @@ def decide(
             rows=len(rows),
             splits=splits,
             is_promise=bool(uses) and share > 0,
-            expected=_point(counted(every), share) if share and by is None else None,
+            expected=_point(estimated_curve(all_rows), share) if share and by is None else None,
             labels=uses.get(0) if by is None else None,
             labels_needed=labels,
             promised_share=promised_share,
@@ -320,7 +323,7 @@ class _Labelled:
 class _Promise:
     """A promise about all rows, or about the rows of a group.
 
-    `rankings` are the rows, with the assumed errors of `_BELIEFS`.
+    `rankings` has a ranking of the rows for each entry of `_BELIEFS`.
     """
 
     def __init__(
@@ -412,7 +415,7 @@ class _Promise:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
         if self._labelled.promises == 1:
             return acceptance.sampling(p, rows)
-        # In a draw by group, rows of a group are neighbours. So one row more may be drawn.
+        # If groups were drawn, their rows are neighbours, and the draw may have one row more.
         most = math.ceil(p * rows) + 1 if len(pairs) > 1 else drawn
         return acceptance.sampling(p, rows, most)
 
@@ -443,7 +446,7 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    """Return the offer for the groups that can get a promise. All groups get as many labels.
+    """Return the offer for the groups that can get a promise. All groups get equally many labels.
 
     `sizes` are the numbers of rows of all groups.
     """

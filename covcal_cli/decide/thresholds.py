@@ -72,7 +72,7 @@ class Sample:
         return softmax(self._logits, self._temperatures[0]).T
 
     def curve(self, rows: Booleans | slice = slice(None)) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the most confident of `rows`, for shares of these rows."""
+        """Return the expected error of the most confident rows, for each share of `rows`."""
         confidence = [values[rows] for values in self.confidence]
         order = np.argsort(-confidence[0], kind="stable")
         n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
@@ -157,7 +157,8 @@ def with_source_errors(
 ) -> tuple[CurvePoint, ...]:
     """Return a curve that expects at least the errors of source rows with the same confidence.
 
-    The high end of an error is at least the end of Wilson's interval for these source rows.
+    The high end of an error's range is at least the high end of Wilson's interval for these source
+    rows.
 
     - `scores`, (m,): the confidence of the target rows of the curve.
     - `confidence`, (n,), and `wrong`, (n,): the confidence of labelled source rows, and which of

@@ -247,7 +247,7 @@ def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
     """Return the reason to choose `temp`, or None to choose `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
-    mean_confidence = f"the mean confidence of {percent(confidence, 1)} with the T of the source"
+    mean_confidence = f"the mean confidence of {percent(confidence, 1)} with T fitted to the source"
     if distance < SAME:
         return f"within {100 * SAME:.0f} points of {mean_confidence}"
     sampling = _sampling(inputs, estimate.accuracy)
@@ -340,7 +340,7 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     passed = distance < SAME
     text = (
         f"the estimated accuracy differs by {100 * distance:.1f} points from the mean confidence "
-        f"of {percent(confidence, 1)} with the T of the source"
+        f"of {percent(confidence, 1)} with T fitted to the source"
     )
     if not passed:
         text += (

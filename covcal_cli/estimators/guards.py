@@ -61,7 +61,8 @@ _FALSE_WARNING = 0.01
 def problem_of(name: str) -> str:
     """Return what is wrong if the check with this name fails, in a few words.
 
-    The name of a check is no statement: a failed check of "source errors" found too few of them.
+    The name of a check does not say what is wrong. For example, the check "source errors" fails if
+    there are too few errors.
     """
     return PROBLEMS[name.removeprefix("aligned ")]
 

@@ -29,9 +29,9 @@ error probability:
   rejects if the observed ECE is larger than nearly all resampled ECEs.
 - The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
 
-**Rare errors.** Resamples of rows without errors have no errors. So with fewer than `FEW` wrong (or
-right) rows, more resamples are drawn from the rows and one more wrong (or right) row. The interval
-contains both percentile intervals.
+**Rare errors.** If no row is wrong, no resample has an error. So if fewer than `FEW` rows are
+wrong, a hypothetical wrong row is added, and the rows are resampled again. The interval contains
+both percentile intervals. The same is done with a right row if fewer than `FEW` rows are right.
 
 At levels close to 1, the interval is computed at a lower level, and widened by the ratio of normal
 quantiles.
@@ -114,7 +114,7 @@ def intervals(
         name: mean_interval(
             *metrics.losses[name].filled(),
             resampling,
-            losses_of_more(name, metrics.bins) if name in LOSSES else (),
+            hypothetical_losses(name, metrics.bins) if name in LOSSES else (),
         )
         for name in _of_kind("mean", names)
     }
@@ -165,7 +165,7 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
-    if area.variance > 0 and n >= FEW:  # else the variance is unknown
+    if area.variance > 0 and n >= FEW:  # With fewer rows, the variance is unknown.
         n = max(n, area.value * (1 - area.value) / area.variance)
     return wilson(area.value, n, level)
 
@@ -210,32 +210,35 @@ def _percentiles(
     return float(low), float(high)
 
 
-def _rare(right: int, n: int) -> list[bool]:
-    """Return which outcomes are rare: False if few rows are wrong, True if few are right."""
+def _rare_outcomes(right: int, n: int) -> list[bool]:
+    """Return the rare outcomes: False if few rows are wrong, and True if few rows are right."""
     return [outcome for outcome, count in ((False, n - right), (True, right)) if count < FEW]
 
 
 def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
-    """Return a proper score of `LOSSES`; if the label is wrong, another class has the rest."""
+    """Return the loss of a right row, or of a wrong row whose label has 1 - `confidence`."""
     p = np.clip(confidence if correct else 1 - confidence, np.finfo(np.float64).tiny, 1.0)
     if name.endswith("nll"):
         return -np.log(p)
     return np.asarray((1 - p) ** 2 * (2 if name == "brier" else 1))
 
 
-def _likely(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
-    """Return the shares of cells in which a hypothetical row lies, if the confidence is right."""
+def _cell_probabilities(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
+    """Return the probability of each cell for a hypothetical row, if the confidence is right."""
     weights = counts * np.clip(confidence if correct else 1 - confidence, 1e-12, 1.0)
     return np.asarray(weights / weights.sum())
 
 
-def losses_of_more(name: str, bins: Bins) -> list[float]:
+def hypothetical_losses(name: str, bins: Bins) -> list[float]:
     """Return the mean loss of a hypothetical row of each rare outcome."""
     filled = bins.counts > 0
     confidence = np.clip(bins.confidence[filled], 0.0, 1.0)
     return [
-        float(_likely(bins.counts[filled], confidence, outcome) @ _loss(name, confidence, outcome))
-        for outcome in _rare(int(bins.hits.sum()), bins.n)
+        float(
+            _cell_probabilities(bins.counts[filled], confidence, outcome)
+            @ _loss(name, confidence, outcome)
+        )
+        for outcome in _rare_outcomes(int(bins.hits.sum()), bins.n)
     ]
 
 
@@ -333,7 +336,7 @@ def mean_gap_interval(bins: Bins, level: float = LEVEL) -> tuple[float, Interval
     highest = float(confidence @ shares)  # the gap if all rows are wrong
     ends = mean - reach, mean + reach
     right = int(bins.hits.sum())
-    if _rare(right, bins.n):
+    if _rare_outcomes(right, bins.n):
         low, high = interval_of_counts(right, bins.n, level)
         ends = _hull(ends, (highest - high, highest - low))
     return mean, (max(ends[0], highest - 1), min(ends[1], highest))
@@ -504,7 +507,7 @@ class PairedRows:
                 differences.append(Difference(calibration, against, name, value, *ends))
         for name, cells in self._losses.items():
             counts, values = cells.filled()
-            ends = mean_interval(counts, values, resampling, self._differences_of_more(name))
+            ends = mean_interval(counts, values, resampling, self._hypothetical_differences(name))
             value = float(counts @ values / counts.sum())
             differences.append(Difference(calibration, against, name, value, *ends))
         before, after = areas
@@ -514,7 +517,7 @@ class PairedRows:
             differences.append(Difference(calibration, against, "correctness_auroc", value, *ends))
         return differences
 
-    def _differences_of_more(self, name: str) -> list[float]:
+    def _hypothetical_differences(self, name: str) -> list[float]:
         """Return the difference in loss of a hypothetical row of each rare outcome."""
         counts = self._counts.sum(axis=0)
         filled = np.flatnonzero(counts)
@@ -525,10 +528,10 @@ class PairedRows:
         right = int(counts[filled % 4 == 3].sum())
         return [
             float(
-                _likely(counts, (first + second) / 2, outcome)
+                _cell_probabilities(counts, (first + second) / 2, outcome)
                 @ (_loss(name, second, outcome) - _loss(name, first, outcome))
             )
-            for outcome in _rare(right, int(counts.sum()))
+            for outcome in _rare_outcomes(right, int(counts.sum()))
         ]
 
     def _deviation_of_areas(self) -> float:
@@ -591,24 +594,28 @@ def _of_gaps(
     value = second - first
     low, high = percentiles(counts, sides)
     ends = min(low, 2 * value - high), max(high, 2 * value - low)
-    more = _with_more(counts, sides)
+    more = _with_hypothetical_rows(counts, sides)
     if more is not None:
         ends = _hull(ends, percentiles(*more))
     return value, stretched(ends, value, resampling.reached_level, resampling.level)
 
 
-def _with_more(counts: Integers, sides: Sequence[_Side]) -> tuple[Float64s, Sequence[_Side]] | None:
-    """Add a hypothetical row of each rare outcome; None without a rare outcome."""
+def _with_hypothetical_rows(
+    counts: Integers, sides: Sequence[_Side]
+) -> tuple[Float64s, Sequence[_Side]] | None:
+    """Add a hypothetical row of each rare outcome. Return None if no outcome is rare."""
     right = np.all([side.gaps < 0 for side in sides], axis=0)
     rows, places = counts.astype(np.float64), np.arange(len(counts))
     moved = np.zeros(len(counts))
-    for outcome in _rare(int(counts[right].sum()), int(counts.sum())):
+    for outcome in _rare_outcomes(int(counts[right].sum()), int(counts.sum())):
         cells = np.flatnonzero(right != outcome)
         if len(cells) == 0:
             continue
         change = -1.0 if outcome else 1.0
         confidence = np.mean([side.gaps[cells] for side in sides], axis=0) + (not outcome)
-        rows = np.append(rows, _likely(counts[cells], np.clip(confidence, 0, 1), outcome))
+        rows = np.append(
+            rows, _cell_probabilities(counts[cells], np.clip(confidence, 0, 1), outcome)
+        )
         places, moved = np.append(places, cells), np.append(moved, np.full(len(cells), change))
     if len(places) == len(counts):
         return None

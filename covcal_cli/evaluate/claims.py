@@ -90,7 +90,7 @@ class ClassGaps:
             if group.n < _FEWEST_ROWS:
                 undecided.append(group)
             elif least > margin:
-                # A large gap of few rows, or a small gap of many rows, is not the worst.
+                # The worst class has a large gap and many rows.
                 off.append((least * math.sqrt(group.n), group))
             elif max(map(abs, gaps)) <= margin:
                 within.append(group)

@@ -71,8 +71,8 @@ _MOST_COMPARED = 20_000  # Maximum number of rows in the test for a random sampl
 class EvaluateSettings:
     """The options of ``covcal evaluate`` that choose rows and metrics."""
 
-    # A split of the target, or "all". None: test rows, but all rows of a file that only has target
-    # rows, because no step has read them before.
+    # A split of the target, or "all". None means the test rows. If the files have only target rows,
+    # and no step has read these rows before, None means all rows.
     split: str | None = None
     bins: int = 15
     # Labels to measure: of the classifier ("original"), or of each calibration ("own").
@@ -280,7 +280,7 @@ def evaluate(
 
 
 def _is_unread(files: Sequence[FeatureFile], results: Iterable[Calibration | Decision]) -> bool:
-    """Return whether the files only have target rows, and no result was made from them."""
+    """Return whether the files have only target rows, and no result was made from them."""
     made_from = {entry.sha256 for result in results for entry in result.inputs}
     return all(
         file.source is None and MARKED not in file.handle and file.sha256() not in made_from
@@ -479,10 +479,10 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
 
 
 def _measured_once(targets: Sequence[Domain], rows: Sequence[Rows]) -> tuple[list[Rows], list[str]]:
-    """Leave out labelled rows that an earlier file has too, with a note for each file.
+    """Leave out labelled rows that an earlier file has too. Also return a note for each file.
 
-    The same row has the same id and logits. If ids are row numbers, different rows may have the
-    same id, so logits that occur several times prove nothing.
+    Rows with the same id and the same logits are the same row. If ids are row numbers, this is
+    assumed only for logits that occur once in a file.
     """
     measured, notes = list(rows), list[str]()
     earlier: dict[tuple[bytes, int], Path] = {}
@@ -590,8 +590,8 @@ def _notes_on_fitted(
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"{document} was fitted to {fit.n} labelled rows, and {targets[0].path} has no row "
-                "with the same id or logits. All rows are measured, even if some of them are the "
-                "same rows with other ids and logits"
+                "with the same id or logits. So all rows are measured. Rows of the fit that now "
+                "have other ids and logits would be measured too"
             )
     return notes
 

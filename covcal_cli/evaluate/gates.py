@@ -212,7 +212,7 @@ def result_of_limit(
 ) -> GateResult:
     """Return the result of a limit on all `n` rows.
 
-    If the rows are too few, the sentence names the labelled rows of all splits.
+    If the rows are too few, the sentence says how many labelled rows all splits have.
     """
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"

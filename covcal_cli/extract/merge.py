@@ -112,7 +112,7 @@ def _join_domains(
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         for name in (*COMMON, SOURCE_FRACTIONS, OPTIONS, ONE_TABLE, FEATURE_COLUMNS):
             values = [file.attributes[name] for file in files if name in file.attributes]
-            # The options and the table must be those of all files.
+            # All files must have the same options and the same table.
             if values and (name not in (OPTIONS, ONE_TABLE) or len(values) == len(files)):
                 attributes[name] = _plain(values[0])
         for name in domains:

@@ -52,11 +52,10 @@ class GroupPoint:
     name: str
     rows: Count  # Number of rows of the group.
     accepted: CurvePoint | None  # The expected error; None if no row is accepted.
-    # Only with `promise_by`: the score above which rows are accepted (None: no row is accepted),
-    # the labels of the test, and the number of labels of this group that a promise needs (0: no
-    # number is enough).
-    threshold: Share | None = None
-    labels: "LabelUse | None" = None
+    # The next fields are only used with `promise_by`.
+    threshold: Share | None = None  # Scores above this are accepted; None: no row is accepted.
+    labels: "LabelUse | None" = None  # The labels that tested the promise.
+    # Number of labels of this group that a promise needs; 0 if it needs none, or none are enough.
     labels_needed: Count = 0
 
 
@@ -153,7 +152,7 @@ class Decision(Document):
     costs: Costs | None = None  # The costs that the user gave; None in older files.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
-    promise_by: str | None = None  # The same as `by`, for a threshold and a promise for each group.
+    promise_by: str | None = None  # The column whose groups have a promise each, or "predicted".
     # The probability that `labels_needed` labels are enough for a promise.
     promised_chance: Share = 0.0
     warnings: tuple[str, ...] = ()
@@ -214,7 +213,7 @@ class Decision(Document):
         return next(entry.path for entry in self.inputs if entry.role in _OF_ROWS)
 
     def was_made_with(self, calibration: Path) -> bool:
-        """Return whether a cal.json gives every row the confidence that the decision was made on.
+        """Return whether a cal.json gives every row the same confidence as the decision's cal.json.
 
         The notes and checks in the cal.json do not matter.
         """

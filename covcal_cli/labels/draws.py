@@ -171,7 +171,7 @@ class Draw:
     def exponents(self) -> Float64s:
         """Return weights for a likelihood, (m,), whose sum is the effective number of rows.
 
-        With the sum m, a few rows with large weights would count like many rows.
+        If the sum were m, a few rows with large weights would count like many rows.
         """
         weights = self.weights
         return np.asarray(weights * (weights.sum() / max(float(weights @ weights), 1e-300)))
@@ -230,9 +230,9 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     """Return which `rows` a calibration was fitted to, shape (m,).
 
-    Rows are known by their ids. If most of these ids have other logits here, the ids may be row
-    numbers of another file, or of the same data in another order. Then rows with the same logits
-    count too, unless more rows have these logits than in the fit.
+    Rows are found by their ids. If most of these ids have other logits in this file, the ids may be
+    row numbers of other data, or of the same data in another order. Then rows are also found by
+    their logits, but not if more rows have these logits than in the fit.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     places = [np.zeros(0, dtype=np.int64)]
@@ -245,14 +245,14 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     if not fitted.logits:
         return by_id
     hashes = np.array([int(text, 16) for text in fitted.logits], dtype=np.uint64)
-    found = target.hashes(rows)
-    if 2 * int((found[by_id] == hashes[place[by_id]]).sum()) > int(by_id.sum()):
+    of_rows = target.hashes(rows)
+    if 2 * int((of_rows[by_id] == hashes[place[by_id]]).sum()) > int(by_id.sum()):
         return by_id
     values, counts = np.unique(hashes, return_counts=True)
-    near = np.minimum(np.searchsorted(values, found), len(values) - 1)
-    by_logits: Booleans = values[near] == found
-    here = np.bincount(near[by_logits], minlength=len(values))
-    return np.asarray(by_id | (by_logits & (here <= counts)[near]))
+    near = np.minimum(np.searchsorted(values, of_rows), len(values) - 1)
+    by_logits: Booleans = values[near] == of_rows
+    counts_of_rows = np.bincount(near[by_logits], minlength=len(values))
+    return np.asarray(by_id | (by_logits & (counts_of_rows <= counts)[near]))
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
@@ -458,8 +458,8 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
 def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> Float64s:
     """Return `inclusions` of groups of rows that get equal numbers of labels, shape (G, 2).
 
-    `groups`, (n,), are numbers from 0. A group with fewer rows than labels leaves the rest to the
-    other groups.
+    `groups`, (n,), are numbers from 0. If a group has fewer rows than labels, the other groups get
+    the remaining labels.
     """
     sizes, left = np.bincount(groups), float(labels)
     inside, pairs = np.bincount(groups[is_inside], minlength=len(sizes)), np.zeros((len(sizes), 2))
@@ -474,10 +474,11 @@ def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> 
 def inclusions_for_decision(
     target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
 ) -> list[Float64s]:
-    """Return inclusion probabilities inside and outside the region of every batch.
+    """Return inclusion probabilities inside and outside the region, an array for each batch.
 
-    A batch has shape (1, 2) if its rows were drawn from all rows. It has shape (G, 2) if each group
-    got equal numbers of labels. A batch for another purpose has shape (0, 2).
+    The array has shape (1, 2) if the rows of the batch were drawn from all rows. It has shape
+    (G, 2) if all groups got the same number of labels, and (0, 2) if the batch is not for a
+    decision.
 
     - `rows`, (n,): all rows that could be drawn, with their `scores` and `groups`.
 
@@ -492,11 +493,13 @@ def inclusions_for_decision(
         is_left[places[draw.batch < number]] = False
         is_inside = scores > region
         drawn, recorded = places[draw.batch == number], draw.inclusion[draw.batch == number]
-        sure = np.abs(scores[drawn] - region) > NEAR
+        is_clear = np.abs(scores[drawn] - region) > NEAR
         for of_rows in (np.zeros_like(groups), groups):
             pairs = inclusions_of_groups(batch.drawn, is_inside[is_left], of_rows[is_left])
             p, q = pairs[of_rows[drawn]].T
-            if np.allclose(recorded[sure], np.where(is_inside[drawn], p, q)[sure], rtol=1e-6):
+            if np.allclose(
+                recorded[is_clear], np.where(is_inside[drawn], p, q)[is_clear], rtol=1e-6
+            ):
                 of_batches.append(pairs)
                 break
         else:

@@ -85,7 +85,7 @@ _UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18  # Number of rows that are processed at a time.
-# Return inclusion probabilities by the scores of rows and their places among all rows.
+# A function of the scores of rows and their places among all rows: the inclusion probabilities.
 _Inclusion = Callable[[Float64s, AnyArray], Float64s]
 
 
@@ -435,8 +435,8 @@ class _Frame:
 
         Sets need a random draw from all rows. To limit an error, rows are drawn in the order of
         their scores, so that the number of drawn rows above a threshold is nearly constant. If each
-        group has a promise, each group gets as many labels, and its rows are neighbours.
-        `batches` are the earlier batches.
+        group has a promise, all groups get the same number of labels, and the rows of a group are
+        neighbours. `batches` are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
@@ -460,8 +460,8 @@ class _Frame:
         numbers = np.unique(self._groups)
         parts = [ranking.part(scores[self._groups == number]) for number in numbers]
         level = level_of_look(decision.certainty, look) / len(parts)
-        each = -(-n // len(parts))
-        best = best_region(ranking, each, decision.error, level, groups=parts[1:] and parts)
+        per_group = -(-n // len(parts))
+        best = best_region(ranking, per_group, decision.error, level, groups=parts[1:] and parts)
         if best is None:
             raise CovcalError(
                 f"{n} labels are too few to promise at most {100 * decision.error:.4g} % wrong: "
@@ -497,9 +497,9 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
 
 
 def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: Path) -> None:
-    """Refuse a decision by a calibration that was fitted to other labels of these `rows`.
+    """Refuse a decision if its calibration was fitted to labels that the file does not hold.
 
-    Such rows may be drawn again, and labels of a fit cannot make a promise.
+    The rows of this fit may be drawn again, but their labels cannot make a promise.
     """
     fitted = read_calibration(document).labelled_rows
     if fitted is None:
@@ -509,8 +509,8 @@ def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: P
         raise CovcalError(
             f"{document} was fitted to labels of {others} rows of {file.path}, but {file.path} "
             "does not hold these labels, so new labels could not make a promise. Give the file "
-            "that covcal label wrote. Or run covcal calibrate with --labels none and another -o, "
-            "and covcal decide and covcal pick with this calibration"
+            "that covcal label wrote. Or run covcal calibrate --labels none -o other.json, and "
+            "pass -c other.json to covcal decide and covcal pick"
         )
 
 

@@ -83,7 +83,7 @@ def combined(accuracy: float, size: float, prior: Estimate | None) -> tuple[floa
 
 
 def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Scaling:
-    """Return the scaling with a given mean confidence that fits labels best.
+    """Return the scaling that fits the labels best and has a given mean confidence.
 
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
@@ -103,7 +103,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
         densities[place] -= weights @ np.logaddexp(0, signs * odds)
     chances = np.exp(densities - densities.max())
     offset = float(chances @ offsets / chances.sum())
-    # The grid is coarse: look again near its T.
+    # The grid is coarse, so search again near its best T.
     step, log_t = log_ts[1] - log_ts[0], _matched(log_ts, profiles, offset, accuracy)
     near = np.linspace(log_t - step, log_t + step, _FINE)
     profiles = np.array([_profile(frame, log_t) for log_t in near])
@@ -117,10 +117,11 @@ def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: floa
     return float(np.interp(accuracy, means[::-1], log_ts[::-1]))
 
 
-def evenly(scores: Floats, most: int) -> Integers:
+def representative_rows(scores: Floats, most: int) -> Integers:
     """Return at most `most` row numbers, ascending, whose scores represent all `scores`.
 
-    The mean confidence of 1000 random rows can be wrong by half a point.
+    Random rows represent less: the mean confidence of 1000 random rows can be wrong by half a
+    point.
     """
     n = len(scores)
     if n <= most:

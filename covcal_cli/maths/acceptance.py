@@ -333,7 +333,7 @@ def best_region(
     """Find the best region for `labels` labels. Return its threshold and its plan, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
-    approximation; the tests are exact. If `groups` of the rows have a promise each, each group gets
+    approximation; the tests are exact. With `groups`, each group has its own promise and gets
     `labels` labels, and the share of the plan is a mean over all rows.
     """
     best: tuple[float, Plan] | None = None

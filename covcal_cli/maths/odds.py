@@ -28,7 +28,7 @@ _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
-# With fewer right or fewer wrong rows, an interval is exact: up to the level 0.95, and above.
+# With fewer hits or fewer misses, an interval is exact: at levels up to 0.95, and at higher levels.
 FEW, _FEW_ABOVE = 12, 1000
 
 
@@ -124,7 +124,7 @@ def interval_of_counts(hits: int, n: int, level: float) -> tuple[float, float]:
         return wilson(hits / n, n, level)
     numbers = np.arange(hits + 1.0)
     steps = np.log((n - numbers[1:] + 1) / numbers[1:])
-    logs = np.append(0.0, np.cumsum(steps))  # of the binomial coefficients
+    logs = np.append(0.0, np.cumsum(steps))  # logarithms of the binomial coefficients
 
     def share(count: int, chance: float) -> float:
         """Find the share for which at most `count` hits have a probability of `chance`."""

@@ -82,7 +82,7 @@ class SourceAccuracy:
         )
         order = better_order(labels, predictions, len(classes)) if n >= FEW_ROWS else None
         step = -(-n // _AUROC_ROWS)
-        # With two classes, negated outputs are exchanged classes.
+        # With two classes, negated outputs look like exchanged classes.
         is_low = order is not None or accuracy._is_near_chance
         if scores is not None and is_low and len(classes) > 2:
             least = scores(labelled[::step]).argmin(axis=1)

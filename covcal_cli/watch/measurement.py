@@ -79,7 +79,7 @@ class Standard:
 
     @property
     def used(self) -> WatchedCalibration:
-        """The calibration as periods record it."""
+        """The calibration, in the form that periods record."""
         return WatchedCalibration(self.document, self.sha256, self.calibration.method_used)
 
 

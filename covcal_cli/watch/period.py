@@ -34,7 +34,7 @@ UNCHANGED = "no change was found since the calibration"
 _LARGE_DRIFT = 0.1  # By convention, a PSI above this limit is a moderate change.
 _LARGE_SHARE = 0.01  # Smaller shares of missing or new values are ignored.
 _LARGEST = 1e15  # Limit of a plausible log evidence.
-_LEAST_THRESHOLD = 1.01  # the logarithm of the threshold must be above 0
+_LEAST_THRESHOLD = 1.01  # The logarithm of the threshold must be above 0.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class RaisedAlarm:
     since: str  # The period in which the change most likely began.
     signal: str  # The signal with the strongest evidence for a change.
     change: str = ""  # The change in words, or "".
-    # `since` when the alarm was first raised; None if it is not raised.
+    # The value of `since` when the alarm was first raised; None if no alarm is raised.
     first_since: str | None = None
 
     def __post_init__(self) -> None:

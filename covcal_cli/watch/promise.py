@@ -144,7 +144,7 @@ def labels_to_prove(confidence: float, tolerance: float) -> int | None:
 
 
 def error_proved_by(labels: int, confidence: float, tolerance: float) -> float | None:
-    """Return how far too high a confidence must be so that `labels` prove it off, or None."""
+    """Return the smallest excess of a confidence that so many labels prove, or None."""
     errors = np.arange(0.01, confidence, 0.01)
     right = labels * (confidence - errors)
     _, high = anytime_interval(right, labels - right, confidence, spent(np.array(0)))

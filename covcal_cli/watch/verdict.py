@@ -286,7 +286,7 @@ def change_in_words(
     def share_in_words(number: int) -> str:
         return _share_in_words(classes[number], float(predicted[number]), before[number])
 
-    def surprise(number: int) -> float:
+    def squared_change(number: int) -> float:
         """Return the squared change of a share over its sampling variance, per row."""
         return (float(predicted[number]) - before[number]) ** 2 / max(before[number], _RAREST)
 
@@ -299,9 +299,9 @@ def change_in_words(
     }
     if baseline is not None:
         before = {number: float(baseline.predicted[number]) for number in before}
-    if len(classes) == 2:  # the margins of two classes are one signal
+    if len(classes) == 2:  # Both margins are one signal, so add the other class.
         before |= {1 - number: 1 - share for number, share in before.items()}
-    most = max(before, key=surprise, default=None)
+    most = max(before, key=squared_change, default=None)
     strongest = next((entry for entry in reference.signals if entry.name == signal), None)
     if strongest is not None and strongest.name == CONFIDENCE:
         usual = float(strongest.quantiles.values.mean())
@@ -315,7 +315,7 @@ def change_in_words(
     text = f"the {reference.coordinates.of} differ"
     if auc is not None and baseline is None:
         text += f" (AUC {auc:.2f} between old and new rows; 0.50 means no difference)"
-    if most is None or surprise(most) < _SMALLEST**2:
+    if most is None or squared_change(most) < _SMALLEST**2:
         return text
     return f"{text}; {share_in_words(most)}"
 

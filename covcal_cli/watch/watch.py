@@ -379,7 +379,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
 def _rare(
     periods: Sequence[Period], classes: Sequence[str], metrics: Sequence[Wanted]
 ) -> Iterator[str]:
-    """Yield a warning if one of two classes is rarer than the tolerance, so no verdict sees it."""
+    """Yield a warning if a class is so rare that errors in this class cannot change the verdict."""
     last = next((period for period in reversed(periods) if period.measured.rows), None)
     if last is None or len(classes) != 2 or metrics:
         return

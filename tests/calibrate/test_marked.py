@@ -257,7 +257,7 @@ def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Pa
     for place in (decided, decided / "alone"):
         done = covcal("estimate", cwd=place).require_success()
         assert "60 labels" not in done.out
-        assert "--labels marked uses them anyway" in done.err
+        assert "To use these labels anyway, pass --labels marked" in done.err
         assert "next: covcal decide features.h5 -" in done.err
     found = estimate(decided / "features.h5").estimates
     assert found == estimate(decided / "features.h5", EstimateSettings(labels="none")).estimates

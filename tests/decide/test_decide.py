@@ -731,7 +731,7 @@ def test_labels_for_groups_are_used_only_for_these_groups(grouped: Path) -> None
         assert "that column with --promise-by" in done.error_line()
     for options, message in (
         (("--promise-by", "ward"), "no target column 'ward'"),
-        (("--promise-by", "hospital", "--by", "hospital"), "shows groups without --by"),
+        (("--promise-by", "hospital", "--by", "hospital"), "leave out --by"),
     ):
         done = covcal(*command, *options, cwd=grouped)
         assert message in done.err

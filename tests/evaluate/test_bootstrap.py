@@ -15,8 +15,8 @@ from covcal_cli.evaluate.bootstrap import (
     Resampling,
     _shares_as_far,
     ece_interval,
+    hypothetical_losses,
     intervals,
-    losses_of_more,
     mean_interval,
     ranks_interval,
 )
@@ -199,7 +199,7 @@ class TestMeans:
             values = np.where(correct, -np.log(0.97), -np.log(0.03))
             cells = ValueCells()
             cells.add(values)
-            more = losses_of_more("nll", rows)
+            more = hypothetical_losses("nll", rows)
             low, high = mean_interval(*cells.filled(), Resampling(300, 0), more)
             held += low <= -0.97 * np.log(0.97) - 0.03 * np.log(0.03) <= high
         assert held >= 37

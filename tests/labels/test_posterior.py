@@ -11,7 +11,13 @@ from covcal_cli.arrays import Float64s
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.labels import posterior as grid
 from covcal_cli.labels.draws import Draw
-from covcal_cli.labels.posterior import OFFSET, OFFSET_SPREAD, combined, evenly, posterior
+from covcal_cli.labels.posterior import (
+    OFFSET,
+    OFFSET_SPREAD,
+    combined,
+    posterior,
+    representative_rows,
+)
 from covcal_cli.maths.odds import top_log_odds
 from covcal_cli.maths.softmax import Scaling
 from covcal_cli.records import Guard
@@ -100,10 +106,10 @@ def test_an_estimate_counts_less_where_the_estimators_disagree() -> None:
 
 def test_even_rows_have_the_mean_of_all_rows() -> None:
     scores = np.random.default_rng(0).beta(8, 1, 20_000)
-    rows = evenly(scores, 1000)
+    rows = representative_rows(scores, 1000)
     assert len(np.unique(rows)) == 1000
     assert scores[rows].mean() == pytest.approx(scores.mean(), abs=1e-4)
-    assert (evenly(scores[:7], 1000) == np.arange(7)).all()
+    assert (representative_rows(scores[:7], 1000) == np.arange(7)).all()
 
 
 def test_the_offset_fits_the_labels_at_the_given_accuracy(logits: Float64s) -> None:

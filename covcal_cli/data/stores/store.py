@@ -107,7 +107,7 @@ class Store(Protocol):
 
     @contextmanager
     def readable(self, reason: str, remedy: str, *kinds: type[Exception]) -> Iterator[None]:
-        """Turn errors of a text file, and of other `kinds`, into a `CovcalError`."""
+        """Turn errors of reading a text, and errors of other `kinds`, into a `CovcalError`."""
         kinds = (OSError, EOFError, zlib.error, *kinds)
         try:
             yield

@@ -221,7 +221,7 @@ def inputs_of(domain: Domain, rows: Rows) -> tuple[Float64s, Float64s]:
 
 
 def measured_pac(file: FeatureFile) -> list[float]:
-    """Return coverage and mean size, as a share of K, of `sets_of_pac`."""
+    """Return the coverage and the mean size (as a share of K) of `sets_of_pac`."""
     (features, _, labels, shares), (new_features, _, truth, new_shares) = rows_of(file, MOST_OF_PAC)
     known, new = file.require_source(), file.require_target()
     pairs, ends = [], []

@@ -106,7 +106,7 @@ SCORES: Mapping[str, Callable[[Rows, Rows], Float64s]] = {
 def read_rows(
     scaled: ScaledLogits, domain: Domain, rows: Integers, labels: Labels
 ) -> tuple[Rows, Integers, tuple[Float64s, float]]:
-    """Return labelled rows, their numbers, and their logits with T. Of many rows, read a sample."""
+    """Return labelled rows (if many, a sample), their numbers, and their logits with T."""
     has_label = np.flatnonzero(labels >= 0)
     most = min(len(has_label), MOST_CLASS_VALUES // domain.n_classes)
     chosen = np.sort(np.random.default_rng(0).permutation(has_label)[:most])
@@ -116,7 +116,7 @@ def read_rows(
     return Rows(shares, predicted, labels[chosen]), rows[chosen], (logits.T, temperature)
 
 
-def measured(
+def shares_of(
     path: Path, adapted: Path | None, errors: Sequence[float], labels: Sequence[int], draws: int
 ) -> Float64s:
     """Return the possible share and the shares with a promise, for each score and error."""
@@ -175,7 +175,7 @@ def main() -> None:
         adapted = None if options.adapted is None else options.adapted / path.name
         if adapted is not None and not adapted.is_file():
             continue
-        lines.append(measured(path, adapted, options.error, options.labels, options.draws))
+        lines.append(shares_of(path, adapted, options.error, options.labels, options.draws))
         with FeatureFile(path) as file:
             classes.append(len(file.classes))
         print(path.stem, " ".join(f"{value:.3f}" for value in lines[-1]), flush=True)

@@ -45,7 +45,7 @@ from covcal_cli.files import write_text  # noqa: E402
 from covcal_cli.formats.features import FeatureFile  # noqa: E402
 from covcal_cli.labels.draws import Batch, Draw, drawn, inclusion_probabilities  # noqa: E402
 from covcal_cli.labels.metrics import accuracy_and_size, difference_estimate  # noqa: E402
-from covcal_cli.labels.posterior import MAX_FRAME, combined, evenly, posterior  # noqa: E402
+from covcal_cli.labels.posterior import MAX_FRAME, combined, posterior, representative_rows  # noqa: E402
 from covcal_cli.labels.score import score  # noqa: E402
 from covcal_cli.labels.target_labels import target_labels  # noqa: E402
 from covcal_cli.maths.softmax import with_offsets  # noqa: E402
@@ -112,7 +112,7 @@ def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
             labels,
             right.astype(np.float64),
             scores,
-            logits[evenly(scores, MAX_FRAME)],
+            logits[representative_rows(scores, MAX_FRAME)],
             test_logits,
             test_logits.argmax(axis=1) == target_labels(target, test),
         )
