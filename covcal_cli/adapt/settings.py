@@ -127,7 +127,7 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's settings: by the number of features for LeNet-5, SVHN or ResNet-50."""
+    """Return the paper's settings for LeNet-5, SVHN or ResNet-50, known by `n_features`."""
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
     elif n_features < 1280:

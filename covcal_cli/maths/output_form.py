@@ -424,8 +424,9 @@ class OutputEvidence:
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
         if form == "clipped":
             return (
-                f"all values lie between {self.low:g} and {self.high:g} and rows sum to "
-                f"{self.sums[0]:.3g} to {self.sums[1]:.3g}, as clipped probabilities do"
+                f"the outputs look like clipped probabilities: all values lie between "
+                f"{self.low:g} and {self.high:g}, and rows have sums from {self.sums[0]:.3g} to "
+                f"{self.sums[1]:.3g}"
             )
         if form == "bounded":
             several = "" if self.width == 1 else " and rows do not sum to 1"
@@ -441,8 +442,8 @@ class OutputEvidence:
         if self.reversal == "complements":
             size = _short(self._complement_of or 1.0)
             return (
-                f"every row sums to about {_short(self.sums[0])}, like {size} - p for the "
-                f"probabilities p of {self.width} classes"
+                f"every row sums to about {_short(self.sums[0])}, so each value may be {size} "
+                f"minus the probability of one of {self.width} classes"
             )
         if self.reversal == "logarithms":
             name, power = _LOGARITHMS[self._factor or -1.0]
@@ -475,8 +476,8 @@ class OutputEvidence:
             )
         if lowest:
             return (
-                f"with {-lowest:g} added to each value, every row sums to about {_short(total)}, "
-                f"as quantised scores from {lowest:g} to {-lowest - 1:g} do"
+                f"the values look like quantised scores from {lowest:g} to {-lowest - 1:g}: with "
+                f"{-lowest:g} added to each value, every row sums to about {_short(total)}"
             )
         least, greatest = self.sums
         if self.are_whole and least == greatest and least not in _GREATEST_INTEGERS:
@@ -566,8 +567,8 @@ class OutputEvidence:
             return (
                 f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which is "
                 "unusual for logits. If they are shifted probabilities, give the probabilities. If "
-                "the model ends with tanh, give its input. If the outputs are cosines, multiply "
-                "them by the scale that training used"
+                "the last layer is tanh, give the values before tanh. If the outputs are "
+                "cosines, multiply them by the scale that training used"
             )
         middle = sum(self.sums) / 2
         # Rows of centred logits sum to about 0 as well.

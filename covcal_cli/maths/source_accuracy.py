@@ -53,7 +53,9 @@ class SourceAccuracy:
         shares = (self.chance, self.majority, self.auroc, self.permuted, self.negated)
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
-            raise ValueError(f"{self.right} of {self.rows} rows right, {self.chance:g} by chance")
+            raise ValueError(
+                f"a share is not in 0..1, or {self.right} of {self.rows} rows cannot be right"
+            )
 
     @classmethod
     def of(

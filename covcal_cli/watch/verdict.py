@@ -62,7 +62,7 @@ class Alarm:
     log_threshold: float  # Logarithm of c.
     raised: bool  # Whether R is at least c.
     start: int  # Number of periods before the most likely start of the change.
-    signal: int  # Index of the strongest signal; the index of all axes is that of the first.
+    signal: int  # Index of the strongest signal. For the axes, tested together: of the first axis.
 
 
 def alarm(

@@ -417,7 +417,7 @@ def test_negated_probabilities_are_refused_with_the_remedy(
 @pytest.mark.parametrize(
     ("values", "remedy"),
     [
-        (1 - softmax(LOGITS), "1 - p for .*: subtract every value from 1 and pass --prob"),
+        (1 - softmax(LOGITS), "1 minus .*: subtract every value from 1 and pass --prob"),
         (-np.log(softmax(LOGITS)), "-log p of .*: multiply every value by -1 and pass --logits"),
         (
             np.log10(softmax(LOGITS)),

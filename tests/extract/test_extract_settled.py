@@ -65,7 +65,7 @@ WORDS = {
     "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is scaled",
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of 3.5 do",
-    "clipped": "all values lie between 0.02 and 0.98 and rows sum",
+    "clipped": "all values lie between 0.02 and 0.98, and rows have sums",
     "sigmoids": "all outputs of 240 rows lie between 0 and 1 and rows do not sum to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"
@@ -174,7 +174,7 @@ def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
     """Divided by their sum, they would make the least probable class the most probable."""
     data = save(tmp_path, 1 - probabilities())
     line = covcal("extract", *same(tmp_path, "alone"), *data, cwd=tmp_path).error_line()
-    assert "like 1 - p" in line
+    assert "each value may be 1 minus the probability" in line
     assert line.endswith("add a layer to the model for this: subtract every value from 1")
 
 

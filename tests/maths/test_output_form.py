@@ -173,7 +173,7 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("scores from 0 to 10", "every row sums to about 10, as shares of 10 do"),
         ("8 bits", "every row sums to about 255, as quantised scores from 0 to 255 do"),
         ("16 bits", "every row sums to about 65535, as quantised scores from 0 to 65535 do"),
-        ("signed 8 bits", "as quantised scores from -128 to 127 do"),
+        ("signed 8 bits", "with 128 added to each value, every row sums to about 253"),
         (
             "probabilities less 1",
             "with 1 added to each value, every row sums to 1, as shifted probabilities do",
@@ -186,8 +186,14 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
             "negated percentages",
             "above 0 and every row sums to about -100, as negated probabilities do",
         ),
-        ("complements", "to about 2, like 1 - p for the probabilities p of 3 classes"),
-        ("complements of votes", "about 40, like 20 - p for the probabilities p of 3 classes"),
+        (
+            "complements",
+            "to about 2, so each value may be 1 minus the probability of one of 3 classes",
+        ),
+        (
+            "complements of votes",
+            "so each value may be 20 minus the probability of one of 3 classes",
+        ),
         (
             "rounded -log p",
             "the sum of exp(-value) is 1, so the values seem to be -log p of probabilities p",

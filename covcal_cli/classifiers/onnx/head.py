@@ -191,7 +191,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of `output`; default: the only output that may be the classes."""
+    """Find the head of `output`. By default, only one output may look like class scores."""
     # Find the last layers before each output that is not inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}

@@ -349,7 +349,7 @@ _QUANTISE = {"QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearGlobalA
 
 
 def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
-    """Follow the result of `linear` towards `output` while it is linear in phi."""
+    """Follow the result of the layer `linear` to `output`, as long as it is linear in phi."""
     path, at = graph.ancestors([output]), linear.result
     while at.tensor != output:
         readers = graph.readers(at.tensor, path)
@@ -419,7 +419,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # If one class is chosen, the model has a single output for two classes.
+    # A slice of one class: the model has two classes, and a single output for one of them.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])

@@ -14,7 +14,7 @@ from benchmark.makers.unsure import trained_model
 Values = builders.Values
 # The widths of the hidden layers. phi is the output of the last hidden layer.
 # An empty tuple means a linear classifier, whose phi is its input.
-# A text names a classifier of `makers/unsure.py`.
+# A string is the name of a classifier in `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
 Maker = Callable[[int], builders.Shift]  # Called with a seed, which most makers do not use.
 Part = tuple[Any, Values]  # Inputs (n, d), dense or sparse, and labels (n,).
