@@ -296,8 +296,7 @@ def labelled_rows_of(
     if rows is not None and hasattr(logits, "iloc") and not is_count:
         raise CovcalError(
             "the index of logits does not count the rows from 0, so it is not clear which rows are "
-            "labelled: give logits.to_numpy(), and rows as positions: "
-            "logits.index.get_indexer(rows)"
+            "labelled: give logits.to_numpy(), and give rows as logits.index.get_indexer(rows)"
         )
     require_row_order(labels, rows, "labels")
     names = [] if labels is None else array_of(labels, "labels").ravel().tolist()

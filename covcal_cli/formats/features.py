@@ -183,7 +183,7 @@ class Domain:
     def hashes(self, rows: Rows) -> NDArray[np.uint64]:
         """Return a hash of the logits of each row, shape (m,).
 
-        Logits are rounded, so that the same row has the same hash if it is computed again.
+        Logits are rounded, so a row has the same hash if its logits are computed again.
         """
         hashes = [np.zeros(0, dtype=np.uint64)]
         for block in self.blocks(rows, "logits"):

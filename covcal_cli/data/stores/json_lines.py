@@ -96,7 +96,7 @@ class JSONLinesStore(Store):
         if 0 < self._answers.without == self._answers.lines:
             raise self.error(
                 f"no {self._unit} lists a token of the answers {', '.join(self.choices)}: name the "
-                "answers with --choices as the model writes them, also in upper and lower case"
+                "answers with --choices as the model writes them, in the same upper and lower case"
             )
         if self.has_logprobs:
             self.notes = tuple(self._answers.notes(self.choices))

@@ -12,8 +12,8 @@ broken after any batch.
 All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
 first draw chooses the regions and the candidates of later batches, for all draws.
 
-With a promise for each group, a draw counts if the promise of any group is broken. The rows are
-drawn by group, or from all rows.
+With a promise for each group, a draw counts as broken if the promise of any group is broken. The
+rows are drawn by group, or from all rows.
 
 In the last lines, users choose the size of the second batch by the labels of the first batch. These
 lines assume endless pools, and the size that breaks the promise most often.
