@@ -110,9 +110,7 @@ __all__ = sorted([*_HOMES, "calibrate"])
 
 
 def fit_file(
-    path: "str | Path",
-    settings: "CalibrateSettings | None" = None,
-    labels: "Draw | None" = None,
+    path: "str | Path", settings: "CalibrateSettings | None" = None, labels: "Draw | None" = None
 ) -> "Calibration":
     """Fit a method. Errors name command line options."""
     from covcal_cli.calibrate.calibrate import calibrate as fit
@@ -127,9 +125,7 @@ def fit_file(
 
 @checked
 def calibrate(
-    path: "str | Path",
-    settings: "CalibrateSettings | None" = None,
-    labels: "Draw | None" = None,
+    path: "str | Path", settings: "CalibrateSettings | None" = None, labels: "Draw | None" = None
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 

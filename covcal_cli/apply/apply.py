@@ -177,10 +177,7 @@ def _opened(
     """Return the rows of an open file, with the calibration and the decision."""
     calibration = read_calibration(document)
     aligned = networks_for(
-        calibration,
-        file,
-        networks,
-        allow_other_preprocessing=settings.allow_other_preprocessing,
+        calibration, file, networks, allow_other_preprocessing=settings.allow_other_preprocessing
     )
     domain = _chosen_domain(file, settings.domain)
     if aligned is not None:

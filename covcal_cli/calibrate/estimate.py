@@ -275,10 +275,7 @@ def expect(
         settings |= {"target_prior": prior.name, "prior_shares": prior.shares}
     with FeatureFile(path) as file:
         scaled = scaled_logits(
-            file,
-            calibrations,
-            networks,
-            allow_other_preprocessing=allow_other_preprocessing,
+            file, calibrations, networks, allow_other_preprocessing=allow_other_preprocessing
         )
         estimation = estimate_file(Problem(file, EstimateSettings(**settings)), metrics, by, costs)
         target, accuracy = file.require_target(), estimation.estimates[0].accuracy

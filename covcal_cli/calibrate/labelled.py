@@ -22,11 +22,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import Domain, FeatureFile, thinned
 from covcal_cli.formats.groups import column_groups
 from covcal_cli.labels.draws import Draw, rows_of_fit
-from covcal_cli.labels.metrics import (
-    accuracy_and_size,
-    difference_estimate,
-    metrics_by_labels,
-)
+from covcal_cli.labels.metrics import accuracy_and_size, difference_estimate, metrics_by_labels
 from covcal_cli.labels.picked_labels import labelled_draw
 from covcal_cli.labels.posterior import (
     MAX_FRAME,

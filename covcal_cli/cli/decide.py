@@ -28,8 +28,7 @@ def decide(
         "decide.json"
     ),
     error: Annotated[
-        float | None,
-        options.share("Largest share of the accepted rows that may be wrong."),
+        float | None, options.share("Largest share of the accepted rows that may be wrong.")
     ] = None,
     coverage: Annotated[
         float | None,
@@ -46,8 +45,7 @@ def decide(
         ),
     ] = None,
     these_rows: Annotated[
-        bool,
-        typer.Option("--these-rows", help="Make the promise only for the rows of this file."),
+        bool, typer.Option("--these-rows", help="Make the promise only for the rows of this file.")
     ] = False,
     labels: options.Labels = options.LabelsName.auto,
     by: Annotated[

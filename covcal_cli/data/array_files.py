@@ -35,13 +35,7 @@ from covcal_cli.data.rows import (
     path_column,
 )
 from covcal_cli.data.stores import open_store
-from covcal_cli.data.stores.store import (
-    Piece,
-    Store,
-    image_column,
-    open_encoded,
-    regrouped,
-)
+from covcal_cli.data.stores.store import Piece, Store, image_column, open_encoded, regrouped
 from covcal_cli.errors import CovcalError
 
 

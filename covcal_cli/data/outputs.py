@@ -22,13 +22,7 @@ from covcal_cli.data.classes import (
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
 from covcal_cli.data.labels import LABEL_NAMES, LabelSets, differing_in_case
-from covcal_cli.data.output_columns import (
-    CLASSES,
-    OutputColumns,
-    OutputKind,
-    find_outputs,
-    kind_of,
-)
+from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs, kind_of
 from covcal_cli.data.rows import (
     DOMAIN,
     PATH_NAMES,
@@ -174,12 +168,7 @@ class OutputTable:
         return indices
 
     def batches(
-        self,
-        pipeline: ImagePipeline | None,
-        rows: Rows,
-        *,
-        size: int,
-        threads: int,
+        self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
         """Yield ``logits`` (m, K), and ``features`` (m, d) if there are any, as float32."""
         del pipeline, threads

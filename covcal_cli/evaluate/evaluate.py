@@ -319,10 +319,7 @@ def _versions(
     settings: EvaluateSettings,
 ) -> dict[Version, ScaledLogits]:
     fitted = scaled_logits(
-        file,
-        calibrations,
-        networks,
-        allow_other_preprocessing=settings.allow_other_preprocessing,
+        file, calibrations, networks, allow_other_preprocessing=settings.allow_other_preprocessing
     )
     versions = {Version(NONE): ScaledLogits(UNSCALED)}
     versions |= {Version(name): scaled for name, scaled in fitted.items()}

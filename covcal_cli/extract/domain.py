@@ -17,15 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import (
-    UNKNOWN_LABEL,
-    AnyArray,
-    Float32s,
-    Inputs,
-    Labels,
-    Rows,
-    Splits,
-)
+from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Float32s, Inputs, Labels, Rows, Splits
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Results, batches_of
 from covcal_cli.classifiers.proof import affine, difference
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
@@ -164,11 +156,7 @@ class DomainExtraction:
             progress(Progress(self.name, done, len(self.rows)))
 
     def write(
-        self,
-        writer: HDF5Writer,
-        spool: DomainSpool,
-        classifier: Classifier,
-        classes: Sequence[str],
+        self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier, classes: Sequence[str]
     ) -> list[Join]:
         """Write the group ``/NAME`` from a complete spool, and count its outputs.
 

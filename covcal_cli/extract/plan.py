@@ -16,13 +16,7 @@ from covcal_cli.arrays import UNKNOWN_LABEL, Float32s, Inputs, Labels, ModelInpu
 from covcal_cli.classifiers.classifier import Classifier, OpenedClassifier, Outputs, Results
 from covcal_cli.classifiers.open import open_classifier
 from covcal_cli.classifiers.proof import SIGMOIDS, Proof
-from covcal_cli.data.classes import (
-    ClassMap,
-    choose_classes,
-    listed,
-    missing_classes,
-    read_classes,
-)
+from covcal_cli.data.classes import ClassMap, choose_classes, listed, missing_classes, read_classes
 from covcal_cli.data.confidences import OTHER
 from covcal_cli.data.domain import Batch, DomainData, ImagePipeline
 from covcal_cli.data.outputs import OutputTable, open_outputs

@@ -74,11 +74,7 @@ def labels_of(
 
 
 def file_to_judge(
-    path: Path | None,
-    calibrations: Sequence[Calibration],
-    *,
-    purpose: str,
-    picked: bool,
+    path: Path | None, calibrations: Sequence[Calibration], *, purpose: str, picked: bool
 ) -> tuple[Path, list[str]]:
     """Return the file for the calibrations: `path`, or else the file of the first calibration.
 

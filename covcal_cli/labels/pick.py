@@ -71,12 +71,7 @@ from covcal_cli.labels.sheet import (
     tasks_text,
 )
 from covcal_cli.labels.tasks import DOCCANO, LABEL_STUDIO, SUFFIXES, label_studio_interface
-from covcal_cli.maths.acceptance import (
-    BELIEFS,
-    Ranking,
-    best_region,
-    level_of_look,
-)
+from covcal_cli.maths.acceptance import BELIEFS, Ranking, best_region, level_of_look
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent

@@ -32,12 +32,7 @@ from covcal_cli.classifiers.onnx.file import CPU, OnnxFile, provider_names, read
 from covcal_cli.classifiers.onnx.graph import OnnxGraph, read_inputs, require_declared_width
 from covcal_cli.classifiers.onnx.head import Head, choose_head, with_affine_map
 from covcal_cli.classifiers.onnx.layers import holds_quantised
-from covcal_cli.classifiers.onnx.outputs import (
-    ClassOutput,
-    OwnLabels,
-    class_names,
-    zip_labels,
-)
+from covcal_cli.classifiers.onnx.outputs import ClassOutput, OwnLabels, class_names, zip_labels
 from covcal_cli.classifiers.onnx.reading import Reading, Tail, UnknownTailError
 from covcal_cli.classifiers.onnx.runner import Runner, exposing
 from covcal_cli.classifiers.proof import Proof

@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from covcal_cli.data.preprocessing.function import load_function
-from covcal_cli.data.preprocessing.hubs import (
-    read_config,
-    similar_presets,
-    torchvision_preset,
-)
+from covcal_cli.data.preprocessing.hubs import read_config, similar_presets, torchvision_preset
 from covcal_cli.data.preprocessing.pixels import LARGEST_SIDE, Resize
 from covcal_cli.data.preprocessing.settings import Preprocessing
 from covcal_cli.errors import CovcalError, one_line

@@ -341,9 +341,7 @@ def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
                 ),
                 arrow_csv.ParseOptions(delimiter=delimiter, quote_char=False),
                 arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(chosen, kind),
-                    include_columns=chosen,
-                    null_values=[],
+                    column_types=dict.fromkeys(chosen, kind), include_columns=chosen, null_values=[]
                 ),
             )
         except pyarrow.ArrowException:
