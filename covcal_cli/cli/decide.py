@@ -183,11 +183,9 @@ def answer(decision: "Decision", output: str) -> str:
         if decision.is_promise:
             future = "" if decision.covers == "these rows" else ", and of similar future rows,"
             basis = "" if use is None else f" ({use.labels} labels, {use.wrong} wrong)"
-            n, promised = (
-                len(decision.groups),
-                sum(map(bool, (g.threshold for g in decision.groups))),
-            )
-            groups = "" if use is not None else f"In {promised} of {n} groups: "
+            promised = sum(group.threshold is not None for group in decision.groups)
+            of_groups = f"In {promised} of {len(decision.groups)} groups: "
+            groups = "" if use is not None else of_groups
             facts["Promise"] = (
                 f"{groups}At most {limit} of these rows{future} are wrong, with "
                 f"{short_percent(decision.certainty)} certainty{basis}"

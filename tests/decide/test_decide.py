@@ -690,6 +690,9 @@ def test_each_group_has_its_own_threshold_and_promise(grouped: Path, tmp_path: P
     screen = (folder / "screen.txt").read_text()
     assert "In 2 of 3 groups: At most 25 % of these rows" in screen
     assert re.search(r"north .* yes \(\d+ labels, \d+ wrong\)", screen)
+    north, *others = decision.groups  # a threshold of 0 accepts all rows of a group
+    all_of_north = replace(decision, groups=(replace(north, threshold=0.0), *others))
+    assert "In 2 of 3 groups" in answer(all_of_north, "decide.json")
     with edited(folder / "features.h5") as file:
         hospitals = file["target/columns/hospital"][:]
         hospitals[:5] = b"new"
