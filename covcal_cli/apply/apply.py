@@ -238,21 +238,24 @@ class _CalibratedRows:
             self.progress(Progress("apply", min(start + size, len(self.rows)), len(self.rows)))
 
     def _count_ties(self, logits: Floats, confidence: Floats) -> None:
-        ties = confidence[logits.max(axis=1) == logits.min(axis=1)]
+        # Hardly any row has equal first and last logits, so only these rows are compared whole.
+        rows = np.flatnonzero(logits[:, 0] == logits[:, -1])
+        ties = confidence[rows[(logits[rows] == logits[rows, :1]).all(axis=1)]]
         if len(ties):
             self.ties += len(ties)
             low, high = self.tie_confidence
             self.tie_confidence = min(low, float(ties.min())), max(high, float(ties.max()))
 
     def _block(self, rows: Rows) -> AppliedRows:
-        labels, confidence, probabilities = calibrated_rows(self.domain, rows, self.scaled)
+        logits = self.domain.logits(rows)
+        labels, confidence, probabilities = _calibrated(logits, self.domain, rows, self.scaled)
         self.confidence_sum += float(confidence.sum(dtype=np.float64))
         # A file with one confidence per row does not have the probabilities of the other classes.
         if self.scaled.scaling.can_move_the_top and not self.file.has_one_confidence:
             top = probabilities.max(axis=1)
             self.label_is_not_top += int(np.count_nonzero(top > confidence))
         if not self.file.has_one_confidence:
-            self._count_ties(self.domain.logits(rows), confidence)
+            self._count_ties(logits, confidence)
         accept, members, decision = None, None, self.decision
         if decision is not None and decision.accepts_rows:
             accept = decision.accepts(confidence, self.domain, rows)
@@ -354,11 +357,14 @@ def _provenance(
 # Blocks are stored in float32, and therefore computed in float32.
 
 
-def calibrated_rows(
-    domain: Domain, rows: Rows, scaled: ScaledLogits
+def _calibrated(
+    logits: Float32s, domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return labels, (m,), confidences, (m,), and calibrated probabilities, (m, K)."""
-    logits, scaling = domain.logits(rows), scaled.scaling
+    """Return labels, (m,), confidences, (m,), and calibrated probabilities, (m, K), of `rows`.
+
+    `logits`, (m, K): the classifier's logits of these rows.
+    """
+    scaling = scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
         probabilities = _softmax(distances, axis, scaling.temperature)

@@ -656,7 +656,7 @@ class TestCommand:
         def interrupted(*_: Any) -> Any:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(apply_module, "calibrated_rows", interrupted)
+        monkeypatch.setattr(apply_module, "_calibrated", interrupted)
         inputs = ("apply", small_files / "features.h5", "-c", small_files / "temp.json")
         for ending in ("csv", "npz", "h5"):
             done = covcal(*inputs, "-o", tmp_path / f"p.{ending}")
