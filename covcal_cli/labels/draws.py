@@ -245,9 +245,10 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     if not fitted.logits:
         return by_id
     hashes = np.array([int(text, 16) for text in fitted.logits], dtype=np.uint64)
-    of_rows = target.hashes(rows)
-    if 2 * int((of_rows[by_id] == hashes[place[by_id]]).sum()) > int(by_id.sum()):
+    is_same = target.hashes(rows[by_id]) == hashes[place[by_id]]
+    if 2 * int(is_same.sum()) > len(is_same):
         return by_id
+    of_rows = target.hashes(rows)
     values, counts = np.unique(hashes, return_counts=True)
     near = np.minimum(np.searchsorted(values, of_rows), len(values) - 1)
     by_logits: Booleans = values[near] == of_rows
