@@ -187,12 +187,8 @@ class Domain:
         """
         hashes = [np.zeros(0, dtype=np.uint64)]
         for block in self.blocks(rows, "logits"):
-            with np.errstate(over="ignore"):
-                bits = (self.logits(block).astype(np.float16) + np.float16(0)).view(np.uint16)
-                mixed = bits + (np.arange(1, self.n_classes + 1, dtype=np.uint64) << np.uint64(16))
-                for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-                    mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-                hashes.append((mixed ^ (mixed >> np.uint64(31))).sum(axis=1, dtype=np.uint64))
+            logits = self.logits(block).astype(np.float16) + np.float16(0)
+            hashes.append(hashes_of(logits.view(np.uint16)))
         return np.concatenate(hashes)
 
     @property
@@ -501,6 +497,17 @@ class FeatureFile:
         if not isinstance(group, Group):
             raise CovcalError(f"{self.path}: /{name} is a dataset, not a group: extract again")
         return self.path, name, group, len(self.classes)
+
+
+def hashes_of(values: AnyArray) -> NDArray[np.uint64]:
+    """Return a hash of each row of unsigned integers (m, k), shape (m,)."""
+    bits = np.uint64(8 * values.itemsize)
+    places = np.arange(1, values.shape[1] + 1, dtype=np.uint64) << bits
+    with np.errstate(over="ignore"):
+        mixed = values + places
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return np.asarray((mixed ^ (mixed >> np.uint64(31))).sum(axis=1, dtype=np.uint64))
 
 
 def labels_in(path: Path) -> tuple[str, ...]:

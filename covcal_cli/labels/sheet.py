@@ -308,12 +308,12 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     wanted = utf8(list(sheet.ids))
     order = np.argsort(wanted, kind="stable")
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
-    hashes, start = _hashes(wanted), 0
+    hashes, start = id_hashes(wanted), 0
     is_near = np.zeros(1 << 16, dtype=np.bool_)  # the first 16 bits of wanted hashes
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
         # Hashes are compared first, because that is faster than comparing texts.
-        keys = _hashes(ids)
+        keys = id_hashes(ids)
         near = np.flatnonzero(is_near[keys >> _HIGHEST])
         near = near[np.isin(keys[near], hashes)]
         lines = np.searchsorted(wanted, ids[near], sorter=order)
@@ -337,7 +337,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     return rows
 
 
-def _hashes(ids: AnyArray) -> AnyArray:
+def id_hashes(ids: AnyArray) -> AnyArray:
     """Return a hash of each id, shape (n,) uint64."""
     width = -(-ids.dtype.itemsize // 8) * 8
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)

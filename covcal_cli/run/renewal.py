@@ -18,7 +18,7 @@ from covcal_cli.calibrate.estimate import expect
 from covcal_cli.errors import CovcalError, TooFewRowsError, UnlabelledError
 from covcal_cli.evaluate.claims import MARGIN, MeanGap
 from covcal_cli.evaluate.evaluate import EvaluateSettings, evaluate
-from covcal_cli.files import as_word, sha256_of
+from covcal_cli.files import as_word
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ALL, OPTIONS, FeatureFile, labels_in
 from covcal_cli.progress import ProgressCallback
@@ -164,8 +164,7 @@ def renew(
     is_asked_for = force or replace_unproved
     keeps_reference = comparison.is_alarm_raised and not is_asked_for
     if keeps_reference:
-        document = earlier.calibration
-        reference = read_reference(document, read_calibration(document), sha256_of(document))
+        reference = read_reference(read_calibration(earlier.calibration))
         if reference is not None:
             steps.carry_over(reference, new_folder / CALIBRATION)
     old = place(folder)

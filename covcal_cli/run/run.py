@@ -53,7 +53,7 @@ from covcal_cli.run.journal import (
     step_key,
 )
 from covcal_cli.watch.measurement import make_reference
-from covcal_cli.watch.reference import Reference
+from covcal_cli.watch.reference import Reference, identity_of
 from covcal_cli.watch.sketches import sketched_rows
 
 WITH_WEIGHTS = " with "  # Separates a model's name from its weights.
@@ -284,14 +284,15 @@ class Steps:
                 return
 
         def make(output: Path) -> None:
-            write_document(make_reference(calibration, document, sha256), output, force=True)
+            write_document(make_reference(calibration, document), output, force=True)
 
         self._step(REFERENCE, {"calibration": sha256}, make)
 
     def carry_over(self, earlier: Reference, document: Path) -> None:
         """Use the reference data of an earlier calibration for a new calibration."""
         sha256, path = sha256_of(document), own_path(self.folder, REFERENCE)
-        write_document(earlier.carried_over(sha256), path, force=True)
+        reference = earlier.carried_over(identity_of(read_calibration(document)))
+        write_document(reference, path, force=True)
         self.journal.record(path, _key({"calibration": sha256}, {}), Messages())
 
     def evaluate(self, file: Path, document: Path) -> Evaluation | LabelAssessments | None:

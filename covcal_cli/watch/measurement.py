@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covcal_cli.arrays import Float64s, Floats, Rows
+from covcal_cli.arrays import AnyArray, Float64s, Floats, Rows
 from covcal_cli.errors import CovcalError, TooFewRowsError, one_line
 from covcal_cli.estimators.inputs import MAX_VALUES
 from covcal_cli.estimators.metrics import COST, MetricEstimate, has_metrics, wanted_again
@@ -18,8 +18,9 @@ from covcal_cli.files import as_word
 from covcal_cli.forecast import ScaledLogits, scaled_logits
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint
-from covcal_cli.formats.features import Domain, FeatureFile, thinned
+from covcal_cli.formats.features import Domain, FeatureFile, hashes_of, thinned
 from covcal_cli.formats.lineage import is_unchanged
+from covcal_cli.labels.sheet import id_hashes
 from covcal_cli.maths.odds import confidences
 from covcal_cli.records import write_document
 from covcal_cli.watch import sketches
@@ -36,9 +37,12 @@ from covcal_cli.watch.labels import (
     together,
 )
 from covcal_cli.watch.period import (
+    HASH_BITS,
+    SAMPLED,
     Accepted,
     Measured,
     PeriodAccuracy,
+    RowSample,
     WatchedCalibration,
     WatchSettings,
 )
@@ -66,7 +70,7 @@ class Standard:
 
     calibration: Calibration
     document: Path
-    sha256: str  # hash of the calibration's file
+    sha256: str  # `identity_of` the calibration
     reference: Reference
     source: SourceRows
     settings: WatchSettings
@@ -100,9 +104,8 @@ def standard_of(
     if fitted.is_outside and any(_is_same(fitted.path, path) for path in named):
         inputs = replace(fitted, is_outside=False), *others
         calibration = replace(calibration, inputs=inputs)
-    sha256, path = identity_of(document), reference_path(document)
-    stored = read_reference(document, calibration, sha256) if path.exists() else None
-    reference = make_reference(calibration, document, sha256) if stored is None else stored
+    stored = read_reference(calibration) if reference_path(document).exists() else None
+    reference = make_reference(calibration, document) if stored is None else stored
     source, segments = source_rows(calibration, reference), None
     notes: tuple[str, ...] = ()
     if (column := settings.segment) is not None:
@@ -115,7 +118,7 @@ def standard_of(
     return Standard(
         calibration,
         document,
-        sha256,
+        identity_of(calibration),
         reference,
         source,
         settings,
@@ -144,7 +147,7 @@ def _is_same(first: Path, second: Path) -> bool:
     return first.is_file() and second.is_file() and first.samefile(second)
 
 
-def make_reference(calibration: Calibration, document: Path, sha256: str) -> Reference:
+def make_reference(calibration: Calibration, document: Path) -> Reference:
     """Make the reference data of a calibration from its features file.
 
     Raises `CovcalError` if the file is missing or has changed. Raises `TooFewRowsError` if the
@@ -165,7 +168,8 @@ def make_reference(calibration: Calibration, document: Path, sha256: str) -> Ref
         )
     with FeatureFile(fitted.path) as file:
         scaled = ScaledLogits(calibration.scaling)
-        reference = sketches.reference_of(file, scaled, calibration.seed, sha256)
+        identity = identity_of(calibration)
+        reference = sketches.reference_of(file, scaled, calibration.seed, identity)
     if reference is None:
         raise TooFewRowsError(
             f"{fitted.path} has fewer than 2 labelled source validation rows, which are too few "
@@ -236,22 +240,27 @@ def measurements_of(
     labels = _labels(file, parts, source, late, standard.calibration.seed)
     for cut in parts:
         before = recorded.get(cut.name)
-        digest = _digest(target, cut.rows)
+        digest, row_sample = _digest(target, cut.rows)
         state: Literal["new", "same", "grown", "other"] = "new"
         if before is not None:
             is_known = digest in before.rows_sha256 or (
                 # Earlier versions recorded the hash of the file.
                 source.is_one_period and file.sha256() in before.rows_sha256
             )
+            # The rows may come in another order.
+            is_known |= row_sample is not None and (
+                (before.rows, before.row_sample) == (len(cut.rows), row_sample)
+            )
             state = "same" if is_known else "other"
             can_grow = not source.is_one_period and before.rows < len(cut.rows)
             if not is_known and can_grow:
-                first = _digest(target, cut.rows[: before.rows])
+                first, _ = _digest(target, cut.rows[: before.rows])
                 state = "grown" if (first,) == before.rows_sha256 else "other"
         if before is not None and state == "same":
             entry = before
         else:
             entry = _of_period(source, digest, target, cut, scaled, standard)
+            entry = replace(entry, row_sample=row_sample)
         if len(entry.rows_sha256) > 1:  # the period comes from several files
             yield Measurement(entry, state)
             continue
@@ -353,15 +362,30 @@ def _labels(
     return joined_labels(file, rows[order], labels[order], seed)
 
 
-def _digest(target: Domain, rows: Rows) -> str:
-    """Return a hash of ids and logits. Files that differ in other respects have the same rows."""
-    digest = hashlib.sha256()
+def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
+    """Return a hash of ids and logits, and a sample of the rows.
+
+    Files that differ in other respects have the same rows. In the sample, a row is known by its id
+    and logits, and only by its logits if the id is a row number. The sample is None if several
+    sampled rows are equal, because rows cannot be told apart then.
+    """
+    digest, total = hashlib.sha256(), 0
+    smallest: AnyArray = np.zeros(0, dtype=np.uint64)
+    counts: AnyArray = np.zeros(0)
     for block in target.blocks(rows, "logits"):
-        ids = target.id_bytes(block)
+        ids, logits = target.id_bytes(block), target.logits(block).astype("<f4")
         for start in range(0, len(ids), _HASHED_IDS):
             digest.update(_joined_ids(ids[start : start + _HASHED_IDS]))
-        digest.update(target.logits(block).astype("<f4").tobytes())
-    return digest.hexdigest()
+        digest.update(logits.tobytes())
+        of_ids = np.where(np.char.isdigit(ids), np.uint64(0), id_hashes(ids))
+        hashes = (hashes_of(logits.view("<u4")) + of_ids) >> np.uint64(64 - HASH_BITS)
+        total += int(hashes.sum(dtype=np.uint64))
+        smallest, places = np.unique(np.append(smallest, hashes), return_inverse=True)
+        counts = np.bincount(places, np.append(counts, np.ones(len(hashes))))[:SAMPLED]
+        smallest = smallest[:SAMPLED]
+    if not len(smallest) or counts.sum() > len(counts) + 1:
+        return digest.hexdigest(), None
+    return digest.hexdigest(), RowSample(total % (1 << HASH_BITS), tuple(smallest.tolist()))
 
 
 def _joined_ids(ids: NDArray[np.bytes_]) -> bytes:
@@ -465,6 +489,9 @@ def joined(first: Measured, second: Measured) -> Measured:
         columns=(),
         metrics=(),
         segments=(),
+        row_sample=first.row_sample
+        and second.row_sample
+        and first.row_sample.joined(second.row_sample),
         accepted=_joined_accepted(first, second),
     )
 

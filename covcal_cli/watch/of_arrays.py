@@ -5,7 +5,6 @@ Each period becomes a features file in memory, for the functions of ``covcal wat
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
@@ -33,7 +32,6 @@ from covcal_cli.forecast import ScaledLogits
 from covcal_cli.formats.calibration import read_calibration
 from covcal_cli.formats.features import ONE_CONFIDENCE
 from covcal_cli.formats.writer import utf8
-from covcal_cli.records import document_text
 from covcal_cli.watch.accuracy import source_rows_of
 from covcal_cli.watch.history import History, read_history
 from covcal_cli.watch.measurement import (
@@ -45,9 +43,10 @@ from covcal_cli.watch.measurement import (
 )
 from covcal_cli.watch.period import Period, SegmentVerdict, WatchSettings
 from covcal_cli.watch.promise import watched_decision
+from covcal_cli.watch.reference import identity_of
 from covcal_cli.watch.segments import PREDICTED, segments_in_file
 from covcal_cli.watch.sketches import reference_of
-from covcal_cli.watch.watch import extended, selected
+from covcal_cli.watch.watch import extended, repeated, selected
 
 _IN_MEMORY = Path("the arrays")  # stands for the path of data in memory
 
@@ -148,7 +147,10 @@ class Watch:
             decision = watched_decision(Path(decide), Path(str(calibration)))
             self._standard = replace(self._standard, decision=decision)
         self._on_disk = history is not None
-        self._history = History(_IN_MEMORY) if history is None else read_history(Path(history))
+        self._history = History(_IN_MEMORY)
+        if history is not None:
+            on_disk = None if self._calibrator else self._standard.calibration
+            self._history = read_history(Path(history), on_disk)
         self.notes_: tuple[str, ...] = self._standard.notes
         self.segments_: tuple[SegmentVerdict, ...] = ()
 
@@ -238,7 +240,7 @@ class Watch:
                 f"the history has other rows for {period}: pass join=True to add the new "
                 "rows, force=True to replace the old rows, or another period"
             ) from error
-        self.notes_ = (*notes, *selected(measured))
+        self.notes_ = (*notes, *selected(measured), *repeated(measured, recorded))
         self.segments_ = measured[0].entry.segments
         return next(line for line in reversed(reported) if line.measured.period == period)
 
@@ -388,7 +390,6 @@ def _standard_of_arrays(
     for (name, arrays), of_domain in zip(domains.items(), columns, strict=True):
         arrays |= _columns(of_domain, f"{name}_columns", len(arrays["logits"]))
         _require_segment(settings.segment, arrays, f"{name}_columns")
-    sha256 = hashlib.sha256(document_text(calibration, _IN_MEMORY).encode()).hexdigest()
     with ArrayFile(domains, calibration.classes) as file:
         if file.sha256() != calibration.inputs[0].sha256:
             raise ArgumentError(
@@ -396,12 +397,14 @@ def _standard_of_arrays(
                 "fit: pass the arrays that you passed to fit"
             )
         scaled = ScaledLogits(calibration.scaling)
-        reference = reference_of(file, scaled, calibration.seed, sha256)
+        reference = reference_of(file, scaled, calibration.seed, identity_of(calibration))
         if reference is None:
             raise TooFewRowsError("a watch needs at least 2 source rows: give more")
         rows = source_rows_of(file, calibration, reference)
         segments = None
         if (column := settings.segment) is not None:
             segments = segments_in_file(file, column, settings, calibration, reference)
-    standard = Standard(calibration, _IN_MEMORY, sha256, reference, rows, settings)
+    standard = Standard(
+        calibration, _IN_MEMORY, identity_of(calibration), reference, rows, settings
+    )
     return replace(standard, segments=segments)

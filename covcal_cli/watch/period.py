@@ -34,6 +34,9 @@ UNCHANGED = "no change was found since the calibration"
 _LARGE_DRIFT = 0.1  # By convention, a PSI above this limit is a moderate change.
 _LARGE_SHARE = 0.01  # Smaller shares of missing or new values are ignored.
 _LARGEST = 1e15  # Limit of a plausible log evidence.
+HASH_BITS = 52  # Hashes of rows are below 2^52, so that every reader of JSON keeps them.
+SAMPLED = 64  # Number of hashes in a sample of rows.
+LEAST_SHARED = 0.1
 _LEAST_THRESHOLD = 1.01  # The logarithm of the threshold must be above 0.
 
 
@@ -248,6 +251,41 @@ class SegmentVerdict:
     drifts: tuple[ColumnDrift, ...]  # drift from the calibration's rows in the same segment
 
 
+@dataclass(frozen=True)
+class RowSample:
+    """A summary of the rows of a period, which shows whether two periods have rows in common.
+
+    A row has the same hash in every period. So the smallest hashes are a random sample of the rows,
+    and the rows of two periods can be compared by their smallest hashes (Broder 1997).
+    """
+
+    total: Count  # Sum of the hashes of all rows, modulo 2^52. It does not depend on their order.
+    smallest: tuple[int, ...]  # The smallest hashes, ascending.
+
+    def __post_init__(self) -> None:
+        if list(self.smallest) != sorted(set(self.smallest))[:SAMPLED]:
+            raise ValueError("the hashes of rows are not in ascending order")
+
+    def joined(self, other: "RowSample") -> "RowSample":
+        """Return the summary of the rows of both periods."""
+        smallest = sorted({*self.smallest, *other.smallest})[:SAMPLED]
+        return RowSample((self.total + other.total) % (1 << HASH_BITS), tuple(smallest))
+
+    def shared(self, other: "RowSample") -> tuple[float, float]:
+        """Return the estimated shares of these and of the other rows that both periods have.
+
+        Both are 0 if fewer than a tenth of all rows are in both, because few equal hashes may be
+        chance.
+        """
+        samples = [sample.smallest for sample in (self, other)]
+        most = min(sample[-1] if len(sample) == SAMPLED else 1 << HASH_BITS for sample in samples)
+        mine, others = ({entry for entry in sample if entry <= most} for sample in samples)
+        common = len(mine & others)
+        if common < LEAST_SHARED * len(mine | others):
+            return 0.0, 0.0
+        return common / len(mine), common / len(others)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """The numbers of one period."""
@@ -274,12 +312,26 @@ class Measured:
     signal_rows: Count  # Number of rows used for signals and AUCs.
     # Columns, metrics and segments of a period from several files are empty.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
+    # None in older lines, without rows, and if different rows often have the same logits and no id.
+    row_sample: RowSample | None = None
     accepted: Accepted | None = None  # The rows that the watched decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
     segments: tuple[SegmentVerdict, ...] = ()  # The segments, if the user asked for them.
 
     def __post_init__(self) -> None:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
+
+    def shared(self, other: "Measured") -> tuple[float, float]:
+        """Return the estimated shares of these and of the other rows that both periods have."""
+        if self.row_sample is None or other.row_sample is None:
+            return 0.0, 0.0
+        return self.row_sample.shared(other.row_sample)
+
+    def has_rows_of(self, other: "Measured") -> bool:
+        """Return whether both periods have the same rows, perhaps in another order."""
+        if self.row_sample is not None and self.row_sample == other.row_sample:
+            return self.rows == other.rows
+        return bool(self.rows and set(self.rows_sha256) & set(other.rows_sha256))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,18 @@ def reference_path(document: Path) -> Path:
     return document.with_name(f"{document.stem}.{name}.reference.json")
 
 
-def identity_of(document: Path) -> str:
-    """Return the hash of a calibration's file, and of the current label if there are several."""
-    label, sha256 = current_label(), sha256_of(document)
+def identity_of(calibration: Calibration) -> str:
+    """Return a hash of what changes confidences, and of the current label if there are several."""
+    return _of_label(calibration.scaling_sha256)
+
+
+def file_identity_of(calibration: Calibration) -> str:
+    """Return the identity of a calibration in earlier versions: the hash of its file."""
+    return _of_label(sha256_of(calibration.path))
+
+
+def _of_label(sha256: str) -> str:
+    label = current_label()
     if label is None:
         return sha256
     return hashlib.sha256(f"{sha256} {label}".encode()).hexdigest()
@@ -305,7 +314,7 @@ class Reference(Document):
 
     schema: ClassVar[str] = "covcal.reference/1"
 
-    calibration_sha256: str  # sha256 of the calibration's file.
+    calibration_sha256: str  # `identity_of` the calibration, or the hash of its file.
     temperature: float  # T_s, from temperature scaling on the source.
     baseline: Baseline  # The domain of the reference rows.
     signals: tuple[Signal, ...]  # The axis signals come last.
@@ -366,16 +375,18 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
     return list(classes) == sorted(set(classes)) and _are_below(n_classes, classes)
 
 
-def read_reference(document: Path, calibration: Calibration, sha256: str) -> Reference | None:
+def read_reference(calibration: Calibration) -> Reference | None:
     """Read the reference data of a calibration, or return None for those of another calibration.
 
-    `sha256` is the hash of the calibration in `document`. Raises `CovcalError` if the file is
-    missing, damaged, or of another kind.
+    Raises `CovcalError` if the file is missing, damaged, or of another kind.
     """
-    path, fitted = reference_path(document), calibration.inputs[0].path
+    path, fitted = reference_path(calibration.path), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"
     reference = read_document(Reference, path, remedy=remedy)
-    if reference.calibration_sha256 != sha256:
+    if reference.calibration_sha256 not in (
+        identity_of(calibration),
+        file_identity_of(calibration),
+    ):
         return None
     if reference.n_classes != len(calibration.classes):
         raise CovcalError(f"{path} is damaged (it has {reference.n_classes} classes): {remedy}")

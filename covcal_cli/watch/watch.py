@@ -93,7 +93,9 @@ def watch(
         standard = replace(standard, costs=read_costs(costs, calibration.classes)[0])
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
-    earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
+    earlier = (
+        History(Path("watch.jsonl")) if history is None else read_history(history, calibration)
+    )
     judged_before = {
         period.measured.period: period.measured for period in earlier.of(standard.sha256)
     }
@@ -152,6 +154,7 @@ def watch(
             *earlier.damaged,
             *warnings,
             *selected(entries_now),
+            *repeated(entries_now, judged_before),
             *_warnings(reported),
             *_rare(reported, calibration.classes, settings.metrics),
         ),
@@ -249,6 +252,11 @@ def _fresh(
             notes.append(f"{name} has grown from {before.rows} to {entry.rows} rows")
             fresh[name] = entry
         elif join:
+            if max(entry.shared(before)):
+                raise CovcalError(
+                    f"{entry.file} has rows that the period {name} already has, so --join would "
+                    "count them twice: to replace all rows of this period, pass --force instead"
+                )
             fresh[name] = joined(before, entry)
         elif name in fresh:
             raise CovcalError(
@@ -258,9 +266,12 @@ def _fresh(
         elif force:
             fresh[name] = entry
         else:
+            remedy = f"If {entry.file} holds more rows of this period, pass --join. "
+            if (shared := before.shared(entry)[0]) > 0:
+                remedy = f"About {percent(shared, 0)} of the old rows are in {entry.file} again. "
             raise OutputExistsError(
                 f"{history.path} has other rows for the period {name} ({before.rows} rows, now "
-                f"{entry.rows} rows). If {entry.file} holds more rows of this period, pass --join. "
+                f"{entry.rows} rows). {remedy}"
                 "To replace the old rows, pass --force. Or give another name: NAME=FILE"
             )
     return fresh, notes
@@ -280,7 +291,7 @@ def _shown(
 def _require_own_rows(entry: Measured, others: Mapping[str, Measured]) -> None:
     """Raise an error if another period has the same rows, which would count twice."""
     for name, other in others.items():
-        if entry.rows and set(entry.rows_sha256) & set(other.rows_sha256):
+        if entry.has_rows_of(other):
             raise CovcalError(
                 f"{entry.file} has the same rows as the period {name}, so {entry.period} would "
                 f"count them twice: give the file the name of this period, {name}={entry.file}"
@@ -308,13 +319,13 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
 
     Raises `CovcalError` if there is no alarm, or no reason is given.
     """
-    read_calibration(document)  # refuse a damaged file
+    calibration = read_calibration(document)
     if not reason.strip():
         raise CovcalError("an acknowledgement needs a reason, such as 'new camera in store 4'")
     changes: list[str] = []
 
     def lines(so_far: History) -> list[Acknowledgement]:
-        accepted = acknowledgement(so_far, identity_of(document), reason)
+        accepted = acknowledgement(so_far, identity_of(calibration), reason)
         if accepted is None:
             raise CovcalError(
                 f"{history}: there is no alarm to acknowledge, because the rows of the last "
@@ -327,7 +338,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
         raise CovcalError(
             f"{history} does not exist: give the --history that you pass to covcal watch"
         )
-    append(read_history(history), lines)
+    append(read_history(history, calibration), lines)
     return changes[0]
 
 
@@ -342,6 +353,36 @@ def selected(measurements: Sequence[Measurement]) -> list[str]:
         f"{names[0]}{more}: the labelled rows are not a random sample of the period, because "
         f"{of[0].selection}. So results from these labels may be wrong: draw rows with covcal "
         "pick, and label these rows"
+    ]
+
+
+def repeated(measurements: Sequence[Measurement], recorded: Mapping[str, Measured]) -> list[str]:
+    """Return a warning about new periods with rows that another period has too."""
+    owners: dict[int, Measured] = {}
+    repeats = []
+    entries = [measurement.entry for measurement in measurements if measurement.state == "new"]
+    for entry in (*recorded.values(), *entries):
+        hashes = () if entry.row_sample is None else entry.row_sample.smallest
+        if entry.period not in recorded:
+            others = {owner.period: owner for number in hashes if (owner := owners.get(number))}
+            repeats += [
+                (entry, other)
+                for name, other in others.items()
+                if name != entry.period and max(entry.shared(other))
+            ]
+        owners |= dict.fromkeys(hashes, entry)
+    if not repeats:
+        return []
+    entry, other = repeats[0]
+    more = f", and so on for {len(repeats) - 1} more periods" if len(repeats) > 1 else ""
+    remedy = ""
+    if entry.rows > other.rows:
+        named = as_word(f"{other.period}={entry.file}")
+        remedy = f". To replace {other.period}, pass {named} --force"
+    return [
+        f"about {percent(entry.shared(other)[0], 0)} of the rows of {entry.period} are also in "
+        f"{other.period}{more}. These rows and their labels count twice: give each row to one "
+        f"period{remedy}"
     ]
 
 

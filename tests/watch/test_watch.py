@@ -222,7 +222,8 @@ class TestVerdicts:
 
     def test_many_periods_that_are_not_known_are_one_warning(self, folder: Path) -> None:
         for number in range(3):
-            rows = only_rows(clusters_domain("later", sizes=WEEK), np.arange(number + 1))
+            rows = clusters_domain("later", sizes=WEEK)
+            rows = only_rows(rows, 10 * number + np.arange(number + 1))
             alone(folder / f"few{number}.h5", rows)
         (warning,) = watched(folder, "few0.h5", "few1.h5", "few2.h5")["warnings"]
         assert warning.startswith(
@@ -312,6 +313,54 @@ class TestHistory:
         texts = [json.dumps(line | {DIGEST: digest_of(line)}) for line in lines]
         (folder / "h.jsonl").write_text("\n".join(texts) + "\n")
         assert "no new period" in watched(folder, "w0.h5", "--history", "h.jsonl")["notes"][-1]
+
+    @pytest.mark.parametrize("has_ids", [True, False])
+    def test_rows_that_come_twice_are_named(self, has_ids: bool, folder: Path) -> None:
+        """A half first and then all rows, or all rows in another order and under another name."""
+        rows = clusters_domain("later", sizes=WEEK, seed=0)
+        n = len(rows["split"])
+        orders = {"half": np.arange(0, n, 2), "whole": np.arange(n), "back": np.arange(n)[::-1]}
+        for name, order in orders.items():
+            domain = only_rows(rows, order)
+            if not has_ids:
+                domain["ids"] = utf8([str(number) for number in range(len(order))])
+            alone(folder / f"{name}.h5", domain)
+        history = ("--history", "h.jsonl")
+        watched(folder, "w=half.h5", *history)
+        before = (folder / "h.jsonl").read_bytes()
+        says = {
+            ("w=whole.h5",): "% of the old rows are in whole.h5 again. To replace the old rows",
+            ("w=whole.h5", "--join"): "so --join would count them twice",
+        }
+        for arguments, words in says.items():
+            assert words in covcal("watch", *arguments, *history, cwd=folder).error_line()
+        found = watched(folder, "whole.h5", "w1.h5", "-c", "cal.json")
+        assert not [text for text in found["warnings"] if "twice" in text]
+        found = watched(folder, "whole.h5", "half.h5")
+        (warning,) = [text for text in found["warnings"] if "twice" in text]
+        assert warning.startswith("about 100 % of the rows of half are also in whole. These rows")
+        assert (folder / "h.jsonl").read_bytes() == before
+        watched(folder, "w=whole.h5", "--force", *history)
+        found = watched(folder, "w=back.h5", *history)
+        assert "no new period" in found["notes"][-1]
+        line = covcal("watch", "again=back.h5", *history, cwd=folder).error_line()
+        assert line.endswith("w=back.h5")
+
+    def test_a_calibration_is_known_by_what_changes_confidences(self, folder: Path) -> None:
+        watched(folder, "w0.h5", "w1.h5", "--history", "h.jsonl")
+        content = json.loads((folder / "cal.json").read_text())
+        content["warnings"] = ["a warning of another version"]
+        content[DIGEST] = digest_of(content)
+        (folder / "cal.json").write_text(json.dumps(content, indent=4))
+        (folder / "features.h5").unlink()  # the reference data cannot be made again
+        assert watched(folder, "w2.h5", "--history", "h.jsonl")["earlier"] == 2
+        # Earlier versions recorded the hash of the calibration's file.
+        lines = [json.loads(text) for text in (folder / "h.jsonl").read_text().splitlines()]
+        for line in lines:
+            line["calibration"]["sha256"] = sha256_of(folder / "cal.json")
+            line[DIGEST] = digest_of(line)
+        (folder / "h.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        assert watched(folder, "moved.h5", "--history", "h.jsonl")["earlier"] == 3
 
     def test_another_calibration_begins_anew(self, folder: Path) -> None:
         watched(folder, "w0.h5", "moved.h5", "--history", "h.jsonl")
@@ -478,7 +527,7 @@ def test_a_calibration_of_aligned_logits_is_watched_by_them(tmp_path: Path) -> N
     document = tmp_path / "cal.json"
     found = watch([path], document, WatchSettings()).periods[0].measured
     calibration = read_calibration(document)
-    kept = read_reference(document, calibration, sha256_of(document))
+    kept = read_reference(calibration)
     assert kept is not None
     assert kept.coordinates.of == "logits"  # an adapted file holds no features
     assert kept.signals[0].rows == found.rows // 2  # the validation rows: 500 of 1000
