@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from covcal_cli.arrays import AnyArray, Float64s, Labels, Rows
+from covcal_cli.arrays import TRUTH, AnyArray, Float64s, Labels, Rows
 from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
@@ -15,28 +15,28 @@ _FEW_BOUNDED = {True: 8, False: 50}
 _SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends before a word
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
-_LABEL_TYPES = (int, float, str, bytes, np.generic)
+_LABEL_TYPES = ((int, float, np.number, np.bool_), (str,), (bytes,))
 
 
 def array_of(values: Any, name: str) -> AnyArray:
     """Return a list, a data frame, a torch tensor or an array as a NumPy array."""
-    if hasattr(values, "detach"):
-        try:
-            values = values.detach().cpu()
-        except NotImplementedError as error:  # a tensor on the device "meta" has no values
-            raise ArgumentError(f"{name} must be an array ({error})") from error
-        if "bfloat16" in str(values.dtype):
-            values = values.float()
+    if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else (values,))):
+        raise ArgumentError(f"{name} has masked values: leave their rows out")
     try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            if "bfloat16" in str(values.dtype):
+                values = values.float()
         array: AnyArray = np.asarray(values)
-    except (TypeError, ValueError) as error:  # for example, rows of different lengths
+    # for example, rows of different lengths, or a tensor on the device "meta"
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"{name} must be an array ({error})") from error
+    if array.dtype.kind == "T":  # NumPy's texts of any length
+        array = array.astype(object)
     if array.dtype == object and array.ndim == 0:
         remedy = {"toarray": ": give .toarray()", "collect": ": give .collect()"}
         advice = next((text for key, text in remedy.items() if hasattr(values, key)), "")
         raise ArgumentError(f"{name} must be an array, not {type(values).__name__}{advice}")
-    if np.ma.is_masked(values):
-        raise ArgumentError(f"{name} has masked values: leave their rows out")
     return array
 
 
@@ -46,6 +46,8 @@ def numbers_of(values: Any, name: str) -> Float64s:
     try:
         if array.dtype.kind in "cmMV":
             raise TypeError(f"it holds {array.dtype}")
+        if array.dtype == object:  # for example, a column of lists
+            array = np.asarray(array.tolist())
         with np.errstate(over="ignore"):
             numbers: Float64s = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -165,7 +167,7 @@ def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | Non
     """Return the column names as classes, if they agree with `labels`.
 
     The common beginning of the names, such as ``logit_``, is removed if necessary. Names are whole
-    numbers if the labels are.
+    numbers or booleans if the labels are.
     """
     if columns is None:
         return None
@@ -185,6 +187,9 @@ def _shared(names: list[str]) -> int:
 
 
 def _numbers_like(labels: AnyArray, names: list[Any]) -> list[Any]:
+    if labels.dtype.kind == "b":
+        meanings = [TRUTH.get(str(name).casefold()) for name in names]
+        return meanings if {*meanings} == {False, True} else names
     are_whole = labels.dtype.kind in "iu" and all(
         isinstance(name, str) and WHOLE.fullmatch(name) for name in names
     )
@@ -242,11 +247,12 @@ def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
                 raise ArgumentError(
                     f"{name}: row {row} is {label}: give its class, or leave the row out"
                 )
-    kinds = {type(label) for label in labels.tolist()}
-    if len(kinds) > 1 or not all(issubclass(kind, _LABEL_TYPES) for kind in kinds):
-        listed = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ArgumentError(f"{name} must be class numbers or class names, not a mix ({listed})")
-    if all(issubclass(kind, (int, float, np.number, np.bool_)) for kind in kinds):
+    types = {type(label) for label in labels.tolist()}
+    kinds = {next((kind for kind in _LABEL_TYPES if issubclass(own, kind)), None) for own in types}
+    if len(kinds) > 1 or None in kinds:
+        listed = " and ".join(sorted({own.__name__ for own in types}))
+        raise ArgumentError(f"{name} must be only class numbers or only class names, not {listed}")
+    if kinds <= {_LABEL_TYPES[0]}:
         labels = np.array(labels.tolist())  # pandas may store numbers as objects
     if labels.dtype.kind == "f" and (labels == np.rint(labels)).all():
         if len(labels) and np.abs(labels).max() >= _LARGEST:

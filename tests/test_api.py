@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -624,6 +625,19 @@ class TestDataFrames:
         shares = Frame(softmax(source, axis=1), list(self.NAMES))
         assert covcal.ece(shares, named) == covcal.ece(shares.values, labels)
 
+    @pytest.mark.parametrize("names", [("True", "False"), ("p_yes", "p_no"), ("1", "0")])
+    def test_columns_name_the_meaning_of_booleans(self, names: tuple[str, str]) -> None:
+        """A table on the disk keeps the labels as booleans, and the columns as texts."""
+        source, labels, _ = arrays(k=2)
+        fitted = covcal.Calibrator("temp").fit(Frame(source[:, ::-1], list(names)), labels > 0)
+        plain = covcal.Calibrator("temp").fit(source, labels)
+        assert fitted.temperature_ == pytest.approx(plain.temperature_)
+        assert fitted.classes_.tolist() == [True, False]
+        shares = softmax(source, axis=1)
+        assert covcal.ece(Frame(shares[:, ::-1], list(names)), labels > 0) == pytest.approx(
+            covcal.ece(shares, labels)
+        )
+
     def test_columns_that_are_numbers_as_texts_name_the_classes(self) -> None:
         """As a table on the disk names them, where the labels are whole numbers."""
         z, y, z_target = arrays()
@@ -852,6 +866,37 @@ class TestScikitLearn:
             with pytest.raises(covcal.CovcalError, match="estimator must be a classifier"):
                 covcal.calibrated(model).fit(np.eye(60), np.arange(60) % 2)
 
+    def test_outputs_that_are_no_probabilities_are_refused(self) -> None:
+        """LightGBM with its own loss returns scores, and other classifiers return tensors."""
+        torch = pytest.importorskip("torch")
+
+        class Model(LogisticRegression):  # type: ignore[misc]
+            change: Any = None
+
+            def predict_proba(self, X: Any) -> Any:
+                return self.change(super().predict_proba(X))
+
+        rows, labels, _ = arrays(k=3)
+        wrapped = covcal.calibrated(Model().fit(rows, labels), method="temp")
+        changes: dict[str, Any] = {
+            "not a probability": np.log,
+            r"must return shape \(n, K\), not \(600,\)": lambda shares: shares[:, 0],
+            "must be an array": csr_matrix,
+            "in another order": lambda shares: pd.DataFrame(shares)[[2, 0, 1]],
+        }
+        for message, change in changes.items():
+            Model.change = staticmethod(change)
+            with pytest.raises(ValueError, match=message):
+                wrapped.fit(rows, labels)
+        Model.change = staticmethod(lambda shares: torch.tensor(shares, requires_grad=True))
+        assert wrapped.fit(rows, labels).predict_proba(rows).shape == (600, 3)
+        with pytest.raises(ValueError, match=r"X must be an array .* not generator"):
+            wrapped.fit((row for row in rows), labels)
+        with pytest.raises(ValueError, match="X has only 3 rows"):
+            covcal.calibrated(LogisticRegression()).fit(rows[:3], [0, 1, 2])
+        with pytest.raises(ValueError, match=r"calibrator must be a Calibrator, not {}"):
+            wrapped.set_params(calibrator={}).fit(rows, labels)
+
     def test_a_stack_of_classifiers_is_one(self) -> None:
         """Its predict_proba appears only when it is fitted."""
         rows, labels, _ = arrays(k=3)
@@ -919,6 +964,21 @@ class TestArguments:
         with pytest.raises(ValueError, match=message):
             covcal.Calibrator("prior", target_prior=prior).fit(*arrays(k=3))
 
+    def test_arrays_of_every_kind_are_read(self) -> None:
+        """Columns of lists, NumPy's texts of any length, whole numbers as objects."""
+        torch = pytest.importorskip("torch")
+        source, labels, target = arrays(k=3)
+        plain = covcal.Calibrator("temp").fit(source, labels, target)
+        lists = pd.Series(source.tolist()), pd.Series(list(target))
+        kinds: list[Any] = [np.array(["a", "b", "c"], dtype=np.dtypes.StringDType())[labels]]
+        kinds.append(np.array([float(n) if n == 1 else n for n in labels.tolist()], dtype=object))
+        for names in kinds:
+            fitted = covcal.Calibrator("temp").fit(lists[0], names, lists[1])
+            assert fitted.temperature_ == plain.temperature_
+        negated = torch._neg_view(torch.tensor(-source))
+        with pytest.raises(ValueError, match=r"source_logits must be an array .*negative bit"):
+            covcal.Calibrator("temp").fit(negated, labels)
+
     def test_tensors_with_gradients_are_read(self) -> None:
         torch = pytest.importorskip("torch")
         source, labels, target = arrays(k=3)
@@ -935,7 +995,9 @@ class TestArguments:
             (np.r_[np.nan, np.zeros(599)], "source_labels: row 0 is nan"),
             (np.array([None, "a"] * 300, dtype=object), "row 0 is None: give its class"),
             (["a", "b", np.nan] * 200, "row 2 is nan: give its class"),
-            (np.array([1, "a"] * 300, dtype=object), r"not a mix \(int, str"),
+            (np.array([1, "a"] * 300, dtype=object), "only class names, not int and str"),
+            (np.array([Fraction(1)] * 600), "only class names, not Fraction"),
+            ([np.ma.masked, *[0, 1] * 299, 0], "masked values"),
             (["2", "10", "1"] * 200, "numbers as texts, so the order of the classes is not clear"),
             (2.0**53 + np.arange(600) % 3, "floats cannot represent"),
             (

@@ -44,7 +44,7 @@ from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.features import FEATURES_SCHEMA, SPLITS, FeatureFile
 from covcal_cli.maths.odds import confidences
-from covcal_cli.maths.output_form import log_probabilities
+from covcal_cli.maths.output_form import BELOW, log_probabilities
 from covcal_cli.maths.softmax import class_major, to_float32
 from covcal_cli.maths.source_accuracy import SourceAccuracy
 from covcal_cli.maths.temperature import Loss
@@ -491,6 +491,10 @@ class CalibratedClassifier:
         not used for training. Otherwise, a copy is trained on two thirds of the rows, and
         calibrated on one third.
         """
+        if not (hasattr(X, "shape") or hasattr(X, "__len__")):
+            raise ArgumentError(f"X must be an array or a list of rows, not {type(X).__name__}")
+        if not isinstance(self.calibrator, Calibrator | None):
+            raise ArgumentError(f"calibrator must be a Calibrator, not {shown(self.calibrator)}")
         X = X.tocsr() if hasattr(X, "tocsr") else X
         labels = labels_of(y, "y", X.shape[0] if hasattr(X, "shape") else len(X), X)
         self.calibrator_ = Calibrator(**(self.calibrator or Calibrator()).get_params())
@@ -505,6 +509,10 @@ class CalibratedClassifier:
             # If a class has no training row, train on all its rows.
             is_new = ~np.isin(labels[rest], labels[trained])
             trained, rest = np.concatenate([trained, rest[is_new]]), rest[~is_new]
+            if not len(rest):
+                raise ArgumentError(
+                    f"X has only {len(labels)} rows: give more rows, or a fitted classifier"
+                )
             self.estimator_ = copy.deepcopy(self.estimator)
             self.estimator_.fit(_rows(X, trained), labels[trained])
             X, labels = _rows(X, rest), labels[rest]
@@ -621,9 +629,21 @@ class CalibratedClassifier:
                 require_columns(expected, X, "the rows that were passed to fit")
 
     def _logits(self, X: Any) -> Float64s:
-        if hasattr(self.estimator_, "predict_proba"):
-            return log_probabilities(np.asarray(self.estimator_.predict_proba(X)))
-        return np.asarray(self.estimator_.decision_function(X), dtype=np.float64)
+        are_shares = hasattr(self.estimator_, "predict_proba")
+        name = "predict_proba" if are_shares else "decision_function"
+        outputs = getattr(self.estimator_, name)(X)
+        require_class_order(self.classes_, outputs, name)
+        values = numbers_of(outputs, name)
+        if not are_shares:
+            return values
+        if values.ndim != 2:
+            raise ArgumentError(f"predict_proba must return shape (n, K), not {values.shape}")
+        if (wrong := values < -BELOW).any():
+            raise ArgumentError(
+                f"predict_proba returned {values[wrong][0]:.6g}, which is not a probability: give "
+                "a classifier that returns probabilities"
+            )
+        return log_probabilities(values)
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:

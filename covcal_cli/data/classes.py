@@ -11,7 +11,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from covcal_cli.arrays import Labels
+from covcal_cli.arrays import TRUTH, Labels
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.files import require_file
 from covcal_cli.multilabel import SCHEMA as MULTILABEL
@@ -67,9 +67,10 @@ class ClassMap:
         composed = [normalize("NFC", name) for name in self.names] if not folder.isascii() else []
         if composed.count(normalize("NFC", folder)) == 1:
             return composed.index(normalize("NFC", folder))
-        folded = [name.casefold() for name in self.names]
-        if folder.casefold() in ("true", "false") and folded.count(folder.casefold()) == 1:
-            return folded.index(folder.casefold())
+        if folder.casefold() in ("true", "false"):
+            meanings = [TRUTH.get(name.casefold()) for name in self.names]
+            if meanings.count(TRUTH[folder.casefold()]) == 1:
+                return meanings.index(TRUTH[folder.casefold()])
         number = _number(folder) if self.by_number else None
         return number if number is not None and number < len(self.names) else None
 

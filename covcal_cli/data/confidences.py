@@ -22,7 +22,7 @@ import numpy as np
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.classes import is_plain_number, listed
-from covcal_cli.data.labels import LABEL_NAMES, differing_in_case
+from covcal_cli.data.labels import IN_CASE, LABEL_NAMES, differing_in_case
 from covcal_cli.data.output_columns import CONFIDENCES
 from covcal_cli.data.stores.store import Entry, Piece, Store
 from covcal_cli.errors import printable, shown
@@ -347,8 +347,8 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             return EVENTS
     if double := differing_in_case(named):
         raise source.store.error(
-            f"the classes {listed(double)} differ only in upper and lower case: write each class "
-            "in one way, or name all classes with --classes FILE"
+            f"the classes {listed(double)} {IN_CASE}: write each class in one way, "
+            "or name all classes with --classes FILE"
         )
     if len(named) < 2:
         named.add(OTHER)

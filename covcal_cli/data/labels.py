@@ -19,7 +19,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, AnyArray, Booleans, Labels
+from covcal_cli.arrays import TRUTH, UNKNOWN_LABEL, AnyArray, Booleans, Labels
 from covcal_cli.data.classes import ClassMap, NumberedNames, is_plain_number, listed
 from covcal_cli.data.stores.store import Store
 from covcal_cli.errors import CovcalError, shown
@@ -37,16 +37,20 @@ _MINUS_ONES = (_MINUS_ONE, "-1.0")
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
+# What the names of `differing_in_case` have in common.
+IN_CASE = "differ only in case, spaces, the encoding of letters or a final .0"
+_WHOLE_FLOAT = re.compile(r"^(-?[0-9]+)\.0+$")
 # A list of numbers as text.
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
 def differing_in_case(names: Collection[str]) -> list[str]:
-    """Return the names that differ only in case, spaces or Unicode form, sorted.
+    """Return the names that differ only in case, spaces, Unicode form or a final ``.0``, sorted.
 
     Names of one letter may differ in case.
     """
     key_of = {name: normalize("NFC", " ".join(name.split())) for name in names}
+    key_of = {name: _WHOLE_FLOAT.sub(r"\1", key) for name, key in key_of.items()}
     key_of = {name: key.casefold() if len(key) > 1 else key for name, key in key_of.items()}
     count = Counter(key_of.values())
     return sorted(name for name, key in key_of.items() if count[key] > 1)
@@ -259,8 +263,7 @@ _SEPARATORS = re.compile(r"[;|,]")
 _QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # A quoted text in a Python list.
 # The meaning of a cell in lower case: 1 present, 0 absent, -1 unknown.
 PRESENCE = dict.fromkeys(("", "nan", *_MINUS_ONES), UNKNOWN_LABEL)
-PRESENCE |= dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), 1)
-PRESENCE |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), 0)
+PRESENCE |= {text: int(is_true) for text, is_true in TRUTH.items()}
 
 
 class LabelSets:

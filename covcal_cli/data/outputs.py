@@ -21,7 +21,7 @@ from covcal_cli.data.classes import (
 )
 from covcal_cli.data.confidences import confidence_stores
 from covcal_cli.data.domain import Batch, ImagePipeline
-from covcal_cli.data.labels import LABEL_NAMES, LabelSets, differing_in_case
+from covcal_cli.data.labels import IN_CASE, LABEL_NAMES, LabelSets, differing_in_case
 from covcal_cli.data.output_columns import CLASSES, OutputColumns, OutputKind, find_outputs, kind_of
 from covcal_cli.data.rows import (
     DOMAIN,
@@ -221,8 +221,7 @@ class OutputTable:
         if similar:
             raise self._store.error(
                 f"{len(self._lacking)} of {seen.rows} rows lack some classes, and the classes "
-                f"{listed(similar)} differ only in case, spaces or the encoding of letters: write "
-                "each class in one way"
+                f"{listed(similar)} {IN_CASE}: write each class in one way"
             )
         lacking = (
             f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "

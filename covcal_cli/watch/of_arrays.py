@@ -250,9 +250,10 @@ class Watch:
         calibrator = self._calibrator
         if calibrator is not None:
             names = list(getattr(calibrator, "feature_names_in_", calibrator.classes_))
-        rest = None
-        if set(names) <= set(getattr(logits, "columns", ())):
-            rest, logits = logits.drop(columns=names), logits[names]
+        columns, rest = columns_of(logits) or [], None
+        if set(names) <= set(columns):
+            rest = {name: logits[name] for name in columns if name not in names}
+            logits = np.column_stack([numbers_of(logits[name], "logits") for name in names])
         elif not hasattr(calibrator, "feature_names_in_"):
             _require_classes(logits, names)
         if hasattr(logits, "__len__") and np.ndim(logits) and not len(logits):  # no rows
@@ -310,10 +311,11 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
     """Return the columns as a features file stores them: as float64, or as texts in UTF-8."""
     if columns is None:
         return {}
-    if not hasattr(columns, "keys"):
+    keys = columns_of(columns)
+    if keys is None and not hasattr(columns, "keys"):
         raise ArgumentError(f"{name} must be a data frame, or a dict of arrays by name")
     stored = {}
-    for key in columns.keys():  # noqa: SIM118 - a data frame has keys, too
+    for key in list(columns) if keys is None else keys:
         column = str(key)
         if not column.isprintable() or "/" in column or not column.strip("."):
             raise ArgumentError(f"{name}: {key!r} cannot be the name of a column: rename it")

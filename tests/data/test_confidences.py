@@ -139,7 +139,7 @@ def test_names_that_differ_are_refused_or_noted(tmp_path: Path) -> None:
         return opened(path, path)["source"]
 
     usual = ("dog", 0.7, "dog")
-    with pytest.raises(CovcalError, match="classes Cat, cat differ only in upper and lower case"):
+    with pytest.raises(CovcalError, match="classes Cat, cat differ only in case"):
         read(("cat", 0.9, "Cat"), ("A", 0.8, "a"), usual)
     same = read(("caf\u00e9", 0.9, "cafe\u0301"), (" ice  tea", 0.8, "ice\u00a0tea\u200b"), usual)
     assert same.class_names == ("caf\u00e9", "dog", "ice tea")

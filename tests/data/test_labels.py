@@ -122,10 +122,12 @@ def test_a_label_that_names_a_class_as_it_is_written_is_that_class(names: tuple[
     assert labels([*names, ""], "text").indices(named_classes(names)).tolist() == [0, 1, 2, -1]
 
 
-@pytest.mark.parametrize("names", [("True", "False"), ("true", "false"), ("FALSE", "TRUE")])
+@pytest.mark.parametrize(
+    "names", [("True", "False"), ("true", "false"), ("FALSE", "TRUE"), ("Yes", "no"), ("0", "1")]
+)
 @pytest.mark.parametrize("kind", ["bool", "text"])
 def test_true_and_false_are_found_in_any_case(names: tuple[str, ...], kind: str) -> None:
-    index = names.index("TRUE") if "TRUE" in names else [n.lower() for n in names].index("true")
+    index = next(i for i, name in enumerate(names) if name.lower() in ("true", "yes", "1"))
     read = labels([True, False] if kind == "bool" else ["True", "False"], kind)
     assert read.indices(named_classes(names)).tolist() == [index, 1 - index]
     assert labels([True, False], "bool").indices(named_classes(("no", "yes"))).tolist() == [1, 0]

@@ -127,6 +127,14 @@ class TestACalibrationFile:
             week["logits"], period="w", labels=week["labels"]
         )
         assert replace(one, version="") == replace(other, version="")
+        table = pytest.importorskip("pyarrow").table(frame)
+        same = covcal.Watch(made / "cal.json").observe(table, period="w", labels=names)
+        assert same == one
+        columns = table.select(["amount"])
+        same = covcal.Watch(made / "cal.json").observe(
+            week["logits"], period="w", labels=names, columns=columns
+        )
+        assert same == one
 
 
 @pytest.fixture(scope="module")

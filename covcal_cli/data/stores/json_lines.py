@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
-from covcal_cli.data.labels import LABEL_NAMES, differing_in_case
+from covcal_cli.data.labels import IN_CASE, LABEL_NAMES, differing_in_case
 from covcal_cli.data.rows import PATH_NAMES, is_reserved
 from covcal_cli.data.stores.json_layouts import (
     CHOICES,
@@ -206,7 +206,7 @@ class JSONLinesStore(Store):
             )
         if double := differing_in_case(labels):
             raise self.error(
-                f"the labels {', '.join(double)} differ only in upper and lower case: write each "
+                f"the labels {', '.join(double)} {IN_CASE}: write each "
                 "answer in one way, or name the answers with --choices"
             )
         return tuple(sorted(labels))

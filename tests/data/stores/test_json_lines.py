@@ -173,6 +173,12 @@ def test_a_missing_answer_is_less_likely_than_the_others(tmp_path: Path) -> None
     assert np.argmax(logits(read)[3]) == 1
     assert logits(read)[3, 2] == logits(read)[3].min()
     assert any("in 1 of 40 rows, some classes have no probability" in note for note in read.notes)
+    for row in range(0, 40, 2):  # some lines number the classes with floats
+        records[row]["probs"] = dict(zip(["0", "1", "2"], [0.2, 0.3, 0.5], strict=True))
+        records[row + 1]["probs"] = dict(zip(["0.0", "1.0", "2.0"], [0.2, 0.3, 0.5], strict=True))
+        records[row]["label"] = records[row + 1]["label"] = "1"
+    with pytest.raises(CovcalError, match=r"classes 0, 0\.0, 1, .* differ only in .* a final \.0"):
+        logits(outputs(write(tmp_path / "floats.jsonl", records)))
 
 
 def test_empty_lines_and_missing_values(tmp_path: Path) -> None:

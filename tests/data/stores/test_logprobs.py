@@ -173,7 +173,7 @@ def test_labels_name_the_answers_and_ids_are_the_users(tmp_path: Path) -> None:
     with pytest.raises(CovcalError, match="name the answers with --choices A B C D"):
         table(write(tmp_path / "bare.jsonl", [chat(entry("A", {"A": 1.0}))] * 3))
     lines[1]["label"] = "No"
-    with pytest.raises(CovcalError, match="labels No, no differ only in upper and lower case"):
+    with pytest.raises(CovcalError, match="labels No, no differ only in case"):
         table(write(tmp_path / "case.jsonl", lines))
     lines[1] = {"label": "no", "response": {"choices": [{"logprobs": None}]}}
     with pytest.raises(CovcalError, match=r"1 of 6 rows have no token log-probabilities.* line 2"):
