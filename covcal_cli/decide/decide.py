@@ -12,7 +12,7 @@ certainty that the user asks for.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from covcal_cli.estimators.metrics import MetricEstimate, read_costs
 from covcal_cli.files import sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
-from covcal_cli.formats.decision import SCORE, CurvePoint, Decision, LabelUse, SetRule, beliefs_of
+from covcal_cli.formats.decision import Decision, GroupPoint, LabelUse, SetRule, beliefs_of
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.formats.groups import numbered_groups
 from covcal_cli.labels.draws import Draw, frame_rows, inclusions_for_decision, rows_of_fit
@@ -126,30 +126,26 @@ def decide(
                 f"{path} has no target {' or '.join(splits)} rows ({target.counts()}): give "
                 "another file, or another --split"
             )
-        # The number of the promise about each row.
-        by, names, promises = settings.promise_by, [""], np.zeros(len(rows), dtype=np.int64)
+        names, groups = [""], np.zeros(len(rows), dtype=np.int64)
+        by, is_joint = settings.promise_by or settings.by, settings.promise_by is None
         if by is not None:
-            names, promises = numbered_groups(target, by, rows, file.classes)
-            if len(names) > MOST_GROUPS:
-                raise CovcalError(
-                    f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} can share "
-                    "the certainty: use another column for --promise-by"
-                )
+            names, groups = numbered_groups(target, by, rows, file.classes)
+        if not is_joint and len(names) > MOST_GROUPS:
+            raise CovcalError(
+                f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} can share the "
+                "certainty: use another column for --promise-by"
+            )
+        # The number of the promise about each row.
+        promises = np.zeros_like(groups) if is_joint else groups
         scores = scaled.confidence(target, rows, progress)
         drawn = target.drawn(min(_MAX_ROWS, _MAX_VALUES // target.n_classes), 0, *splits)
         predicted = target.logits(drawn).argmax(axis=1)
         logits, temperature = scaled.prepared(target, drawn)
         accuracy = None if estimate is None else (estimate.low, estimate.accuracy, estimate.high)
         moved = predicted if scaled.scaling.can_move_the_top else None
-        sample = Sample(logits.T, temperature, accuracy, moved)
-        curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
         of_source = scaled.of_labelled(file.source, _MAX_ROWS)
-
-        def estimated_curve(inside: Booleans) -> tuple[CurvePoint, ...]:
-            """Return the curve of an estimate, which allows for the errors of source rows."""
-            confidence = sample.confidence[0][inside]
-            return thresholds.with_source_errors(sample.curve(inside), confidence, *of_source)
-
+        sample = Sample(logits.T, temperature, accuracy, moved, of_source)
+        curve, of_sample = sample.curve(), np.searchsorted(rows, drawn)
         labelled = _Labelled(target, draw, rows, scores, promises)
         why_not = labelled.unusable(calibration, document)
         if settings.labels == "marked" and why_not is not None:
@@ -182,7 +178,7 @@ def decide(
                     "data to another file. Run covcal decide --set on that file, then covcal "
                     "pick --for"
                 )
-        # The thresholds of all rows, or of each group.
+        # The threshold of each group.
         above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
@@ -196,7 +192,8 @@ def decide(
             if uses_labels:
                 above[group], uses[group] = promise.tested()
             else:
-                of_group = estimated_curve(promises[of_sample] == group)
+                inside = promises[of_sample] == group
+                of_group = sample.curve(inside, count_source=True)
                 share = thresholds.largest_share(of_group, settings.error or 0.0)
                 above[group] = parts[0].threshold(int(share * len(parts[0])))
             offers[group] = promise.offer(1 + uses_labels * len(labelled.used))
@@ -204,9 +201,11 @@ def decide(
             wrong, costs = read_costs(settings.costs, file.classes)
             cheapest = sample.cheapest(wrong, costs.review or 0.0, predicted, cost)
             above[0] = rankings[0].threshold(round(cheapest.share * len(rows)))
-        accepted = np.bincount(promises[scores > above[promises]], minlength=len(names))
+        if is_joint:
+            above[:] = above[0]
+        accepted = np.bincount(groups[scores > above[groups]], minlength=len(names))
         share = float(accepted.sum() / len(rows))
-        warnings = []
+        accepts, warnings = sample.confidence[0] > above[groups[of_sample]], []
         if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
@@ -219,37 +218,31 @@ def decide(
                     f"{doubt}. {advice if cheapest is None else 'More'} of the accepted rows may "
                     "be wrong: label some rows that covcal pick --for draws"
                 )
-        if by is not None:  # Groups with a promise need no more labels.
+        if not is_joint:  # Groups with a promise need no more labels.
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}
         labels, promised_share, chance = _joined(offers, sizes)
-        of_groups = names, promises[of_sample]
-        if settings.by is not None:
-            of_groups = numbered_groups(target, settings.by, drawn, file.classes)
-        all_rows = np.full(len(drawn), True)
-        groups = sample.groups(*of_groups, sample.confidence[0] > above[promises[of_sample]])
-        if by is not None:
-            groups = tuple(
-                replace(
-                    point,
-                    rows=int(sizes[group]),
-                    threshold=float(above[group]) if accepted[group] else None,
-                    labels=uses.get(group),
-                    labels_needed=offers.get(group, _NO_OFFER)[0],
-                )
-                for group, point in enumerate(groups)
-            )
+        sizes, points = np.bincount(groups, minlength=len(names)).tolist(), []
+        for group, name in enumerate(names if by else []):
+            n, inside = int(accepted[group]), accepts & (groups[of_sample] == group)
+            # A small group may have no row in the sample.
+            inside = inside if inside.any() else accepts
+            together = accepts if is_joint else inside
+            expected = sample.expected(inside, together, n, sizes[group])
+            threshold = float(above[group]) if n else None
+            of_promise = threshold, uses.get(group), offers.get(group, _NO_OFFER)[0]
+            point = GroupPoint(name, sizes[group], expected, *(() if is_joint else of_promise))
+            points.append(point)
         return Decision(
             error=settings.error,
             certainty=settings.certainty or _CERTAINTY,
             covers="these rows" if settings.these_rows else "future rows",
-            score=SCORE,
-            threshold=float(above[0]) if share and by is None else None,
+            threshold=float(above[0]) if share and is_joint else None,
             share=share,
             rows=len(rows),
             splits=splits,
             is_promise=bool(uses) and share > 0,
-            expected=_point(estimated_curve(all_rows), share) if share and by is None else None,
-            labels=uses.get(0) if by is None else None,
+            expected=sample.point_at(share) if share and is_joint else None,
+            labels=uses.get(0) if is_joint else None,
             labels_needed=labels,
             promised_share=promised_share,
             promised_chance=chance,
@@ -264,8 +257,8 @@ def decide(
             cost=cheapest,
             costs=costs,
             by=settings.by,
-            promise_by=by,
-            groups=groups if by or settings.by else (),
+            promise_by=settings.promise_by,
+            groups=tuple(points),
             scaling_sha256=calibration.scaling_sha256,
         )
 
@@ -456,8 +449,3 @@ def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
     labels = int(np.minimum(sizes, max(offer[0] for offer in useful.values())).sum())
     share = sum(offer[1] * sizes[group] for group, offer in useful.items()) / sizes.sum()
     return labels, float(share), min(offer[2] for offer in useful.values())
-
-
-def _point(curve: Sequence[CurvePoint], share: float) -> CurvePoint:
-    values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
-    return CurvePoint(share, *(float(np.interp(share, values[0], errors)) for errors in values[1:]))

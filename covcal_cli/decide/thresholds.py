@@ -20,10 +20,11 @@ from functools import cached_property
 
 import numpy as np
 
-from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Integers, Labels, Rows
+from covcal_cli.arrays import UNKNOWN_LABEL, Booleans, Float64s, Floats, Labels, Rows
 from covcal_cli.estimators.matched_temperature import match_accuracy
 from covcal_cli.estimators.metrics import MetricEstimate, costs_of_best
-from covcal_cli.formats.decision import CostPoint, CurvePoint, GroupPoint
+from covcal_cli.formats.decision import CostPoint, CurvePoint
+from covcal_cli.maths.acceptance import NO_FLAGS, NONE
 from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
 
@@ -44,6 +45,7 @@ class Sample:
     - `accuracy`: low end, estimate and high end of the accuracy. By default, the probabilities are
       assumed to be right.
     - `labels`, (n,): predicted classes. Default: the classes with the largest logit.
+    - `source`: the confidence of labelled source rows, (m,), and which of these rows are wrong.
     """
 
     def __init__(
@@ -52,8 +54,9 @@ class Sample:
         temperature: float,
         accuracy: Accuracy | None,
         labels: Labels | None = None,
+        source: tuple[Float64s, Booleans] = (NONE, NO_FLAGS),
     ) -> None:
-        self._logits, self._labels, self._accuracy = logits, labels, accuracy
+        self._logits, self._labels, self._accuracy, self._source = logits, labels, accuracy, source
         self._temperatures = [temperature] * 3
         if accuracy is not None:
             self._temperatures[1:] = [self._matched(accuracy[0]), self._matched(accuracy[2])]
@@ -71,39 +74,65 @@ class Sample:
         """Calibrated probabilities, shape (n, K)."""
         return softmax(self._logits, self._temperatures[0]).T
 
-    def curve(self, rows: Booleans | slice = slice(None)) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the most confident rows, for each share of `rows`."""
+    def curve(
+        self, rows: Booleans | slice = slice(None), *, count_source: bool = False
+    ) -> tuple[CurvePoint, ...]:
+        """Return the expected error of the most confident rows, for each share of `rows`.
+
+        With `count_source`, the error is at least the error of source rows with the same
+        confidence, and the high end of its range is at least the high end of Wilson's interval for
+        these source rows.
+        """
         confidence = [values[rows] for values in self.confidence]
         order = np.argsort(-confidence[0], kind="stable")
-        n, shares = len(order), np.arange(1, _POINTS + 1) / _POINTS
-        if not n:
-            return ()
-        sizes = np.ceil(shares * n).astype(np.int64)
-        means = [np.cumsum(1 - values[order])[sizes - 1] / sizes for values in confidence]
-        return tuple(_point(*numbers) for numbers in np.array([shares, *means]).T.tolist())
+        n, points = len(order), []
+        for share in np.arange(1, _POINTS + 1) / _POINTS if n else ():
+            best = order[: math.ceil(share * n)]
+            error, highest, lowest = (float(1 - values[best].mean()) for values in confidence)
+            if count_source:
+                of_source, high = self._source_error(confidence[0][best[-1]])
+                error, highest = max(error, of_source), max(highest, high)
+                if self._accuracy is None:  # There is no range.
+                    lowest = highest = error
+            points.append(_point(float(share), error, highest, lowest))
+        return tuple(points)
 
-    def groups(
-        self, names: Sequence[str], numbers: Integers, accepted: Booleans
-    ) -> tuple[GroupPoint, ...]:
-        """Return the accepted share and the expected error of every group.
+    def point_at(self, share: float) -> CurvePoint:
+        """Return the point at any share of the curve that counts source errors."""
+        curve = self.curve(count_source=True)
+        values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
+        return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))
 
-        The range of an error includes 95 % sampling error. `numbers`, (n,), are the groups of the
-        rows, and `accepted`, (n,), is True for accepted rows.
+    def expected(
+        self, rows: Booleans, accepted: Booleans, count: int, of: int
+    ) -> CurvePoint | None:
+        """Return the expected error of the accepted rows of a group, or None without such rows.
+
+        The range of the error includes 95 % sampling error.
+
+        - `rows`, (n,): the accepted rows of the group in the sample.
+        - `accepted`, (n,): all rows whose error is at least the error of source rows.
+        - `count`, `of`: the number of accepted rows of the group, and of all its rows.
         """
-        groups = []
-        for number, name in enumerate(names):
-            rows = numbers == number
-            taken, n, point = rows & accepted, int(rows.sum()), None
-            if taken.any():
-                errors = [float(1 - values[taken].mean()) for values in self.confidence]
-                error, highest, lowest = np.clip(errors, 0, 1).tolist()
-                count = int(taken.sum())
-                # Add the sampling error.
-                _, highest = wilson(highest, count, _LEVEL)
-                lowest, _ = wilson(lowest, count, _LEVEL)
-                point = _point(count / n, error, highest, lowest)
-            groups.append(GroupPoint(name, n, point))
-        return tuple(groups)
+        if not (count and rows.any()):
+            return None
+        error, highest, lowest = (float(1 - values[rows].mean()) for values in self.confidence)
+        confidence = self.confidence[0][accepted]
+        of_source, _ = self._source_error(confidence.min())
+        excess = max(of_source - float(1 - confidence.mean()), 0.0)
+        ends = (min(max(end, 0.0), 1.0) for end in (highest + excess, lowest))
+        high, low = (wilson(end, count, _LEVEL) for end in ends)
+        return _point(count / of, error + excess, high[1], low[0])
+
+    def _source_error(self, least: float) -> tuple[float, float]:
+        """Return the error of source rows with at least a confidence, and its high end by Wilson.
+
+        Both numbers are 0 if there are no such rows.
+        """
+        confidence, wrong = self._source
+        flags = wrong[confidence >= least]
+        error = float(flags.mean()) if len(flags) else 0.0
+        return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0
 
     def cut(self, coverage: float) -> float:
         """Choose the cut from probabilities, without labels."""
@@ -150,36 +179,6 @@ class Sample:
 def _point(share: float, error: float, highest: float, lowest: float) -> CurvePoint:
     error, highest, lowest = (min(max(number, 0.0), 1.0) for number in (error, highest, lowest))
     return CurvePoint(share, error, min(lowest, error), max(highest, error))
-
-
-def with_source_errors(
-    curve: Sequence[CurvePoint], scores: Float64s, confidence: Float64s, wrong: Booleans
-) -> tuple[CurvePoint, ...]:
-    """Return a curve that expects at least the errors of source rows with the same confidence.
-
-    The high end of an error's range is at least the high end of Wilson's interval for these source
-    rows.
-
-    - `scores`, (m,): the confidence of the target rows of the curve.
-    - `confidence`, (n,), and `wrong`, (n,): the confidence of labelled source rows, and which of
-      these rows are wrong.
-    """
-    falling, order = -np.sort(-scores), np.argsort(-confidence, kind="stable")
-    errors = np.cumsum(wrong[order])
-    points = []
-    for point in curve:
-        least = falling[math.ceil(point.share * len(falling)) - 1]
-        rows = int(np.searchsorted(-confidence[order], -least, "right"))
-        error, high = 0.0, 0.0
-        if rows:
-            error = float(errors[rows - 1] / rows)
-            _, high = wilson(error, rows, _LEVEL)
-        error = max(point.error, error)
-        if point.low == point.high:  # without an estimated accuracy, there is no range
-            points.append(CurvePoint(point.share, error, error, error))
-        else:
-            points.append(CurvePoint(point.share, error, point.low, max(point.high, high)))
-    return tuple(points)
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:

@@ -132,7 +132,7 @@ class Decision(Document):
     error: Share | None
     certainty: Share  # The certainty of the promise.
     covers: Covered  # The rows of the promise.
-    score: str  # The name of the score.
+    score: str = SCORE  # The name of the score.
     threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.

@@ -81,10 +81,8 @@ def accepted_in_period(
         moved = predictions if scaled.scaling.can_move_the_top else None
         accuracy = estimate.low, estimate.accuracy, estimate.high
         forecast = Sample(logits.T, temperature, accuracy, moved)
-        everything = np.zeros(len(sample), dtype=np.int64)
         is_accepted = by.decision.accepts(forecast.confidence[0], target, sample)
-        (group,) = forecast.groups(["all"], everything, is_accepted)
-        expected = group.accepted
+        expected = forecast.expected(is_accepted, is_accepted, int(is_accepted.sum()), len(sample))
     of_labels = None if labels is None else labels.weighted(accepted)
     return Accepted(by.sha256, by.error, len(accepted), expected, of_labels)
 

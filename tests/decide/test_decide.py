@@ -643,10 +643,11 @@ def test_groups_are_shown_with_their_share_and_expected_error(folder: Path) -> N
     )
     assert wrong / sum(accepted) == pytest.approx(decision["expected"]["error"], abs=0.01)
     sure = Sample(np.tile([0.0, 90.0], (100, 1)), 1.0, None)
-    (group,) = sure.groups(["all"], np.zeros(100, dtype=int), np.ones(100, dtype=bool))
+    is_accepted = np.ones(100, dtype=bool)
+    expected = sure.expected(is_accepted, is_accepted, 100, 100)
     # 100 rows without an error do not prove that the error is 0.
-    assert group.accepted is not None
-    assert group.accepted.error == 0 < group.accepted.high < 0.04
+    assert expected is not None
+    assert expected.error == 0 < expected.high < 0.04
     screen = covcal(*command, cwd=folder).require_success().out
     assert "expected to be wrong" in screen
     assert "all accepted rows together" in screen
@@ -756,20 +757,32 @@ def test_labels_of_all_rows_make_promises_for_groups_too(labelled: Path) -> None
     assert "groups, but at most 50 can share" in done.error_line()
 
 
-def test_an_estimate_expects_at_least_the_errors_of_the_source() -> None:
-    """The source makes 60 errors in its 1000 most confident rows, and the confidence expects 10."""
-    scores, source = np.linspace(1, 0.5, 400), np.linspace(1, 0.5, 2000)
-    wrong = np.arange(2000) % 50 < 3
-    curve = tuple(CurvePoint(n / 100, 0.01, 0.005, 0.02) for n in range(1, 101))
-    counted = thresholds.with_source_errors(curve, scores, source, wrong)
-    assert counted[49].error == pytest.approx(0.06, abs=0.005)
-    assert counted[49].high == pytest.approx(wilson(0.06, 1000, 0.95)[1], abs=0.005)
-    assert thresholds.largest_share(curve, 0.05) == 1
+@pytest.mark.parametrize("accuracy", [None, (0.97, 0.99, 0.995)])
+def test_an_estimate_expects_at_least_the_errors_of_the_source(
+    accuracy: tuple[float, float, float] | None,
+) -> None:
+    """The source makes 60 errors in its 1000 most confident rows, and the confidence expects 4."""
+    source, wrong = np.linspace(1, 0.5, 2000), np.arange(2000) % 50 < 3
+    logits = np.stack([np.zeros(400), np.linspace(9, 3, 400)], axis=1)
+    sample = Sample(logits, 1.0, accuracy, source=(source, wrong))
+    bare, counted = sample.curve(), sample.curve(count_source=True)
+    assert bare[-1].error < 0.015
+    assert counted[-1].error == pytest.approx(0.06, abs=0.01)
+    if accuracy is None:
+        assert all(point.low == point.error == point.high for point in counted)
+    else:
+        assert [point.low for point in counted] == [point.low for point in bare]
+        rows = int((source > sample.confidence[0].min()).sum())
+        assert counted[-1].high == pytest.approx(wilson(0.06, rows, 0.95)[1], abs=0.01)
+    assert thresholds.largest_share(bare, 0.05) == 1
     assert thresholds.largest_share(counted, 0.05) < 0.1
-    assert thresholds.with_source_errors(curve, scores, source[:0], wrong[:0]) == curve
-    bare = tuple(replace(point, low=0.01, high=0.01) for point in curve)
-    counted = thresholds.with_source_errors(bare, scores, source, wrong)
-    assert all(point.low == point.error == point.high for point in counted)
+    # The groups together expect as many errors as all accepted rows.
+    everything, first = np.ones(400, dtype=bool), np.arange(400) < 100
+    of_groups = [
+        sample.expected(rows, everything, int(rows.sum()), 400) for rows in (first, ~first)
+    ]
+    wrong_rows = sum(400 * point.share * point.error for point in of_groups if point is not None)
+    assert wrong_rows / 400 == pytest.approx(counted[-1].error)
 
 
 def test_costs_say_that_labels_are_not_used(folder: Path, labelled: Path) -> None:
