@@ -21,7 +21,7 @@ import numpy as np
 from covcal_cli.arrays import Booleans, Float64s, Integers, Rows
 from covcal_cli.decide import thresholds
 from covcal_cli.decide.thresholds import Sample
-from covcal_cli.errors import CovcalError, require_shares
+from covcal_cli.errors import CovcalError, percent, require_shares
 from covcal_cli.estimators.guards import errors_of_confident
 from covcal_cli.estimators.inputs import Estimate
 from covcal_cli.estimators.metrics import MetricEstimate, read_costs
@@ -51,6 +51,8 @@ LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _BELIEFS = (*acceptance.BELIEFS, _CONSIDERED)
 _CERTAINTY = 0.9
+_UNSUPPORTED = 0.25  # Largest share of accepted rows beyond the source without a warning.
+_LABEL_SOME = "label some rows that covcal pick --for draws"
 # A number of labels, the share of rows to accept with them, and the probability of a promise.
 _Offer = tuple[int, float, float]
 _NO_OFFER = 0, 0.0, 0.0
@@ -216,7 +218,13 @@ def decide(
                 advice = "The expected error allows for these errors, but more"
                 warnings.append(
                     f"{doubt}. {advice if cheapest is None else 'More'} of the accepted rows may "
-                    "be wrong: label some rows that covcal pick --for draws"
+                    f"be wrong: {_LABEL_SOME}"
+                )
+            if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
+                warnings.append(
+                    f"{percent(beyond, 0)} of the accepted rows have a higher confidence than "
+                    "every labelled source row. No source row shows how often these rows are "
+                    f"wrong: {_LABEL_SOME}"
                 )
         if not is_joint:  # Groups with a promise need no more labels.
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}

@@ -124,6 +124,12 @@ class Sample:
         high, low = (wilson(end, count, _LEVEL) for end in ends)
         return _point(count / of, error + excess, high[1], low[0])
 
+    def share_beyond_source(self, accepted: Booleans) -> float:
+        """Return the share of accepted rows with a higher confidence than every source row."""
+        confidence = self.confidence[0][accepted]
+        source, _ = self._source
+        return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
+
     def _source_error(self, least: float) -> tuple[float, float]:
         """Return the error of source rows with at least a confidence, and its high end by Wilson.
 

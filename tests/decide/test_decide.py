@@ -114,6 +114,12 @@ def test_without_labels_it_estimates_and_says_how_many_labels_make_a_promise(fol
     fewer = covcal("pick", "-n", decision.labels_needed - 1, "--for", "decide.json", cwd=folder)
     assert "note: covcal pick reads other.h5, because decide.json was made" in fewer.err
     assert f"suggests {decision.labels_needed} labels" in fewer.require_success().err
+    # No source row supports the estimate for rows with a higher confidence.
+    assert not believed.warnings
+    with edited(folder / "other.h5") as file:
+        file["target/logits"][:] *= 20
+    (warning,) = decide(folder / "other.h5", folder / "cal.json", settings).warnings
+    assert re.match(r"\d\d+ % of the accepted rows have a higher confidence than every", warning)
 
 
 def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
