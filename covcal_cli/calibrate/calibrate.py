@@ -32,7 +32,13 @@ from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.estimators.label_shift import given_prior
 from covcal_cli.files import as_word
 from covcal_cli.forecast import UNSCALED, ScaledLogits, source_accuracy
-from covcal_cli.formats.calibration import SOURCE_PRIOR, Calibration, Candidate, TargetPrior
+from covcal_cli.formats.calibration import (
+    CONTRADICTED,
+    SOURCE_PRIOR,
+    Calibration,
+    Candidate,
+    TargetPrior,
+)
 from covcal_cli.formats.features import FeatureFile
 from covcal_cli.labels.draws import Draw
 from covcal_cli.maths.softmax import Forecasters, Scaling, scaled_by
@@ -80,7 +86,7 @@ def calibrate(
                 f"run covcal calibrate {as_word(path)} --labels marked -o labelled.json. Keep this "
                 "calibration for decisions"
             )
-            warnings = [f"the labels contradict this calibration: {comparison}"]
+            warnings = [f"{CONTRADICTED}: {comparison}"]
             return replace(
                 calibration,
                 notes=(note, *([] if is_contradicted else [comparison]), *calibration.notes),

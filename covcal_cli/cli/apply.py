@@ -125,7 +125,7 @@ def apply(
             f"{split_name} rows"
         )
         facts = {
-            "Confidence": f"{mean}; this mean estimates the accuracy of the rows",
+            "Confidence": mean,
             "Calibration": f"{applied.method_used}, T = {temperature}",
         }
         console.screen(aligned(facts))

@@ -72,6 +72,7 @@ def calibrate(
     from covcal_cli import api
     from covcal_cli.calibrate.calibrate import calibrate as fit_file
     from covcal_cli.calibrate.problem import CalibrateSettings
+    from covcal_cli.formats.calibration import Calibration
     from covcal_cli.formats.features import labels_in
     from covcal_cli.formats.lineage import notes_on_named
     from covcal_cli.multilabel import for_each_label, gathered
@@ -116,6 +117,8 @@ def calibrate(
             notes = [*notes_on_named(file), *notes]
     # `following` can fail, so call it before a file is written.
     hint = following(path, output)
+    if isinstance(content, Calibration) and hint.startswith("covcal apply"):
+        hint = _before_apply(content, path) or hint
     if to_stdout:
         console.result(document_text(content, written))
     else:
@@ -140,6 +143,19 @@ def following(path: Path, output: Path) -> str:
     names = labels_in(path)
     labelled = any(for_each_label(names, is_labelled).values()) if names else is_labelled()
     return f"covcal {'evaluate' if labelled else 'apply'} {as_word(path)} -c {as_word(output)}"
+
+
+def _before_apply(calibration: "Calibration", path: Path) -> str:
+    """Return the command that the verdict asks for, or ""."""
+    from covcal_cli.formats.calibration import CONTRADICTED
+    from covcal_cli.report.verdict import unmeasured_action
+
+    if any(warning.startswith(CONTRADICTED) for warning in calibration.warnings):
+        return f"covcal calibrate {as_word(path)} --labels marked -o labelled.json"
+    if calibration.method != AUTO or not unmeasured_action(calibration)[1].startswith("Label"):
+        return ""
+    more = "" if calibration.labelled_rows is None else " -o more.csv"
+    return f"covcal pick {as_word(path)} -n 50{more}  # draws rows to label"
 
 
 def _count(labels: str) -> int | None:
@@ -265,15 +281,16 @@ def _confidence(calibration: "Calibration") -> str:
     gap, low, high = before - accuracy, estimates["accuracy_low"], estimates["accuracy_high"]
     if abs(gap) < _CLOSE:
         return f"{text}: no error is proved, as the accuracy is {interval(low, high)}"
-    points, may_be_right = _points_between(before, accuracy), low <= before <= high
-    text += (
-        f": it was {'probably ' * may_be_right}too {'high' if gap > 0 else 'low'} by about {points}"
-    )
+    # Without labels, all of this is an estimate.
+    is_sure = calibration.labelled_rows is not None and not low <= before <= high
+    sure = "" if is_sure else "probably "
+    points = _points_between(before, accuracy)
+    text += f": it was {sure}too {'high' if gap > 0 else 'low'} by about {points}"
     rest = after - accuracy
     if abs(rest) > max(_CLOSE, abs(gap) / 2):
         still = "still " if rest * gap > 0 else ""
         side, points = "high" if rest > 0 else "low", _points_between(after, accuracy)
-        text += f". After calibration it is {still}too {side} by about {points}"
+        text += f". After calibration it is {sure}{still}too {side} by about {points}"
     return text
 
 

@@ -62,9 +62,10 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
             facts["Verdict"] += f". {BASIS}"
     if gaps:
         worst = max(gaps, key=lambda label: abs(gaps[label]))
+        labelled = all(calibration.labelled_rows for calibration in calibrations.values())
         facts["Confidence"] = (
-            f"{_off(fmean(gaps.values()))} on average over the labels before calibration; the "
-            f"worst label is {worst}: {_off(gaps[worst])}"
+            f"{'' if labelled else 'probably '}{_off(fmean(gaps.values()))} on average over the "
+            f"labels before calibration; the worst label is {worst}: {_off(gaps[worst])}"
         )
     columns = ("label", "source acc.", "est. accuracy", "confidence", "calibrated", "T", "method")
     table = Table((*columns, "checks passed"), rows, texts=(0, 6))

@@ -87,12 +87,11 @@ def caption(comparison: Comparison) -> str:
     text = f"{name}{unit} on target test rows, {over}; {better} is better.{prefixes}"
     if len(comparison.shifts) == 1:
         return text
-    unit = " points" if percent(comparison) else ""
     return (
         f"{text} Rank is the mean rank over shifts; 1 is best. The columns "
         f"{', '.join(harm_heads(comparison))} count the shifts where a method is worse than "
-        f"the better of {' and '.join(BASELINES)} by more than this "
-        f"number{unit}."
+        f"the better of {' and '.join(BASELINES)} by more than "
+        f"this number{unit and ' of points'}."
     )
 
 

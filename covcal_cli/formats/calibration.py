@@ -105,6 +105,8 @@ class TargetPrior:
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
+# The start of a warning: labels that the fit did not use prove the confidence wrong.
+CONTRADICTED = "the labels contradict this calibration"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from covcal_cli.formats.calibration import Calibration
 from covcal_cli.formats.decision import CurvePoint, Decision
 from covcal_cli.maths.softmax import shown_temperatures
 from covcal_cli.records import Guard
-from covcal_cli.report.verdict import ReportContent, sentence
+from covcal_cli.report.verdict import ReportContent, accepted_sentence, sentence
 
 if TYPE_CHECKING:
     from covcal_cli.calibrate.estimate import Estimation
@@ -342,10 +342,7 @@ def acceptance(
 
 def _in_words(measured: DecisionMetrics) -> Iterable[str]:
     if measured.accepted:
-        yield (
-            f"On {measured.n} labelled rows, {percent(measured.accepted_share)} are accepted, and "
-            f"{percent(measured.accepted_error)} of these are wrong."
-        )
+        yield accepted_sentence(measured)
     if measured.coverage is not None:
         yield (
             f"Sets have {measured.set_size:.2f} classes on average, and contain the right class in "

@@ -5,7 +5,6 @@ because a mean can hide a wrong class. Without labels, the verdict uses the esti
 says that nothing was measured.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING, Literal
 
 from covcal_cli.data.classes import listed
 from covcal_cli.errors import in_percent, interval, percent, short_percent
-from covcal_cli.estimators.inputs import ESTIMATED, Z
+from covcal_cli.estimators.inputs import ESTIMATED
 from covcal_cli.evaluate.bootstrap import Difference
 from covcal_cli.evaluate.claims import ClassGaps, MeanGap, direction_of, ece_sentence, points
 from covcal_cli.evaluate.evaluate import EvaluateSettings
-from covcal_cli.evaluate.result import UNCALIBRATED, Evaluation
+from covcal_cli.evaluate.result import UNCALIBRATED, DecisionMetrics, Evaluation
 from covcal_cli.files import as_word
 from covcal_cli.forecast import NONE
-from covcal_cli.formats.calibration import Calibration
+from covcal_cli.formats.calibration import CONTRADICTED, Calibration
 from covcal_cli.formats.decision import Decision
 from covcal_cli.formats.features import ALL, FEATURES_FILE, ONE_CONFIDENCE, ONE_TABLE, OPTIONS
 from covcal_cli.labels.draws import Batch
@@ -289,21 +288,24 @@ def verdict(content: ReportContent) -> Verdict:
     if decision is None or not decision.accepts_rows:
         return result
     is_of_file = decision.rows_file.resolve() == content.path.resolve()
+    limit, certainty = short_percent(decision.error or 0.0), short_percent(decision.certainty)
+    measured = None if content.evaluation is None else content.evaluation.decision
+    if measured is not None and measured.accepted_error is not None and decision.error is not None:
+        low, _ = wilson(measured.accepted_error, measured.accepted, decision.certainty)
+        if low > decision.error:
+            claim = "promises that" if decision.is_promise else "expects that"
+            doubt = (
+                f"{content.decided} {claim} at most {limit} of the accepted rows are wrong, "
+                f"but {measured.wrong} of {measured.accepted} accepted rows with a label are wrong."
+            )
+            return replace(result, sentences=(doubt, *result.sentences))
     if not decision.is_promise or not is_of_file or class_order_action(content.calibration):
         more = "" if decision.is_promise or not decision.share else " This is not a promise."
         if not is_of_file:
             more += f" These are rows of {decision.rows_file}, not of {content.path}."
+        elif measured is not None and measured.accepted_error is not None:
+            more += f" {accepted_sentence(measured)}"
         return replace(result, sentences=(f"{sentence(decision)}{more}", *result.sentences))
-    limit, certainty = short_percent(decision.error or 0.0), short_percent(decision.certainty)
-    measured = None if content.evaluation is None else content.evaluation.decision
-    if measured is not None and measured.accepted_error is not None:
-        low, _ = wilson(measured.accepted_error, measured.accepted, decision.certainty)
-        if low > (decision.error or 0.0):
-            doubt = (
-                f"{content.decided} promises that at most {limit} of the accepted rows are wrong, "
-                f"but {measured.wrong} of {measured.accepted} accepted rows with a label are wrong."
-            )
-            return replace(result, sentences=(doubt, *result.sentences))
     group = "" if decision.promise_by is None else " of every group"
     headline = (
         f"You may accept {in_percent(decision.share)} % of the rows: at most {limit} of these "
@@ -348,6 +350,14 @@ def sentence(decision: Decision) -> str:
         ends = interval(error.low, error.high, error.error)
         expected = f" An estimate expects {in_percent(error.error)} % of them to be wrong ({ends})."
     return f"{rows}{expected}{'' if limit is None else f' The limit is {limit}.'}"
+
+
+def accepted_sentence(measured: DecisionMetrics) -> str:
+    """Return the measured share of accepted rows and their error."""
+    return (
+        f"On {measured.n} labelled rows, {percent(measured.accepted_share)} are accepted, and "
+        f"{percent(measured.accepted_error)} of these are wrong."
+    )
 
 
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
@@ -654,6 +664,8 @@ def unmeasured_action(
     if count:
         rows = "50 rows first" if calibration.labelled_rows is None else "more rows"
         (first, *_) = _END_OF_FACT.split(calibration.warnings[0])
+        if first == CONTRADICTED:
+            return "bad", f"Do not trust the confidence: {first}"
         if first.count("(") > first.count(")"):
             first = first[: first.rindex("(")].rstrip()
         number = "" if count == 1 else f" (the first of {count} warnings)"
@@ -667,11 +679,8 @@ def unmeasured_action(
         return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"
     low, high = ends
     if high - low > WIDE:
-        half = 100 * Z * math.sqrt((low + high) / 2 * (1 - (low + high) / 2) / 50)
-        return "mixed", (
-            f"Label 50 rows first: the accuracy is only known to be between {100 * low:.0f} and "
-            f"{percent(high, 0)}, and 50 labels measure it to about +/- {half:.0f} points or better"
-        )
+        ends_in_words = f"{100 * low:.0f} to {percent(high, 0)}"
+        return "mixed", f"Label 50 rows first: the estimated accuracy is rough ({ends_in_words})"
     return ("mixed", "Use the calibration, and label some rows when you can: nothing was measured")
 
 

@@ -402,7 +402,7 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
     remedy = f"label some rows: covcal pick {as_word(last.file)} -n {count}"
     least = None if last.labels else error_proved_by(count, last.confidence, tolerance)
     if least is not None:
-        remedy += f". These {count} labels show an error of about {100 * least:.0f} points or more"
+        remedy += f". {count} labels are enough to prove an error of {100 * least:.0f} points"
     if needed is not None:
         remedy += f". If the confidence is right, about {needed:,} labels from all periods "
         remedy += "together are enough to prove this"

@@ -238,6 +238,7 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert tuple(warnings) == without.warnings
     assert "labels contradict this calibration: of the 60 labelled rows" in text
     assert f"30 are wrong, and the confidence expects {expected}" in text
+    assert unmeasured_action(contradicted)[1].startswith("Do not trust the confidence: the labels")
 
 
 def test_a_fit_to_labels_for_a_decision_warns(decided: Path) -> None:

@@ -341,7 +341,7 @@ class TestStreams:
         shutil.move(features, folder / "my features.h5")
         done = covcal("calibrate", "my features.h5", "-o", "my cal.json", cwd=folder)
         (hint,) = [line for line in done.err.splitlines() if line.startswith("next: covcal ")]
-        covcal(*shlex.split(hint)[2:], cwd=folder).require_success()
+        covcal(*shlex.split(hint, comments=True)[2:], cwd=folder).require_success()
 
     def test_every_next_step_runs(self, small_files: Path, tmp_path: Path) -> None:
         """The outputs of the steps before are replaced; what a comment says is not run."""

@@ -591,6 +591,9 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     assert "limit 20 %" in page
     assert re.search(r"An estimate expects \d+ % of them to be wrong \(.* The limit is 20 %", page)
     assert f"{100 * metrics['accepted_error']:.1f} % of these are wrong" in page
+    # What labels say of the accepted rows stands in the box, with the estimate or instead of it.
+    box = page[: page.index("<h2>Rows to accept</h2>")]
+    assert re.search("of these are wrong|accepted rows with a label are wrong", box)
     assert "--decide decide.json" in page[page.index("Make this page again") :]
     # Without labels there is a curve, and nothing measured.
     with edited(folder / "features.h5") as file:

@@ -41,7 +41,7 @@ _CUT = -9000.0
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
-_MUCH = 0.25  # Minimum probability of other texts for a note.
+_LITTLE, _MUCH = 0.001, 0.25  # Minimum probability of other texts for a note, and for advice.
 # Keys of class names and of outputs, without capitals and underscores.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
@@ -290,10 +290,11 @@ class AnswerCounts:
             if mean >= _MUCH
             else ""
         )
-        yield (
-            f"on average, {percent(mean, 1)} of the probability belongs to texts other than "
-            f"{', '.join(choices)}, so each row is scaled to the sum 1{much}"
-        )
+        if mean >= _LITTLE:
+            yield (
+                f"on average, {percent(mean, 1)} of the probability belongs to texts other than "
+                f"{', '.join(choices)}, so each row is scaled to the sum 1{much}"
+            )
         if self.unlisted:
             yield (
                 f"{self.unlisted} {of_lines} do not list every answer. A missing answer gets half "

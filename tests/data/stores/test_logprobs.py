@@ -193,6 +193,9 @@ def test_notes_say_what_a_log_lacks(tmp_path: Path) -> None:
     assert "1 of 3 lines do not list every answer" in notes
     assert "1 of 3 lines list none of the answers" in notes
     assert "sampled with temperature 0.7" in notes
+    lines = [chat(entry("A", {"A": 0.9, "B": 0.0999})), chat(entry("B", {"B": 0.8, "A": 0.2}))]
+    notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
+    assert "of the probability belongs to" not in notes
     quiet = table(write(tmp_path / "log.jsonl", [chat(entry("A", {"A": 0.5, "B": 0.5}))]), "A", "B")
     assert not any("sampled" in note or "list" in note for note in quiet.notes)
 
