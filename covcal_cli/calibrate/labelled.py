@@ -196,7 +196,8 @@ class LabelledFit:
             scaling, _ = self._fitted(~out)
             confidence[out] = confidence_of(self.logits[out], scaling)
         frame = confidence_of(self._frame, self._scaling)
-        return label_ece(frame, confidence, self.draw, self.draw.right(self.logits))
+        right = self.draw.right(self.logits)
+        return label_ece(frame, confidence, self.draw, right, fitted=True)
 
     def _fitted(self, rows: Booleans) -> tuple[Scaling, tuple[float, float, float]]:
         """Return a fit to some of the labelled rows, and the combined accuracy with its range."""
@@ -301,4 +302,4 @@ def error_of(
 
     frame = scaled.confidence(target, draw.frame)
     right = draw.right(target.logits(draw.rows))
-    return label_ece(frame, scaled.confidence(target, draw.rows), draw, right)
+    return label_ece(frame, scaled.confidence(target, draw.rows), draw, right, fitted=False)

@@ -21,12 +21,20 @@ mean:
   row's weight is the exponent. The weights sum to the effective number of rows.
 
 `label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
-the binned ECE of a calibrated confidence is about 15 %. So the accuracy of rows with confidence c
-is fitted as sigmoid(a + b logit(c)). The priors are normal, with mean 0 and standard deviation 1
-for a, and with mean 1 and standard deviation 0.5 for b. Weights are exponents, as in the fit. The
-posterior of (a, b) gives a distribution of the ECE. The estimate is the mean of this distribution,
-and the upper end of the interval is its 95 % quantile. The lower end is the smallest ECE among the
-most probable (a, b).
+the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels: the
+accuracy of rows whose confidence has the log odds x is sigmoid(x + a + b (x - m) / s). The priors
+of a and b are normal, with mean 0. Weights are exponents, as in the fit.
+
+| confidence | m, s | standard deviation of a, b |
+|---|---|---|
+| fitted to the labels | mean and standard deviation of x over all rows | 0.6, 0.7 |
+| any other | 0, 1 | 1, 0.5 |
+
+A fitted confidence has the right mean, but may vary too little. If all confidences are near one
+another, a slope that multiplies x can hardly change them. So the slope of a fitted confidence
+multiplies a standardised x. The posterior of (a, b) gives a distribution of the ECE. The estimate
+is the mean of this distribution, and the upper end of the interval is its 95 % quantile. The lower
+end is the smallest ECE among the most probable (a, b).
 """
 
 import math
@@ -150,41 +158,44 @@ def _profile(frame: Floats, log_t: float) -> Float64s:
 
 
 FOLDS = 5
-_OFFSET_SPREAD, _SLOPE_SPREAD = 1.0, 0.5
+# Standard deviations of the priors of offset and slope.
+_OF_FITTED, _OF_ANY = (0.6, 0.7), (1.0, 0.5)
+_LEAST_SPREAD = 0.1  # Minimum standard deviation of log odds.
 _ECE_POINTS = 61, 41
-_ECE_REACH = 3.5  # range of the grid, in standard deviations of the prior
+_ECE_REACH = 3.5
 _NEAREST = 1e-6
 _ECE_PARTS = 100  # number of quantiles of the confidence that represent all rows
 
 
 def label_ece(
-    frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s
+    frame: Float64s, confidence: Float64s, draw: Draw, right: Float64s, *, fitted: bool
 ) -> tuple[float, float, float]:
     """Estimate the ECE of a confidence, with its interval, as fractions.
 
     - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
-    - `confidence`, (n,): the cross-fitted confidence of each labelled row.
+    - `confidence`, (n,): the confidence of each labelled row, cross-fitted if it is fitted.
     - `draw`: the labelled rows.
     - `right`, (n,): 1 if the classifier is right, else 0.
+    - `fitted`: whether the confidence is fitted to these labels.
     """
     weights = draw.exponents
-    offsets, slopes = (
-        np.linspace(centre - _ECE_REACH * width, centre + _ECE_REACH * width, points)
-        for centre, width, points in zip(
-            (0.0, 1.0), (_OFFSET_SPREAD, _SLOPE_SPREAD), _ECE_POINTS, strict=True
-        )
-    )
+    # Grid points, in standard deviations of the prior.
+    offsets, slopes = (np.linspace(-_ECE_REACH, _ECE_REACH, points) for points in _ECE_POINTS)
     middles = np.quantile(frame, (np.arange(_ECE_PARTS) + 0.5) / _ECE_PARTS)
     of_frame, odds = logit(middles, _NEAREST), logit(confidence, _NEAREST)
+    centre, scale = 0.0, 1.0
+    if fitted:
+        centre, scale = float(of_frame.mean()), max(float(of_frame.std()), _LEAST_SPREAD)
+    of_offset, of_slope = _OF_FITTED if fitted else _OF_ANY
+    tilts = slopes[:, None] * of_slope / scale
     signs = np.where(right == 1, -1.0, 1.0)
     densities, distances = np.empty(_ECE_POINTS), np.empty(_ECE_POINTS)
-    for place, offset in enumerate(offsets):
-        rows = offset + slopes[:, None] * odds
+    for place, offset in enumerate(offsets * of_offset):
+        rows = odds + offset + tilts * (odds - centre)
         densities[place] = -np.logaddexp(0, signs * rows) @ weights
-        true = sigmoid(offset + slopes[:, None] * of_frame)
+        true = sigmoid(of_frame + offset + tilts * (of_frame - centre))
         distances[place] = np.abs(middles - true).mean(axis=1)
-    densities -= (offsets[:, None] / _OFFSET_SPREAD) ** 2 / 2
-    densities -= ((slopes - 1) / _SLOPE_SPREAD) ** 2 / 2
+    densities -= (offsets[:, None] ** 2 + slopes**2) / 2
     chances = np.exp(densities - densities.max())
     chances /= chances.sum()
     ece = float((chances * distances).sum())

@@ -10,18 +10,27 @@ from tests.labels.made_draws import made_draw
 N = 5000
 
 
-@pytest.mark.parametrize(("offset", "slope"), [(0.0, 1.0), (-0.7, 0.7)])
-def test_intervals_hold_the_ece_of_all_rows(offset: float, slope: float) -> None:
-    """On nine of ten draws of 50 rows, and the mean estimate of many rows is the ECE."""
+@pytest.mark.parametrize(
+    ("offset", "slope", "fitted", "spread"),
+    [(0.0, 1.0, False, 1), (-0.7, 0.7, False, 1), (0.0, 1.0, True, 1), (-4.6, 5.0, True, 0.2)],
+)
+def test_intervals_hold_the_ece_of_all_rows(
+    offset: float, slope: float, fitted: bool, spread: float
+) -> None:
+    """On nine of ten draws of 50 rows, and the mean estimate of many rows is the ECE.
+
+    A fitted confidence may have the right mean, but vary too little.
+    """
     rng = np.random.default_rng(0)
-    confidence = rng.beta(4, 1, N)
+    confidence = expit(1.15 + spread * (logit(rng.beta(4, 1, N)) - 1.15))
     chances = expit(offset + slope * logit(confidence))
     right = (rng.random(N) < chances).astype(float)
     expected = np.abs(chances - confidence).mean()
 
     def of_labels(n: int) -> tuple[float, float, float]:
         rows = rng.choice(N, n, replace=False)
-        return label_ece(confidence, confidence[rows], made_draw(N, n / N, n), right[rows])
+        draw = made_draw(N, n / N, n)
+        return label_ece(confidence, confidence[rows], draw, right[rows], fitted=fitted)
 
     ece, low, high = of_labels(3000)
     assert ece == pytest.approx(expected, abs=0.015)
@@ -43,7 +52,8 @@ def test_a_few_rows_with_large_weights_prove_little(labels: int) -> None:
     for _ in range(20):
         rows = np.flatnonzero(rng.random(N) < inclusion)
         draw = made_draw(N, inclusion[rows], len(rows))
-        lows.append(label_ece(confidence, confidence[rows], draw, right[rows])[1])
+        ece = label_ece(confidence, confidence[rows], draw, right[rows], fitted=False)
+        lows.append(ece[1])
     assert np.mean(np.array(lows) < 0.01) >= 0.9
 
 
