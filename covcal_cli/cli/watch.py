@@ -210,7 +210,6 @@ def watch(
       covcal watch --history watch.jsonl --plot trend.html
     """
     from covcal_cli.cli import multilabel
-    from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.lineage import labels_of
     from covcal_cli.multilabel import for_each_label
     from covcal_cli.report.trend import check_trend, write_trend
@@ -260,7 +259,7 @@ def watch(
         change = accept(calibration, history, acknowledge)
         console.note(f"accepted: {change}. Later periods are compared with these rows")
         if plot is not None:
-            write_trend(read_history(history, read_calibration(calibration)), plot, force=force)
+            write_trend(read_history(history), plot, force=force)
             console.wrote(plot)
         return
     if decide is None and any(name.value == "promise" for name in fail_on or []):
@@ -315,7 +314,7 @@ def watch(
 
     def draw() -> None:
         if plot is not None and history is not None:
-            write_trend(read_history(history, read_calibration(calibration)), plot, force=force)
+            write_trend(read_history(history), plot, force=force)
 
     report.publish(
         console,

@@ -18,21 +18,19 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 
 from covcal_cli import __version__
 from covcal_cli.errors import CovcalError
 from covcal_cli.files import read_plain
-from covcal_cli.formats.calibration import Calibration
 from covcal_cli.records import document_of, line_text, parsed_json
 from covcal_cli.watch.calendar import place_in_time
 from covcal_cli.watch.labels import pooled
 from covcal_cli.watch.measurement import Standard
 from covcal_cli.watch.period import Acknowledgement, Measured, Period, RaisedAlarm, Segment
 from covcal_cli.watch.promise import promise_after
-from covcal_cli.watch.reference import file_identity_of, identity_of
 from covcal_cli.watch.verdict import alarm_after, verdict_on
 
 if sys.platform != "win32":
@@ -56,8 +54,6 @@ class History:
     damaged: tuple[str, ...] = ()  # A sentence for each damaged line.
     size: int = 0  # Number of bytes of the complete lines.
     lines: int = 0  # Number of complete lines.
-    # Identities of calibrations in earlier versions, and the identities that replace them.
-    renamed: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, calibration_sha256: str) -> list[Period]:
         """Return the periods that were watched with this calibration."""
@@ -76,20 +72,15 @@ class History:
         return f"{period.change} (accepted: {reasons[-1]})" if reasons else period.change
 
 
-def read_history(path: Path, calibration: Calibration | None = None) -> History:
+def read_history(path: Path) -> History:
     """Read a history. If the file does not exist, the history is empty.
-
-    Lines of earlier versions about `calibration` get the identity that covcal now uses.
 
     Raises `CovcalError` if the file cannot be read, or is not a history.
     """
-    empty = History(path)
-    if calibration is not None:
-        empty = replace(empty, renamed={file_identity_of(calibration): identity_of(calibration)})
     try:
-        return _extended(empty, read_plain(path))
+        return _extended(History(path), read_plain(path))
     except FileNotFoundError:
-        return empty
+        return History(path)
     except ValueError as error:  # a pipe or device may never end
         raise _not_plain(path) from error
     except OSError as error:
@@ -119,7 +110,7 @@ def append(earlier: History, lines: Callable[[History], Sequence[Line]]) -> None
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
         size = os.fstat(descriptor).st_size
         if size < earlier.size:  # another process has replaced the file
-            earlier = History(path, renamed=earlier.renamed)
+            earlier = History(path)
         handle.seek(earlier.size)
         content = handle.readall()
         added = lines(_extended(earlier, content))
@@ -159,18 +150,13 @@ def _extended(earlier: History, content: bytes) -> History:
         try:
             content_of_line = parsed_json(line.decode("utf-8"), names_paths=True)
             if starts[1]:
-                accepted = document_of(Acknowledgement, content_of_line, path)
-                of = earlier.renamed.get(accepted.calibration, accepted.calibration)
-                acknowledgements.append(replace(accepted, calibration=of))
+                acknowledgements.append(document_of(Acknowledgement, content_of_line, path))
                 continue
             period = document_of(Period, content_of_line, path)
         except (ValueError, OverflowError) as error:
             reason = "it was cut off" if is_cut_off else error
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
-        used = period.calibration
-        used = replace(used, sha256=earlier.renamed.get(used.sha256, used.sha256))
-        period = replace(period, calibration=used)
         periods[period.key] = period
     if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
@@ -186,7 +172,6 @@ def _extended(earlier: History, content: bytes) -> History:
         tuple(dict.fromkeys(damaged)),
         size,
         lines,
-        earlier.renamed,
     )
 
 

@@ -244,12 +244,9 @@ def measurements_of(
         state: Literal["new", "same", "grown", "other"] = "new"
         if before is not None:
             is_known = digest in before.rows_sha256 or (
-                # Earlier versions recorded the hash of the file.
-                source.is_one_period and file.sha256() in before.rows_sha256
-            )
-            # The rows may come in another order.
-            is_known |= row_sample is not None and (
-                (before.rows, before.row_sample) == (len(cut.rows), row_sample)
+                # The rows may come in another order.
+                row_sample is not None
+                and (before.rows, before.row_sample) == (len(cut.rows), row_sample)
             )
             state = "same" if is_known else "other"
             can_grow = not source.is_one_period and before.rows < len(cut.rows)

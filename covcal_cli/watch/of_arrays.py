@@ -149,8 +149,7 @@ class Watch:
         self._on_disk = history is not None
         self._history = History(_IN_MEMORY)
         if history is not None:
-            on_disk = None if self._calibrator else self._standard.calibration
-            self._history = read_history(Path(history), on_disk)
+            self._history = read_history(Path(history))
         self.notes_: tuple[str, ...] = self._standard.notes
         self.segments_: tuple[SegmentVerdict, ...] = ()
 

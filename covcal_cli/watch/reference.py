@@ -19,7 +19,6 @@ import numpy as np
 
 from covcal_cli.arrays import Float32s, Float64s, Floats
 from covcal_cli.errors import CovcalError
-from covcal_cli.files import sha256_of
 from covcal_cli.formats.calibration import Calibration
 from covcal_cli.multilabel import current_label
 from covcal_cli.records import Document, Share, read_document
@@ -50,16 +49,7 @@ def reference_path(document: Path) -> Path:
 
 def identity_of(calibration: Calibration) -> str:
     """Return a hash of what changes confidences, and of the current label if there are several."""
-    return _of_label(calibration.scaling_sha256)
-
-
-def file_identity_of(calibration: Calibration) -> str:
-    """Return the identity of a calibration in earlier versions: the hash of its file."""
-    return _of_label(sha256_of(calibration.path))
-
-
-def _of_label(sha256: str) -> str:
-    label = current_label()
+    sha256, label = calibration.scaling_sha256, current_label()
     if label is None:
         return sha256
     return hashlib.sha256(f"{sha256} {label}".encode()).hexdigest()
@@ -314,7 +304,7 @@ class Reference(Document):
 
     schema: ClassVar[str] = "covcal.reference/1"
 
-    calibration_sha256: str  # `identity_of` the calibration, or the hash of its file.
+    calibration_sha256: str  # `identity_of` the calibration
     temperature: float  # T_s, from temperature scaling on the source.
     baseline: Baseline  # The domain of the reference rows.
     signals: tuple[Signal, ...]  # The axis signals come last.
@@ -383,10 +373,7 @@ def read_reference(calibration: Calibration) -> Reference | None:
     path, fitted = reference_path(calibration.path), calibration.inputs[0].path
     remedy = f"remove this file. covcal watch makes a new file from {fitted}"
     reference = read_document(Reference, path, remedy=remedy)
-    if reference.calibration_sha256 not in (
-        identity_of(calibration),
-        file_identity_of(calibration),
-    ):
+    if reference.calibration_sha256 != identity_of(calibration):
         return None
     if reference.n_classes != len(calibration.classes):
         raise CovcalError(f"{path} is damaged (it has {reference.n_classes} classes): {remedy}")

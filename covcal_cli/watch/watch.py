@@ -93,9 +93,7 @@ def watch(
         standard = replace(standard, costs=read_costs(costs, calibration.classes)[0])
     if decide is not None:
         standard = replace(standard, decision=watched_decision(decide, document))
-    earlier = (
-        History(Path("watch.jsonl")) if history is None else read_history(history, calibration)
-    )
+    earlier = History(Path("watch.jsonl")) if history is None else read_history(history)
     judged_before = {
         period.measured.period: period.measured for period in earlier.of(standard.sha256)
     }
@@ -338,7 +336,7 @@ def acknowledge(document: Path, history: Path, reason: str) -> str:
         raise CovcalError(
             f"{history} does not exist: give the --history that you pass to covcal watch"
         )
-    append(read_history(history, calibration), lines)
+    append(read_history(history), lines)
     return changes[0]
 
 
