@@ -82,15 +82,15 @@ def logits_of(values: Any, name: str) -> Float64s:
         rows = rows[:, None]
     if rows.ndim != 2 or len(rows) == 0 or (rows.shape[1] < 2 and not single):
         raise ArgumentError(
-            f"{name} must have shape (n, K), or (n,) for two classes, with n of at least 1 and K "
-            f"of at least 2, not {rows.shape}"
+            f"{name} must have shape (n, K) with at least 1 row and 2 classes, or (n,) for "
+            f"two classes, not {rows.shape}"
         )
     both = np.concatenate([np.zeros_like(rows), rows], axis=1) if single else rows
     bad = np.flatnonzero(~valid_rows(both))
     if len(bad):
         raise ArgumentError(
-            f"{name}: row {bad[0]} has NaN or infinity: give finite numbers. If a probability is "
-            "0, give np.log(np.maximum(probabilities, 1e-38))"
+            f"{name}: row {bad[0]} has NaN or infinity: give finite numbers. For a "
+            "probability of 0, give np.log(1e-38)"
         )
     _require_logits(rows, name)
     return both
@@ -120,14 +120,13 @@ def _require_logits(rows: Float64s, name: str) -> None:
     if form == "mixed":
         row, total = evidence.first_off or (evidence.first_outside or (0, 0.0))
         raise ArgumentError(
-            f"{name}: {fact}, but row {row} does not ({total:.6g}): correct this row. If "
-            "the values are probabilities, give np.log of the values"
+            f"{name}: {fact}, but row {row} does not ({total:.6g}): correct this row. If the "
+            "values are probabilities, give np.log of the values"
         )
     if form == "bounded" and len(rows) >= _FEW_BOUNDED[rows.shape[1] > 1]:
         raise ArgumentError(
             f"{name}: {fact}, so the values are probably not logits: give np.log of "
-            "probabilities, np.log(p / (1 - p)) of sigmoids, or cosines times the scale that "
-            "training used"
+            "probabilities, or cosines times the scale of training"
         )
 
 
@@ -180,7 +179,7 @@ def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | Non
 
 
 def _shared(names: list[str]) -> int:
-    """Return the length of the common beginning of names, which ends with a sign such as ``_``."""
+    """Return the length of the common beginning of names, up to a separator."""
     length = next((i for i, signs in enumerate(zip(*names, strict=False)) if len({*signs}) > 1), 0)
     match = _SHARED.match(names[0][:length])
     return match.end() if match else 0
@@ -201,7 +200,7 @@ def require_class_order(names: AnyArray, values: Any, where: str) -> None:
     columns = columns_like(names, columns_of(values))
     if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
         raise ArgumentError(
-            f"the columns of {where} are the classes in another order: give them in the order "
+            f"the columns of {where} are the classes in another order: give the order "
             f"{', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''}"
         )
 
@@ -223,8 +222,8 @@ def require_row_order(values: Any, rows: Any, name: str) -> None:
         return
     if {*index} == {*of_rows}:
         raise ArgumentError(
-            f"{name} have the same index as their rows, but in another order: give "
-            f"{name}.loc[rows.index], or {name}.to_numpy() if the order is right"
+            f"{name} and its rows have the same index in different orders: give "
+            f"{name}.loc[rows.index]. If the order is right, give {name}.to_numpy()"
         )
 
 
@@ -301,15 +300,14 @@ def labelled_rows_of(
     is_count = np.array_equal(np.asarray(index), np.arange(len(index)))
     if rows is not None and hasattr(logits, "iloc") and not is_count:
         raise CovcalError(
-            "the index of logits does not count the rows from 0, so it is not clear which rows are "
-            "labelled: give logits.to_numpy(), and give rows as logits.index.get_indexer(rows)"
+            "the index of logits must be 0, 1, 2, ... to number the rows: give logits.to_numpy()"
         )
     require_row_order(labels, rows, "labels")
     names = [] if labels is None else array_of(labels, "labels").ravel().tolist()
     if any(isinstance(name, str) for name in names):
         raise CovcalError(
-            "labels must be class numbers, from 0 in the order of the logits, not class names: "
-            "give [classes.index(name) for name in labels]"
+            "labels must be class numbers, not class names: give [classes.index(name) for "
+            "name in labels]"
         )
     drawn, drawn_labels = (
         whole_numbers_of([] if values is None else values, name)
@@ -317,8 +315,8 @@ def labelled_rows_of(
     )
     if drawn.shape != drawn_labels.shape:
         raise CovcalError(
-            f"there are {len(drawn)} rows and {len(drawn_labels)} labels: give the number of each "
-            "labelled row, and its label"
+            f"there are {len(drawn)} rows but {len(drawn_labels)} labels: give the number and "
+            "the label of each labelled row"
         )
     if len(np.unique(drawn)) < len(drawn):
         raise CovcalError("rows contains a number twice: give each row once")

@@ -240,7 +240,7 @@ def _wrapped(
         except TypeError as error:
             name = function.__qualname__.removesuffix(".__init__")
             names = ", ".join(name for name in signature.parameters if name != "self")
-            raise ArgumentError(f"{name}: {error}. Its arguments are {names}") from error
+            raise ArgumentError(f"{name}: {error}. The arguments are {names}") from error
         if checks_types:
             for name, kind in _hints(function).items():
                 if name in bound.arguments:

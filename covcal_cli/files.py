@@ -154,7 +154,7 @@ def moved_together() -> Iterator[None]:
 
 
 def _rename(whole: Sequence[_Writing]) -> None:
-    """Rename outputs together. If an error occurs, put the old outputs back."""
+    """Rename outputs together, or none of them."""
     left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
     placed: list[Path] = []
     with _undisturbed():
@@ -213,7 +213,7 @@ def hidden_sibling(path: Path, ending: str) -> Path:
 
 
 def _begun(path: Path) -> _Writing:
-    """Create and lock the hidden sibling of `path`. Remove a sibling that a killed run left."""
+    """Create and lock the hidden sibling of `path`."""
     partial = hidden_sibling(path, "partial")
     while True:
         try:
@@ -251,7 +251,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove a sibling that a killed run left, or raise `CovcalError` if a process uses it."""
+    """Remove a sibling that a killed run left."""
     # the sibling may be a link or a pipe of somebody else
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:

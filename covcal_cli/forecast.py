@@ -143,19 +143,19 @@ def fitted_networks(calibration: Calibration, networks: Path | None) -> AlignedN
     document, path = calibration.path, networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
-            f"{document} was fitted with the networks of {path}, which is outside its folder: pass "
-            f"--networks {path}"
+            f"{document} was fitted with the networks of {path}, which is outside its folder: "
+            f"pass --networks {path}"
         )
     if networks is None and not path.is_file():
         raise CovcalError(
             f"{document} was fitted with the networks of {path}, which is not here: pass "
-            "--networks and the path of the adapted file"
+            "--networks with its new path"
         )
     networks_read = read_aligned_networks(path)
     if networks_read.sha256 != calibration.networks_sha256:
         raise CovcalError(
-            f"{document} was not fitted with the aligned networks of {path}: pass --networks and "
-            "the adapted file that the calibration was fitted on, or calibrate again"
+            f"{document} was not fitted with the networks of {path}: pass --networks with the "
+            "adapted file of the calibration, or calibrate again"
         )
     return networks_read
 
@@ -337,8 +337,9 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
     """
     if accuracy is None:
         raise CovcalError(
-            f"{path} has no labelled source rows in the validation and test splits, so the source "
-            "accuracy is not known: pass other --fractions, or leave out --expect-accuracy"
+            f"{path} has no labelled source rows in the validation and test splits, so the "
+            "source accuracy is not known: pass other --fractions, or leave out "
+            "--expect-accuracy"
         )
     if accuracy.is_below(expected):
         raise LimitExceededError(
@@ -407,9 +408,8 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
         place = next(i for i, (a, b) in enumerate(zip(columns, expected, strict=False)) if a != b)
         raise CovcalError(
             f"{file.path} and the calibration have their feature columns in different orders "
-            f"(column {place} is {columns[place]}, not {expected[place]}). The model needs the "
-            "order of the calibration: reorder the table's columns, or extract the table together "
-            "with the source"
+            f"(column {place} is {columns[place]}, not {expected[place]}): reorder the "
+            "table's columns, or extract the table together with the source"
         )
     has = [f"lacks {lacking[0]}"] if lacking else []
     has += [f"has {extra[0]}"] if extra else []
@@ -420,7 +420,6 @@ def _require_same_columns(calibration: Calibration, file: FeatureFile) -> None:
 
 
 def _require_same_reading(calibration: Calibration, file: FeatureFile) -> None:
-    """Refuse a file that was extracted from other tensors of the model."""
     actual, expected = file.reading, calibration.reading
     features = [reading.get("features_tensor") for reading in (actual, expected)]
     names = ["tail"]
@@ -432,9 +431,9 @@ def _require_same_reading(calibration: Calibration, file: FeatureFile) -> None:
         if name in actual and name in expected and actual[name] != expected[name]:
             what = {"tail": "output", "logits_tensor": "logits", "features_tensor": "features"}
             raise CovcalError(
-                f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, but "
-                f"{calibration.path} was fitted with {expected[name]}: extract it again with the "
-                f"same --model-output and --phi, or {AGAIN}"
+                f"{file.path} was extracted with {actual[name]} as the model's {what[name]}, "
+                f"but {calibration.path} was fitted with {expected[name]}: extract it again "
+                f"with the same --model-output and --phi, or {AGAIN}"
             )
 
 
@@ -445,8 +444,9 @@ def _require_same_preprocessing(calibration: Calibration, file: FeatureFile) -> 
         return
     differs = setting_that_differs(actual[name], expected[name])
     raise CovcalError(
-        f"{file.path} and {calibration.path} have different preprocessing ({differs}): extract the "
-        f"file again with the same preprocessing, {AGAIN}, or pass --allow-other-preprocessing"
+        f"{file.path} and {calibration.path} have different preprocessing ({differs}): "
+        "extract the file again with the same preprocessing, or pass "
+        "--allow-other-preprocessing"
     )
 
 

@@ -155,7 +155,7 @@ class Dataset:
             return self._checked(self._checksums, *(key if isinstance(key, tuple) else (key,)))
 
     def _checked(self, checksums: Checksums, *key: slice) -> AnyArray:
-        """Return the values of slices. Check each block that is read for the first time."""
+        """Return the values of slices, after a check of their blocks."""
         axis, rows = checksums.axis, checksums.rows
         key = (*key, *[slice(None)] * (axis + 1 - len(key)))
         start, stop, step = key[axis].indices(checksums.n)
@@ -179,9 +179,8 @@ class Dataset:
         if not h5py.h5a.exists(self._identifier, CRC32.encode()):
             if is_needed and self.ndim >= 0:
                 raise CovcalError(
-                    f"{self.path}: {self.name} has no attribute {CRC32}, so an earlier version of "
-                    "covcal or another program wrote it: make the file again. If you changed it "
-                    f"yourself, delete the file's attribute {ATTRIBUTES_SHA256}"
+                    f"{self.path}: {self.name} has no attribute {CRC32}, so another program "
+                    "or version wrote it: make the file again"
                 )
             return None
         attribute = h5py.h5a.open(self._identifier, CRC32.encode())
@@ -206,8 +205,7 @@ class Dataset:
     def _changed(self) -> CovcalError:
         return CovcalError(
             f"{self.path}: {self.name} was changed after covcal wrote the file: copy the file "
-            f"again or make it again. If you changed {self.name} yourself, delete its attribute "
-            f"{CRC32} and the file's attribute {ATTRIBUTES_SHA256}"
+            "again or make it again"
         )
 
     def texts(self) -> list[str]:
@@ -315,9 +313,8 @@ class File(Group):
                 digest = self.attrs.pop(ATTRIBUTES_SHA256, None)
                 if digest not in (None, _attributes_sha256(self.attrs)):
                     raise CovcalError(
-                        f"{path}: its attributes were changed after covcal wrote the file: copy "
-                        "the file again or make it again. If you changed the attributes yourself, "
-                        f"delete the attribute {ATTRIBUTES_SHA256}"
+                        f"{path}: its attributes were changed after covcal wrote the file: "
+                        "copy the file again or make it again"
                     )
             place = within(self.attrs)
             with _readable(path, place):
@@ -359,8 +356,7 @@ def _opened(path: Path, remedy: str) -> Any:
         features = as_word(f"{table[1]}.h5")
         raise CovcalError(
             f"{path} is a table, not a features file: run covcal extract {as_word(path)} -o "
-            f"{features} and give {features} (covcal extract --help says when a model or a source "
-            "is needed too)"
+            f"{features} and give {features}"
         )
     try:
         return h5py.File(path, "r")
@@ -446,7 +442,6 @@ def _stored(name: str) -> bytes:
 
 
 def _linked(path: Path, place: str, group: Any, name: bytes) -> Any:
-    """Return the group or dataset called `name`. Refuse a link."""
     if group.links.get_info(name).type == h5py.h5l.TYPE_HARD:
         return h5py.h5o.open(group, name)
     link = h5py.Group(group).get(name, getlink=True)
@@ -467,8 +462,8 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
         away = "virtual"
     if away:
         raise CovcalError(
-            f"{where} is {away}, but covcal reads only values in the file itself: write the values "
-            "themselves into the file"
+            f"{where} is {away}, but covcal reads only values in the file itself: write the "
+            "values into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
     if bytes_needed == 0 or dataset.ndim <= 0:  # There are no values, or only one.

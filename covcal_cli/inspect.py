@@ -114,7 +114,6 @@ def _other_kind(start: bytes, suffix: str) -> str:
 
 
 def _table_lines(path: Path) -> Lines:
-    """Describe the CSV of `pick`, or the applied rows of `apply`."""
     store = open_store(path)
     if {"inclusion", "draw"} <= set(store.entries):
         sheet = read_sheet(path)
@@ -127,7 +126,7 @@ def _table_lines(path: Path) -> Lines:
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
             ("to do", f"{fill}run covcal label; do not change the other columns"),
             ("inclusion", "the probability with which the row was drawn"),
-            ("draw", "proves that the line is unchanged; covcal label needs this column"),
+            ("draw", "proof that the line is unchanged; covcal label needs this column"),
         ]
     of_label = [name.removeprefix("prob_") for name in store.entries if name.startswith("prob_")]
     rest = {*store.entries} - {f"prob_{label}" for label in of_label}
@@ -160,7 +159,6 @@ def _table_lines(path: Path) -> Lines:
 
 
 def _task_lines(path: Path) -> Lines:
-    """Describe the tasks of `pick`, or an export of these tasks; return [] for other files."""
     try:
         tables = read_tables(path) if path.suffix.lower() in SUFFIXES else []
     except CovcalError:
@@ -212,7 +210,6 @@ def _hdf5_lines(path: Path) -> Lines:
 
 
 def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
-    """Describe the rows and the accuracy of each label."""
     lines: Lines = []
     for label in labels:
         with one_label(label), FeatureFile(path) as file:
@@ -230,7 +227,6 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
 
 
 def _batches(draw: Draw) -> Lines:
-    """Return the numbers of picked and labelled rows for each batch of covcal pick."""
     lines = []
     for number, batch in enumerate(draw.batches):
         labelled = int(np.count_nonzero(draw.labelled[draw.batch == number]))
@@ -293,7 +289,6 @@ _PREFIX = "covcal."
 
 
 def _exported(path: Path) -> dict[str, str]:
-    """Return the metadata of an exported model, or {} for any other file."""
     if path.suffix.lower() == ".pt2":
         metadata = _of_archive(path)
     elif path.suffix.lower() == ".onnx":
@@ -350,7 +345,6 @@ def _of_schema(path: Path, schema: Any) -> Lines:
 
 
 def _model(calibration: Calibration) -> str:
-    """Return the name and the shortened hash of the model."""
     name, digest = calibration.model["name"], calibration.model["sha256"]
     return (
         f"{name} {digest[:12]}" if digest else (f"not known, because its {name} came from a table")
@@ -386,7 +380,6 @@ def _calibration_lines(path: Path) -> Lines:
 
 
 def _asked_for(calibration: Calibration) -> str:
-    """Return the method that the user named, with the labels that it used."""
     rows = calibration.labelled_rows
     if rows is None or calibration.method == AUTO:
         return calibration.method
@@ -501,7 +494,7 @@ def _reference_lines(path: Path) -> Lines:
         (
             "rows",
             f"summaries of {rows} {read.baseline} rows and {read.n_classes} classes, without "
-            "the rows themselves",
+            "the rows",
         ),
         ("signals", ", ".join(signal.name for signal in read.signals[:_SHOWN_CLASSES])),
         *(columns if read.columns else []),

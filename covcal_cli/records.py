@@ -377,7 +377,7 @@ def record_of(kind: type[R], content: Any) -> R:
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
-    """Convert a JSON value to the type `kind`. Errors name the `place` of the value."""
+    """Convert a JSON value to the type `kind`."""
     if kind in _WANTED:
         return kind(_checked(kind, value, place))
     if kind is Any:
@@ -431,7 +431,7 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return the name, keys and type of each field, and whether the field is required."""
+    """Return the name, keys and type of each field."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (

@@ -187,8 +187,8 @@ class TestArgumentTypes:
     @pytest.mark.parametrize(
         ("make", "wrong", "message"),
         [
-            (covcal.Calibrator, {"labels": 50}, "unexpected keyword argument 'labels'. Its argu"),
-            (covcal.CalibrateSettings, {"sed": 0}, "CalibrateSettings: .* 'sed'. Its arguments"),
+            (covcal.Calibrator, {"labels": 50}, "unexpected keyword argument 'labels'. The argu"),
+            (covcal.CalibrateSettings, {"sed": 0}, "CalibrateSettings: .* 'sed'. The arguments"),
             (covcal.CalibrateSettings, {"method": 5}, "method must be a text, not 5 of type int"),
             (covcal.CalibrateSettings, {"seed": 1.5}, "seed must be a whole number, not 1.5"),
             (covcal.CalibrateSettings, {"seed": True}, "seed must be a whole number, not True"),
@@ -683,7 +683,7 @@ class TestDataFrames:
         with pytest.raises(ValueError, match="target_logits are the classes in another order"):
             fitted.fit(source, named, other, classes=self.NAMES)
         fitted.fit(source, named, target, classes=self.NAMES)
-        with pytest.raises(ValueError, match="give them in the order pos, neg, odd"):
+        with pytest.raises(ValueError, match="give the order pos, neg, odd"):
             fitted.predict_proba(other)
 
 
@@ -732,7 +732,7 @@ class TestScikitLearn:
         assert search.best_params_ == {"estimator__C": 1.0, "calibrator__loss": "nll"}
         assert search.best_estimator_.calibrator_.loss == "nll"
         assert search.best_estimator_.n_features_in_ == 64
-        with pytest.raises(ValueError, match="there is no C: set estimator"):
+        with pytest.raises(ValueError, match="there is no parameter C: set estimator"):
             wrapped.set_params(C=1)
 
     def test_a_calibrator_that_is_not_fitted_says_so(self) -> None:
@@ -808,7 +808,7 @@ class TestScikitLearn:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             assert tree.fit(X, y).calibrator_.temperature_ > 1
-            with pytest.raises(ValueError, match=r"name different classes in .*='ovr'"):
+            with pytest.raises(ValueError, match=r"differ in .*='ovr'"):
                 covcal.calibrated(pairs, method="temp").fit(X[200:], y[200:])
 
     @pytest.mark.parametrize("k", [2, 3])
@@ -1042,7 +1042,7 @@ class TestArguments:
             ),
             lambda: covcal.Decision(error=0.1).fit(source, column, other),
         ):
-            with pytest.raises(ValueError, match=r"in another order: give .*\.loc.rows"):
+            with pytest.raises(ValueError, match=r"in different orders: give .*\.loc.rows"):
                 call()
         assert calibrator.score(frame, other.loc[frame.index]) > 0.5
 

@@ -67,9 +67,8 @@ def adapt(
     tell, output = progress or silent, Path(output)
     if labels := labels_in(Path(features_path)):
         raise CovcalError(
-            f"{features_path} holds {len(labels)} labels, but adapt works for one label per row: "
-            "use covcal calibrate, which needs no adapted file. To adapt one of the labels, "
-            "extract a table with its features and the columns prob_NAME and label"
+            f"{features_path} holds {len(labels)} labels, but adapt works for one label per "
+            "row: use covcal calibrate, which needs no adapted file"
         )
     with FeatureFile(Path(features_path)) as file:
         n_features = _require_adaptable(file)
@@ -142,7 +141,6 @@ def _require_adaptable(file: FeatureFile) -> int:
 
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
-    """Load torch, and limit its number of threads."""
     if threads > 1 and "torch" not in sys.modules:
         # Let waiting threads sleep, because they would slow other threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -173,21 +171,19 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
     apart = members_apart(members)
     if apart:
         warnings.append(
-            f"adaptation did not align the domains in {apart} of {len(members)} members (under "
+            f"source and target still differ for {apart} of {len(members)} networks (under "
             f"{100 * _SEPARATED_ESS:.0f} % effective rows): do not use the method fl+iw+temp"
         )
     elif ended:
         warnings.append(
-            f"training ended before the domains overlapped enough in {ended} of "
-            f"{len(members)} members: check the effective rows before you use the method "
-            "fl+iw+temp"
+            f"training ended too early for {ended} of {len(members)} networks: check the "
+            "effective rows before you use the method fl+iw+temp"
         )
     few = [name for name, count in counts.items() if count < _FEW_ROWS]
     if few:
         sizes = ", ".join(f"{name} {counts[name]}" for name in few)
         warnings.append(
-            f"there are few rows ({sizes}), so results depend on chance: compare several values of "
-            "--seed"
+            f"few rows ({sizes}) make the result depend on chance: compare several values of --seed"
         )
     return tuple(warnings)
 

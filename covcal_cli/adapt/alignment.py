@@ -165,7 +165,6 @@ class Aligner:
 
     @torch.no_grad()
     def _shown(self, checks: Mapping[str, Tensor]) -> dict[str, str]:
-        """Return the entries of the progress line."""
         numbers = {}
         labels = spread_rows(self._rows.validation_labels, PROBE_ROWS)
         is_labelled = labels >= 0

@@ -219,7 +219,6 @@ class ScheduledOptimiser:
 
 
 def _adamw(tensors: list[Tensor]) -> Update:
-    """Return AdamW."""
     means, squares = ([torch.zeros_like(tensor) for tensor in tensors] for _ in range(2))
     counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
     return lambda gradients, rate, decay: adamw(
@@ -241,7 +240,6 @@ def _adamw(tensors: list[Tensor]) -> Update:
 
 
 def _sgd(tensors: list[Tensor]) -> Update:
-    """Return stochastic gradient descent with momentum."""
     momenta: list[Tensor | None] = [None for _ in tensors]
     return lambda gradients, rate, decay: sgd(
         tensors,

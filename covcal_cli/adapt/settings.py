@@ -182,8 +182,8 @@ class AdaptSettings:
             raise CovcalError(f"unknown preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
         if decay is not None and (self.preset != "paper" or not decay >= 0):
             raise CovcalError(
-                f"weight decay {decay} with preset {self.preset}: a weight decay needs preset "
-                "paper and must be 0 or more"
+                f"weight decay {decay} with preset {self.preset}: give preset paper and a "
+                "weight decay of at least 0"
             )
         if members is not None and members < 1:
             raise CovcalError(f"{members} members: give 1 or more")

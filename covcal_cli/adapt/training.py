@@ -372,7 +372,6 @@ def write_adapted(
 def _written_blocks(
     writer: HDF5Writer, domain: Domain, trained: TrainedNetworks, projection: Projection
 ) -> Iterator[Rows]:
-    """Write the results of a domain, and yield each block of rows."""
     members = len(trained.psi.weights[0])
     aligned_logits, aligned_domain_logits, domain_logits = (
         f"{domain.name}/{name}"

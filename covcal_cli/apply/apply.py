@@ -293,7 +293,6 @@ class _LabelRows:
 
     @property
     def means(self) -> dict[str, float]:
-        """Return the mean probability of each label."""
         first = next(iter(self.labels.values()))
         return dict(zip(self.labels, (self._sums / len(first.rows)).tolist(), strict=True))
 
@@ -324,18 +323,16 @@ def _chosen_domain(file: FeatureFile, name: DomainName) -> Domain:
 
 
 def _chosen_rows(domain: Domain, split: str) -> Rows | range:
-    """Return row numbers."""
     if split != ALL:
         return domain.require_rows(split)
     if domain.n == 0:
-        raise CovcalError(f"{domain.path} has no {domain.name} rows, so there is nothing to write")
+        raise CovcalError(f"{domain.path} has no {domain.name} rows to write")
     return range(domain.n)
 
 
 def _provenance(
     file: FeatureFile, calibration: Calibration, settings: ApplySettings
 ) -> dict[str, str | int | float]:
-    """Return the names and hashes of all input files."""
     model = file.model
     provenance: dict[str, str | int | float] = {
         "input_sha256": file.sha256(),
@@ -360,10 +357,7 @@ def _provenance(
 def _calibrated(
     logits: Float32s, domain: Domain, rows: Rows, scaled: ScaledLogits
 ) -> tuple[Labels, Float32s, Float32s]:
-    """Return labels, (m,), confidences, (m,), and calibrated probabilities, (m, K), of `rows`.
-
-    `logits`, (m, K): the classifier's logits of these rows.
-    """
+    """Return labels, (m,), confidences, (m,), and calibrated probabilities, (m, K)."""
     scaling = scaled.scaling
     if not scaling.can_move_the_top:
         labels, distances, axis = _distances(logits)
@@ -389,7 +383,7 @@ def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
 
 
 def _softmax(distances: Float32s, axis: int, temperature: float) -> Float32s:
-    """Return softmax(`distances` / T), (m, K). Overwrites `distances`."""
+    """Overwrite `distances`, (m, K), with the softmax of `distances` / T."""
     with np.errstate(over="ignore"):
         # In float32, a very small temperature would become 0.
         np.divide(distances, temperature, out=distances, dtype=np.float64, casting="same_kind")

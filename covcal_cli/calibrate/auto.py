@@ -91,13 +91,12 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
         return _TEMP, f"{estimate}, so T comes from the method temp."
     if floor < 1 and problem.accuracy.bounds:
         return _CONSENSUS, (
-            f"{estimate}. The T of temp is {temperature:.3g}, but the few errors on the source "
-            f"only prove that T is at most {floor:.3g}."
+            f"{estimate}. The T of temp is {temperature:.3g}, but the source has too few "
+            f"errors to prove a T above {floor:.3g}."
         )
     return _NONE, (
-        f"{estimate}. The method temp would raise confidence (T = {temperature:.4g}), but the "
-        "source has too few errors to prove that confidence must rise: give more labelled source "
-        "rows."
+        f"{estimate}. The source has too few errors to prove that confidence must rise (T = "
+        f"{temperature:.4g}): give more labelled source rows."
     )
 
 
@@ -108,11 +107,11 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
     estimated = f"COT estimates an accuracy of {percent(cot.accuracy, 1)}"
     if failed:
         return cautious, (
-            f"{estimated}, but a check of COT failed ({failed[0].sentence}). So T comes from the "
+            f"{estimated}, but a check failed ({failed[0].sentence}). So T comes from the "
             "method temp."
         )
     return trusting, (
-        f"{estimated}, and all {len(cot.guards)} checks of COT passed, so T matches this accuracy."
+        f"{estimated}. All {len(cot.guards)} checks passed, so T matches this accuracy."
     )
 
 
@@ -155,9 +154,9 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
                 name,
                 "chosen: its mean confidence equals the estimated accuracy"
                 if matched
-                else "chosen: its mean confidence is as near to the estimated accuracy as T allows"
+                else "chosen: its mean confidence is nearest to the estimated accuracy"
                 if fit.matched is not None
-                else f"chosen: T is at least {fit.scaling.temperature:.3g} without labels",
+                else f"chosen: without labels, T is at least {fit.scaling.temperature:.3g}",
             )
         if name in _RULE:
             return _NOT_CHOSEN

@@ -80,11 +80,9 @@ def calibrate(
             calibration = calibrate_file(Problem(file, settings, settings.loss), settings)
             comparison, is_contradicted = labels_against(file.require_target(), draw, calibration)
             note = (
-                f"the {len(draw)} labels were picked for a decision. covcal decide uses these "
-                "labels, but covcal calibrate and covcal estimate do not, because a promise needs "
-                "labels to which the calibration was not fitted. To calibrate with these labels, "
-                f"run covcal calibrate {as_word(path)} --labels marked -o labelled.json. Keep this "
-                "calibration for decisions"
+                f"the {len(draw)} labels were picked for a decision, so only covcal decide "
+                f"uses them. To calibrate with them, run covcal calibrate {as_word(path)} "
+                "--labels marked -o labelled.json"
             )
             warnings = [f"{CONTRADICTED}: {comparison}"]
             return replace(
@@ -167,9 +165,8 @@ def _calibration(
     warnings = fit.warnings
     if errors == 0:
         no_error = (
-            f"the classifier makes no error on its {len(validation)} source validation rows, so "
-            "these rows cannot prove a T below 1. If the classifier was trained on these rows, "
-            "extract other source rows"
+            f"the classifier makes no error on its {len(validation)} source validation rows. "
+            "If it was trained on these rows, extract other source rows"
         )
         warnings = (no_error, *warnings)
     notes = (*validation.notes(problem.file.classes, errors), *fit.notes)
@@ -207,7 +204,6 @@ def _calibration(
 def _fit_to_labels(
     file: FeatureFile, draw: Draw, settings: CalibrateSettings, asked: str
 ) -> Calibration:
-    """Fit a temperature and an offset to labelled target rows."""
     try:
         problem = Problem(file, settings, settings.loss)
     # Without labelled source rows, fit only to target labels.
@@ -286,7 +282,7 @@ def _document(
 
 
 def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
-    """Return the mean confidence on the splits of the accuracy estimate, before and after."""
+    """Return the mean confidence before and after calibration."""
     target = file.target
     if target is None or target.count(*ESTIMATED) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}
@@ -315,8 +311,8 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
     if limit is not None and not allow_limit:
         raise CovcalError(
             f"{path}: method {calibration.method_used}: {LIMITS[limit]} (T = "
-            f"{calibration.forecaster_temperature:.3g}). Either {_REMEDIES[limit]}, or accept "
-            "this T with --force (allow_limit=True in Python)"
+            f"{calibration.forecaster_temperature:.3g}). Either {_REMEDIES[limit]}, or pass "
+            "--force (allow_limit=True in Python)"
         )
     return calibration
 
@@ -330,7 +326,6 @@ def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> li
         right = "" if accuracy is None else f" The classifier gets {accuracy} right."
         warnings.append(
             f"T = {temperature:.4g} is very large: the outputs are far more confident than "
-            f"accurate.{right} Check the preprocessing, and check that the chosen output holds "
-            "logits"
+            f"accurate.{right} Check that the chosen output holds logits"
         )
     return warnings

@@ -304,8 +304,8 @@ class Calibrator:
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2
         if is_few and is_unlike and rows.min() >= 0 and rows.max() > 0:
             raise ArgumentError(
-                "logits: no number is negative, unlike in the rows that were passed to fit. So "
-                "these rows may be votes or probabilities: give the same output as to fit"
+                "logits: no number is negative, unlike in the rows that were passed to fit. "
+                "Give the same output as to fit"
             )
         return rows
 
@@ -367,7 +367,6 @@ class ArrayFile(FeatureFile):
 
 
 def _is_as_promised(labels: Labels, logits: Float64s) -> bool:
-    """Return whether the accuracy is about the mean confidence."""
     predictions = logits.argmax(axis=1)
     accuracy = SourceAccuracy(len(labels), int((labels == predictions).sum()), chance=0.0)
     return accuracy.is_as_promised(float(confidences(logits, 1.0).mean()))
@@ -409,13 +408,13 @@ def _numbered(
         are_numbers = all(isinstance(t, str) and WHOLE.fullmatch(t) for t in texts)
         if are_numbers and texts != sorted(texts, key=int):
             raise ArgumentError(
-                "source_labels are numbers as texts, so the order of the classes is not clear: "
-                "give numbers, or give classes in the order of the logits"
+                "source_labels are numbers as texts, so the order of the classes is not "
+                "clear: give numbers, or classes in the order of the logits"
             )
     if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
         raise ArgumentError(
-            f"classes ({', '.join(map(str, names[:5]))}) are in another order than the columns of "
-            "the logits: leave out classes, or give them in the order of the columns"
+            f"classes ({', '.join(map(str, names[:5]))}) are in another order than the "
+            "columns of the logits: leave out classes, or give the order of the columns"
         )
     if names.shape != (k,) or len(np.unique(names)) < k:
         raise ArgumentError(
@@ -520,7 +519,7 @@ class CalibratedClassifier:
         gives_outputs = any(hasattr(self.estimator_, name) for name in names)
         if not (is_object and _n_classes(self.estimator_) and gives_outputs):
             raise ArgumentError(
-                f"estimator must be a classifier with predict_proba or decision_function, not "
+                "estimator must be a classifier with predict_proba or decision_function, not "
                 f"{shown(self.estimator)}"
             )
         self.classes_: AnyArray = np.asarray(self.estimator_.classes_)
@@ -532,9 +531,9 @@ class CalibratedClassifier:
             )
             if np.mean(same) < _SAME:
                 raise ArgumentError(
-                    f"decision_function and predict of {shown(self.estimator)} name different "
-                    f"classes in {np.sum(~same)} of {len(same)} rows: give a classifier with one "
-                    "number per class (for SVC, decision_function_shape='ovr')"
+                    f"decision_function and predict of {shown(self.estimator)} differ in "
+                    f"{np.sum(~same)} of {len(same)} rows: give a classifier with one number "
+                    "per class (for SVC, decision_function_shape='ovr')"
                 )
         self._require_order(X)
         self._require_order(X_target)
@@ -587,8 +586,8 @@ class CalibratedClassifier:
             part, _, inner = name.partition("__")
             if part not in parts or (inner and not hasattr(getattr(self, part), "set_params")):
                 raise ArgumentError(
-                    f"there is no {name}: set estimator, calibrator, or a parameter of one of "
-                    "them, such as calibrator__method"
+                    f"there is no parameter {name}: set estimator, calibrator, or a name such "
+                    "as calibrator__method"
                 )
             if inner:
                 getattr(self, part).set_params(**{inner: value})
@@ -619,7 +618,7 @@ class CalibratedClassifier:
         return Calibrator().__sklearn_tags__()
 
     def _require_order(self, X: Any) -> None:
-        """Refuse columns in another order than in training, if the classifier reads no names."""
+        """Refuse columns in another order than in `fit`."""
         columns, expected = columns_of(X), self._columns
         if columns is None or expected is None or columns == expected:
             return
@@ -668,7 +667,6 @@ def _feature_names(estimator: Any) -> list[Any] | None:
 
 
 def _rows(X: Any, rows: AnyArray) -> Any:
-    """Select rows of an array, a data frame or a sparse matrix."""
     if hasattr(X, "iloc"):
         return X.iloc[rows]
     return X[rows] if hasattr(X, "get_columns") or hasattr(X, "tocsr") else array_of(X, "X")[rows]

@@ -296,7 +296,6 @@ def expect(
 
 
 def _prior_of(calibrations: Mapping[str, Calibration]) -> tuple[TargetPrior, list[str]]:
-    """Return the class frequencies of the first calibration that uses them, with notes."""
     taking = [
         (calibration.path, calibration.target_prior)
         for calibration in calibrations.values()
@@ -306,8 +305,8 @@ def _prior_of(calibrations: Mapping[str, Calibration]) -> tuple[TargetPrior, lis
         return SOURCE_PRIOR, []
     (first, prior), *others = taking
     return prior, [
-        f"{document} has the target prior {other.name} but {first} has {prior.name}: run "
-        "estimate once per calibration, or pass --target-prior"
+        f"{first} and {document} have different target priors ({prior.name} and "
+        f"{other.name}): run estimate once per calibration, or pass --target-prior"
         for document, other in others
         if other.shares != prior.shares
     ]

@@ -96,8 +96,8 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     weights = problem.weights(forecaster)
     if weights.weights.max() == 0:
         raise CovcalError(
-            f"{problem.file.path}: all importance weights are 0, because no source validation "
-            "row is similar to the target: choose a method without weights"
+            f"{problem.file.path}: no source validation row is similar to the target, so all "
+            "importance weights are 0: choose a method without weights"
         )
     return _weighted(problem, forecaster, weights.weights, weights)
 
@@ -108,8 +108,8 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
         raise CovcalError(
-            f"{problem.file.path}: no class of the source validation rows seems to occur on the "
-            "target: choose another method"
+            f"{problem.file.path}: the estimated target frequency of every class is 0: choose "
+            "another method"
         )
     failed = sentences_of_failed(shift.guards)
     fit = minimised(problem, forecaster, row_weights, shift.guards, failed)
@@ -119,19 +119,15 @@ def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.moved < _NOT_MOVED:
         return (
-            "RLLS finds no change in class frequencies, because there are too few rows, so T "
-            "comes from the method temp"
+            "RLLS has too few rows to find a change in class frequencies, so T comes from the "
+            "method temp"
         )
-    text = (
-        f"RLLS estimates that the class frequencies changed by {percent(shift.moved, 1)} (total "
-        "variation "
-        "distance)"
-    )
+    text = f"estimated change of the class frequencies: {percent(shift.moved, 1)} in total (RLLS)"
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
-        f"{text}. This may be chance, because the mean prediction changed by only "
-        f"{shift.sigmas:.1f} standard errors (at least {MIN_SIGMA:.0f} needed)"
+        f"{text}. The change is only {shift.sigmas:.1f} standard errors and may be chance (at "
+        f"least {MIN_SIGMA:.0f} needed)"
     )
 
 
@@ -155,8 +151,8 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
     health, warnings = weights.health, []
     if health.ess == 0:
         return [
-            "all importance weights are 0, because no source validation row is similar to the "
-            "target, so T is fitted without weights: use auto, or label target rows (covcal pick)"
+            "no source validation row is similar to the target, so T is fitted without "
+            "weights: use auto, or label target rows with covcal pick"
         ]
     few = []
     if health.ess_share < MIN_ESS_SHARE:
@@ -175,9 +171,8 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
         )
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
-            f"{percent(health.clipped_share, 1)} of the importance weights were cut at the limit "
-            "U, "
-            "because parts of the target have almost no source rows"
+            f"{percent(health.clipped_share, 1)} of the importance weights were cut at the "
+            "limit U: parts of the target have almost no source rows"
         )
     return warnings
 
@@ -192,9 +187,9 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
     notes = []
     if match.temperature < least:
         notes.append(
-            f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} would need T = "
-            f"{match.temperature:.4g}, but covcal does not set T below {least:.4g}, the T that "
-            "fits the source"
+            f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} needs T = "
+            f"{match.temperature:.4g}, but covcal keeps T at or above {least:.4g}, the fit to "
+            "the source"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -232,9 +227,8 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
         notes += _notes_on_crossings(match)
         if match.temperature < floors[-1]:
             notes.append(
-                f"{on_logits}the estimated accuracy of {percent(accuracy.accuracy, 1)} would need "
-                "T = "
-                f"{match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
+                f"{on_logits}the estimated accuracy of {percent(accuracy.accuracy, 1)} needs "
+                f"T = {match.temperature:.4g}. {ESTIMATE_ALONE}, so T is {floors[-1]:.4g}"
             )
     temperatures = [
         max(match.temperature, floor) for match, floor in zip(matches, floors, strict=True)
@@ -255,7 +249,7 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
-    """Find T for a mean confidence of `accuracy` in the classifier's labels."""
+    """Find the T whose mean confidence is `accuracy`."""
     labels = None if forecaster == "original" else problem.inputs.target_predictions
     return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
 
@@ -264,13 +258,12 @@ def _notes_on_crossings(match: Match) -> list[str]:
     if match.crossings < 2:
         return []
     return [
-        f"at {match.crossings} temperatures, the mean confidence equals the estimated accuracy: "
-        "covcal uses the largest temperature"
+        f"{match.crossings} temperatures have a mean confidence equal to the estimated "
+        "accuracy: covcal uses the largest"
     ]
 
 
 def _transport_guards(problem: Problem) -> tuple[Guard, ...]:
-    """Return the checks of COT, and of predicted classes without a prior."""
     if problem.prior is not None:
         return problem.cot.guards
     return *problem.cot.guards, prior_drift(*problem.inputs.predicted_shares())

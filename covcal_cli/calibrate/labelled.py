@@ -43,8 +43,7 @@ LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
 _FALSE_CONTRADICTION = 0.01  # probability that labels contradict a right confidence by chance
 RANGE_OF_BOTH = (
-    "range for all rows that covcal pick could draw. It contains the 95 % interval from the labels "
-    "alone, and the 95 % interval from labels and estimate combined"
+    "range for all rows that covcal pick could draw; it contains the 95 % interval from the labels"
 )
 
 
@@ -98,8 +97,7 @@ class LabelledFit:
             self._accuracy,
             min(self.by_labels.low, low),
             max(self.by_labels.high, high),
-            "the labels are right, and the estimate without labels is as accurate as on the "
-            "benchmark",
+            "the labels are right, and so is the estimate without labels",
             self._guards,
             RANGE_OF_BOTH,
         )
@@ -115,9 +113,8 @@ class LabelledFit:
         if self.prior is None:
             return f"{text}."
         return (
-            f"{text}. Combined with the estimate of {percent(self.prior.accuracy, 1)} without "
-            "labels, "
-            f"the accuracy is {percent(self._accuracy, 1)}."
+            f"{text}. The labels and the estimate without labels "
+            f"({percent(self.prior.accuracy, 1)}) together give {percent(self._accuracy, 1)}."
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
@@ -188,7 +185,6 @@ class LabelledFit:
         return texts if len(texts) > 1 else []
 
     def _ece(self) -> tuple[float, float, float]:
-        """Return the ECE and its interval, by cross-fitting."""
         confidence = np.empty(len(self.draw))
         parts, fold = folds(len(confidence), self.draw.seed)
         for number in range(parts):
@@ -200,7 +196,6 @@ class LabelledFit:
         return label_ece(frame, confidence, self.draw, right, fitted=True)
 
     def _fitted(self, rows: Booleans) -> tuple[Scaling, tuple[float, float, float]]:
-        """Return a fit to some of the labelled rows, and the combined accuracy with its range."""
         draw, logits = self.draw.without(~rows), self.logits[rows]
         if len(draw):
             scores = self._scores_of_frame, self._scores_of_drawn[rows]
@@ -233,11 +228,11 @@ def agreement_with_labels(
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
     passed = low <= estimate <= high
     text = (
-        f"the estimated accuracy without labels is {percent(estimate, 1)}, and the labels give an "
-        f"interval of {percent(low, 1)} to {percent(high, 1)}"
+        f"the estimated accuracy without labels is {percent(estimate, 1)}, and the labels give "
+        f"{percent(low, 1)} to {percent(high, 1)}"
     )
     if not passed:
-        text += ". The estimate is outside this interval, so it gets less weight"
+        text += ". The two disagree, so the estimate without labels gets less weight"
         text += ": label more rows" if unlabelled else ""
     nearest = low if abs(estimate - low) < abs(estimate - high) else high
     return (Guard("agreement with labels", estimate, nearest, passed, text),)
@@ -250,12 +245,12 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
     count = effective_sample_size(draw.weights)
     picked = "were" if draw.is_for_decision else "were partly"
     text = (
-        f"the {len(draw)} labels {picked} picked for a decision. For an estimate of all "
-        f"rows, these labels are as useful as {count:.0f} labels of randomly drawn rows"
+        f"the {len(draw)} labels {picked} picked for a decision: for all rows, they are worth "
+        f"{count:.0f} random labels"
     )
     passed = count >= MIN_EFFECTIVE
     if not passed:
-        text += ". These are too few labels: pass --labels none, which leaves the labels out"
+        text += ". These are too few labels: pass --labels none"
     return (Guard("effective labels", count, MIN_EFFECTIVE, passed, text),)
 
 
@@ -280,7 +275,7 @@ def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tupl
         chances = np.convolve(chances, (value, 1 - value))
     tail = min(float(chances[: errors + 1].sum()), float(chances[errors:].sum()))
     return (
-        f"of the {len(draw)} labelled rows, {errors} are wrong, and the confidence expects "
+        f"{errors} of the {len(draw)} labelled rows are wrong, and the confidence predicts "
         f"{float((1 - confidence).sum()):.1f} wrong rows",
         2 * tail < _FALSE_CONTRADICTION,
     )

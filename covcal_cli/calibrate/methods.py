@@ -138,7 +138,7 @@ METHODS = {
             "prior",
             "original",
             "by_prior",
-            "temp, corrected to the class frequencies of --target-prior",
+            "temp, corrected for the class frequencies of --target-prior",
             _PRIOR,
             takes_prior=True,
             candidate=True,

@@ -65,15 +65,13 @@ from covcal_cli.maths.weights import (
 from covcal_cli.records import Guard, Input
 
 NO_PRIOR = (
-    "the class frequencies on the target: give --target-prior uniform, or a JSON file with a "
-    "share per class. To estimate the shares, give bbse"
+    "the class frequencies on the target: give --target-prior uniform, a JSON file with a "
+    "share per class, or bbse to estimate them"
 )
 
 LIMITS: dict[Limit, str] = {
     "lower": "T is at its lower limit, because more confidence always fits the rows better",
-    "upper": (
-        "T is at its upper limit, because the logits of the fitted rows do not predict their labels"
-    ),
+    "upper": ("T is at its upper limit, because the logits do not predict the labels"),
 }
 
 
@@ -193,17 +191,14 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
 
 def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
-    """Yield features (m, d), the domain (1 for source) and the weight of each row."""
+    """Yield features, (m, d), and the domain and weight of each row."""
     for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
         for block in domain.blocks(chosen):
             yield domain.features(block), is_source, 0.5 / len(chosen)
 
 
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
-    """Return mean and standard deviation of the features, with equal weight for both domains.
-
-    The first row is subtracted from all rows, because squares of large values lose digits.
-    """
+    """Return mean and standard deviation of the features, with equal weight for both domains."""
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
     first, second = np.zeros_like(origin), np.zeros_like(origin)
@@ -279,11 +274,9 @@ class Validation:
         # This is a note, not a warning, because random forests are always under-confident.
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
-                f"on the source, the mean confidence is {percent(confidence, 1)}, but the "
-                "accuracy is "
-                f"{percent(accuracy, 1)}. If the classifier was trained on these rows, extract "
-                "other "
-                "source rows"
+                f"on the source, the mean confidence is {percent(confidence, 1)} but the "
+                f"accuracy is {percent(accuracy, 1)}. If the classifier was trained on these "
+                "rows, extract other source rows"
             )
         if self.unlabelled:
             notes.append(f"{self.unlabelled} source validation rows have no label and are left out")
@@ -373,7 +366,7 @@ class Problem:
             return None
         if source.n_features is None or target.n_features is None:
             return (
-                "features of both domains: extract again and leave out --phi none, or give tables "
+                "features of both domains: extract again without --phi none, or give tables "
                 "with columns feature_0, feature_1, ..."
             )
         for domain in (source, target):
@@ -565,7 +558,7 @@ def _warnings_on_temperature(
     if fit.ruled_out:
         warnings.append(
             f"in {fit.ruled_out} of {rows} source validation rows, the class of the label is "
-            "masked, so its probability is 0 at every T. Check the labels or the mask"
+            "masked: check the labels or the mask"
         )
     # `calibrate` warns about a classifier without errors.
     if fit.held_at_one and (errors or forecaster == "aligned"):

@@ -33,8 +33,8 @@ _LOGARITHMS = (
     "below 1e-38 count as 1e-38"
 )
 _NO_HEAD = (
-    "every row of the last linear layer sums to 1, so the layer gives probabilities, not logits. "
-    "covcal keeps the inputs of this layer as features, but leaves out the weights"
+    "the last linear layer gives probabilities, not logits. covcal keeps the inputs of "
+    "this layer as features"
 )
 
 
@@ -91,8 +91,7 @@ class Outputs:
         if not self.is_open:
             if evidence.form in DISTRIBUTIONS and not self.is_single and self.tail == LOGGED:
                 self.warnings = (
-                    "the model seems to apply softmax twice, because its last softmax gets "
-                    f"probabilities: {evidence.fact}. This makes every confidence too low: export "
+                    f"the model seems to apply softmax twice, because {evidence.fact}: export "
                     "the model without the second softmax",
                 )
             return
@@ -100,8 +99,8 @@ class Outputs:
         if alone and evidence.form != "bounded":
             raise CovcalError(
                 f"{self._where} gives one number per row, from {evidence.low:g} to "
-                f"{evidence.high:g}. covcal cannot know what this number means: return one "
-                "probability or logit per class"
+                f"{evidence.high:g}, with unknown meaning: return one probability or logit "
+                "per class"
             )
         if evidence.form == "reversed":
             where = "" if evidence.reversal == "ranks" else "add a layer to the model for this: "
@@ -114,8 +113,8 @@ class Outputs:
         self.doubt_on_order = evidence.doubt_on_order
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{evidence.fact}, but covcal reads them as logits. If the model gives "
-                "sigmoids or other probabilities, export the model with its logits"
+                f"{evidence.fact}, but covcal reads them as logits. If they are "
+                "probabilities, export the model with its logits"
             )
             self.warnings = (
                 *((bounded,) if evidence.form == "bounded" else ()),
@@ -175,8 +174,8 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
     """Return a warning if rows of probabilities do not sum to 1."""
     if seen.width == 1:
         return (
-            f"the model gives one number per row. All {seen.rows} numbers are between 0 and 1, so "
-            "they are used as the probability of the second of two classes",
+            f"the model gives one number per row. All {seen.rows} numbers are between 0 and "
+            "1, so they are used as the probability of the second of two classes",
         )
     if seen.form in ("percentages", "shares"):
         return (f"{seen.fact}, so each row is scaled to the sum 1 and used as probabilities",)
@@ -301,7 +300,7 @@ def require_width(where: str, features: AnyArray | None, width: int | None) -> N
     """Refuse a batch whose number of features differs from the first batch."""
     if features is not None and width not in (None, features.shape[1]):
         raise CovcalError(
-            f"{where} gives {features.shape[1]} features per row, but {width} on the first batch. "
-            "The rows seem to differ in size: bring all rows to one size, or choose features of a "
-            "fixed size with --phi NAME"
+            f"{where} gives {features.shape[1]} features per row, but {width} on the first "
+            "batch: bring all rows to one size, or choose features of a fixed size with "
+            "--phi NAME"
         )

@@ -37,16 +37,15 @@ FAR = 1 << 12  # A common offset of this size costs float32 logits half of their
 _PRODUCT = 1 << 18
 _FEWEST_ROWS = 8  # With fewer rows, several threads are faster.
 ONE_NUMBER = (
-    "the model gives one number per row. covcal uses it as the logit of the second of two "
-    "classes; the logit of the first class is 0"
+    "the model gives one number per row. covcal uses it as the logit of the second class, and "
+    "0 as the logit of the first"
 )
 SIGMOIDS = (
-    "the model's output is one sigmoid per class. covcal uses the softmax of the same logits, so "
-    "the confidences of method none differ from the model's own confidences"
+    "the model gives one sigmoid per class, but covcal uses the softmax of the logits, so "
+    "method none changes the confidences"
 )
 _LABELS_ONLY = (
-    "the model returns only a label, so covcal computes the confidences as the softmax "
-    "of the model's logits"
+    "the model returns only a label, so covcal uses the softmax of its logits as confidences"
 )
 Number = TypeVar("Number", bound=np.generic)
 

@@ -20,7 +20,7 @@ _COLUMNS = {
     "steps": "",
     "stopped by": "",
     "probe": "how often a linear classifier tells source from target; 0.5 = indistinguishable",
-    "rows": "effective rows of the importance weights, as a share of the source rows",
+    "rows": "effective sample size of the importance weights, as a share of the source rows",
     "mean w": "mean importance weight, which should be near 1",
     "domain error": "squared error of the domain classifier; 0.25 = indistinguishable",
     "Brier": "importance-weighted Brier score of the forecaster; lower is better",
@@ -92,14 +92,13 @@ def adapt(
 
 
 def _summary(report: "AdaptReport") -> str:
-    """Return the result and a summary of the training as text."""
     from covcal_cli.adapt.adapt import members_apart
 
     members, counts = report.members, report.counts
     apart = members_apart(members)
     result = "not aligned: source and target still differ" if apart else "aligned"
     if 0 < apart < len(members):
-        result = f"source and target still differ for {apart} of {len(members)} members"
+        result = f"source and target still differ for {apart} of {len(members)} networks"
     shares = _range(100 * member.ess_share for member in members)
     agreement = _range(100 * member.target_agreement for member in members)
     steps = _range((member.steps for member in members), "")
@@ -107,7 +106,7 @@ def _summary(report: "AdaptReport") -> str:
         {
             "Domains": f"{result} on the adapted features ({shares} effective rows)",
             "Forecaster": f"agrees with the classifier on {agreement} of the target rows",
-            "Training": f"{len(members)} members, {steps} steps, on {counts['source train']:,} "
+            "Training": f"{len(members)} networks, {steps} steps, on {counts['source train']:,} "
             f"source and {counts['target train']:,} target rows",
         }
     )
@@ -120,7 +119,6 @@ def _range(values: Iterable[float], unit: str = " %") -> str:
 
 
 def _details(report: "AdaptReport") -> str:
-    """Return the settings, a table of the ensemble members, and its legend."""
     from covcal_cli.report.tables import Table
 
     counts = report.counts

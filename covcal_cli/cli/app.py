@@ -49,7 +49,7 @@ _OF_EXTRACT = ("onnx", "onnxruntime", "PIL")
 _COMPLETE = "_COVCAL_COMPLETE"  # The environment variable that asks for completions.
 _LARGEST_INTEGER = 2**31 - 1  # The largest integer that an option accepts.
 _HELP_GAPS = 6  # Width of borders and gaps in --help, in characters.
-_LESS_MEMORY = "use less data at once (a smaller --batch or --size), or a larger machine"
+_LESS_MEMORY = "use a smaller --batch or --size, or a larger machine"
 OK, ERROR, LIMIT_EXCEEDED, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -262,7 +262,6 @@ def run(arguments: Sequence[str], was_interrupted: Callable[[], bool] = lambda: 
 
 
 def _ended(error: BaseException) -> int:
-    """Print the reason for a failed command, and return its exit code."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -307,7 +306,7 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return an error about an option in plain words. Add the choice that the user may mean."""
+    """Return an error about an option in plain words."""
     text = text.removeprefix("Value error, ")
     if text.startswith("Input should be a valid number"):
         return "give a number; write a share as a fraction such as 0.05"

@@ -23,8 +23,8 @@ def apply(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="A features or adapted file. It may contain new data. Default: the file "
-            "that the calibration was fitted on.",
+            help="A features or adapted file. Default: the file that the calibration was fitted "
+            "on.",
             show_default=False,
         ),
     ] = None,
@@ -45,7 +45,7 @@ def apply(
     decision: Annotated[
         Path | None,
         options.decision(
-            "Add two columns: decision (accept or review), and set (the set of classes)."
+            "Add the columns decision (accept or review) and set (the set of classes)."
         ),
     ] = None,
     networks: options.NetworksOfFeatures = None,
@@ -142,9 +142,8 @@ def _two_answers(applied: "ApplyReport", confidence_only: bool) -> str:
     if confidence_only:
         advice = "use the column label"
     return (
-        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the label is no longer the "
-        "most probable class. These labels are probably wrong (confidence below 50 %), but "
-        f"calibration does not change labels: {advice}, and review these rows first"
+        f"in {applied.label_is_not_top:,} of {applied.rows:,} rows, the label is no longer "
+        f"the most probable class: {advice}, and review these rows first"
     )
 
 
@@ -152,7 +151,6 @@ def _ties(applied: "ApplyReport") -> str:
     low, high = applied.tie_confidence
     found = f"{low:.9g}" if low == high else f"{low:.9g} to {high:.9g}"
     return (
-        f"in {applied.ties:,} of {applied.rows:,} rows, all classes have the same output, for "
-        "example because a language model did not answer. The labels of these rows mean "
-        f"nothing: find the rows by their confidence of {found}, and answer them another way"
+        f"in {applied.ties:,} of {applied.rows:,} rows, all classes have the same output: "
+        f"find these rows by their confidence of {found}, and answer them another way"
     )

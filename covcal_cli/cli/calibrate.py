@@ -35,9 +35,9 @@ def calibrate(
         str,
         typer.Option(
             metavar="N|marked|none|auto",
-            help="Target labels to use. N: labels of N random rows, from the file; marked: labels "
-            "that you added with covcal label; none: no labels; auto: marked if there are such "
-            "labels and the method is auto.",
+            help="Target labels to use. N: labels of N random rows; marked: labels that you added "
+            "with covcal label; none: no labels; auto: marked if there are such labels and "
+            "the method is auto.",
         ),
     ] = "auto",
     seed: options.Seed = 0,
@@ -159,7 +159,6 @@ def _before_apply(calibration: "Calibration", path: Path) -> str:
 
 
 def _count(labels: str) -> int | None:
-    """Return the number in --labels, or None if the value is a word."""
     if labels in LABELS:
         return None
     if not labels.isascii() or not labels.isdigit() or int(labels) < 1:
@@ -200,8 +199,8 @@ def details(calibration: "Calibration", *, every_check: bool = False) -> str:
         by_labels = calibration.estimates["labelled"]
         ends = interval(by_labels["ece_low"], by_labels["ece_high"])
         facts["ECE"] = (
-            f"{100 * by_labels['ece']:.1f} % ({ends}), measured by labels of rows that the fit did "
-            "not use"
+            f"{100 * by_labels['ece']:.1f} % ({ends}), measured on labelled rows that the fit "
+            "did not use"
         )
     if calibration.discriminator_temperatures:
         values = ", ".join(f"{value:.4g}" for value in calibration.discriminator_temperatures)
@@ -224,10 +223,7 @@ def details(calibration: "Calibration", *, every_check: bool = False) -> str:
     if used:
         parts.append(_listed("Checks:", used))
     if unused and every_check:
-        heading = (
-            f"Checks of the importance weights ({calibration.method_used} does not use these "
-            "weights):"
-        )
+        heading = f"Checks of the importance weights ({calibration.method_used} does not use them):"
         parts.append(_listed(heading, unused))
     return "\n\n".join(parts)
 
@@ -238,7 +234,6 @@ def _listed(heading: str, guards: Sequence["Guard"]) -> str:
 
 
 def _accuracy(calibration: "Calibration") -> str:
-    """Return the accuracy on the target and on the source."""
     estimates, source = _estimates(calibration), calibration.source_accuracy
     how = "estimated"
     if calibration.labelled_rows is not None:
@@ -258,18 +253,15 @@ def _accuracy(calibration: "Calibration") -> str:
 
 
 def _estimates(calibration: "Calibration") -> Mapping[str, Any]:
-    """Return the estimated accuracy and its interval, from labels if there are any."""
     by_labels: Mapping[str, Any] | None = calibration.estimates.get("labelled")
     return calibration.estimates if by_labels is None else by_labels
 
 
 def _points_between(first: float, second: float) -> str:
-    """Return the difference of two printed percentages, in points."""
     return in_points(f"{abs(float(in_percent(first)) - float(in_percent(second))):.0f}")
 
 
 def _confidence(calibration: "Calibration") -> str:
-    """Compare the mean confidence with the accuracy, before and after calibration."""
     before, after = calibration.target_confidence
     if before is None or after is None:
         return ""
@@ -299,8 +291,8 @@ def _temperature(calibration: "Calibration") -> str:
     text = " and ".join(values)
     if calibration.labelled_rows is not None:
         return (
-            f"{text}, and an offset of {calibration.confidence_offset:+.2f} for the log odds of "
-            f"the confidence, both fitted to {calibration.labelled_rows.n} labels"
+            f"{text} and offset {calibration.confidence_offset:+.2f}, fitted to "
+            f"{calibration.labelled_rows.n} labels"
         )
     offsets = " with class offsets" if calibration.class_offsets else ""
     chosen = "" if calibration.method == calibration.method_used else " (chosen by auto)"
@@ -332,11 +324,10 @@ def _weights(health: Mapping[str, Any]) -> dict[str, str]:
     return {
         "Weights": f"effective sample size {ess:.1f} of {n} rows, {in_fit:.1f} in the fit",
         "Weight sizes": f"mean {mean:.3f}; the largest weight is {percent(largest, 1)} of the "
-        f"total; "
-        f"{percent(cut, 1)} of the weights were cut at the limit",
+        f"total; {percent(cut, 1)} of the weights were cut at the limit",
         "Domains": (
-            f"a classifier separates source from target with AUC {auc:.3f} "
-            f"(0.5 = indistinguishable) and squared error {error:.3f} (0.25 = chance)"
+            f"a classifier separates source from target with AUC {auc:.3f} (0.5 = "
+            f"indistinguishable) and squared error {error:.3f} (0.25 = chance)"
         ),
     }
 

@@ -41,7 +41,7 @@ def compare(
     ] = False,
     jobs: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Number of processes that work at the same time."),
+        typer.Option(min=1, metavar="N", help="Number of parallel processes."),
     ] = 1,
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for adapted files and finished runs.")
@@ -74,7 +74,7 @@ def compare(
     with usage():
         if no_adapt and preset != options.PresetName.default:
             raise CovcalError(
-                "--preset is a setting of adapt, and --no-adapt skips adapt: use only one of them"
+                "--preset is a setting of adapt, which --no-adapt skips: use only one of them"
             )
         settings = CompareSettings(
             methods=names,

@@ -146,7 +146,6 @@ class _Lines:
 
 
 def _numbers(step: Progress, room: int) -> str:
-    """Return the numbers of a step as text, cut to `room` characters."""
     text = ""
     for name, value in step.losses.items():
         number = value if isinstance(value, str) else f"{value:.3f}"

@@ -40,8 +40,8 @@ def decide(
     certainty: Annotated[
         float | None,
         options.share(
-            "Confidence level of a promise. Default: 0.9. Without this option, --set promises the "
-            "mean coverage over repeated draws."
+            "Confidence level of a promise. Default: 0.9; with --set, the mean coverage over "
+            "repeated draws."
         ),
     ] = None,
     these_rows: Annotated[
@@ -51,15 +51,15 @@ def decide(
     by: Annotated[
         str | None,
         options.groups(
-            "Show the share of accepted rows and the expected error for each value of this column, "
-            "or for each predicted class."
+            "Show the accepted rows and the expected error for each value of this column, or "
+            "for each predicted class."
         ),
     ] = None,
     promise_by: Annotated[
         str | None,
         options.groups(
             "Make a promise for each value of this column, or for each predicted class. All "
-            "promises are true together with the given certainty."
+            "promises together have the given certainty."
         ),
     ] = None,
     networks: options.NetworksOfFeatures = None,
@@ -124,8 +124,8 @@ def decide(
     for option, value in (("--set", coverage), ("--promise-by", promise_by)):
         if labels_of_file and value is not None:
             raise typer.BadParameter(
-                f"each row of this file can have several labels, but {option} is for files where "
-                "each row has one class"
+                f"each row of this file can have several labels: leave out {option}, which is "
+                "for one class per row"
             )
     of_label = for_each_label(labels_of_file, decided)
     path, _, decision = next(iter(of_label.values()))
@@ -175,7 +175,7 @@ def answer(decision: "Decision", output: str) -> str:
     if cost is not None:
         facts["Cost"] = (
             f"{cost.cost:.4g} per row ({cost.low:.4g} to {cost.high:.4g}), compared with "
-            f"{cost.review:.4g} if a person reviews every row. This is an estimate."
+            f"{cost.review:.4g} for a review of every row. This is an estimate."
         )
     if decision.error is not None:
         limit = short_percent(decision.error)
@@ -204,8 +204,8 @@ def answer(decision: "Decision", output: str) -> str:
         elif use.labels:
             allowed = f"at most {use.allowed} wrong rows" if use.allowed > 0 else "no wrong row"
             facts["Reason"] = (
-                f"{use.wrong} of the {use.labels} labelled {best} are wrong, but {promise} allows "
-                f"{allowed}"
+                f"{use.wrong} of the {use.labels} labelled {best} are wrong, but {promise} "
+                f"allows {allowed}"
             )
         else:
             facts["Reason"] = f"{promise} needs more labels of {best}"
@@ -223,7 +223,6 @@ def answer(decision: "Decision", output: str) -> str:
 
 
 def _groups(decision: "Decision") -> str:
-    """Return a table of the groups as text."""
     from covcal_cli.report.tables import Table
 
     rows, by = [], decision.promise_by
@@ -247,19 +246,18 @@ def _groups(decision: "Decision") -> str:
 
 
 def _offer(decision: "Decision", output: str) -> str:
-    """Return how many more labels are needed, and the command that picks rows."""
     from covcal_cli.decide.decide import LIKELY
 
     uses = [decision.labels, *(group.labels for group in decision.groups)]
     labels, is_first = decision.labels_needed, not any(uses)
     if not labels:
-        outlook = "even with more labels, a promise would cover only a few rows"
+        outlook = "even more labels give a promise for only a few rows"
         if is_first:
             outlook = "a promise is unlikely, even with many labels"
         return f"{outlook}: allow a larger --error, or improve the classifier"
     likely = "probably" if is_first and decision.promised_chance >= LIKELY else "perhaps"
     return (
-        f"a promise for about {in_percent(decision.promised_share)} % of the rows {likely} needs "
-        f"{labels}{'' if is_first else ' more'} labels: covcal pick -n {labels} --for "
+        f"a promise for about {in_percent(decision.promised_share)} % of the rows {likely} "
+        f"needs {labels}{'' if is_first else ' more'} labels: covcal pick -n {labels} --for "
         f"{as_word(output)}"
     )

@@ -156,10 +156,8 @@ def estimate(
         console.note(*notes_on_named(file), *expectation.notes)
         if for_decision and not estimation.used_target_labels:
             console.note(
-                "the labels were picked for a decision. covcal decide uses these labels, but "
-                "covcal estimate and covcal calibrate do not. Few of the labelled rows have a low "
-                "confidence, so the labels measure the accuracy of all rows badly. To use these "
-                "labels anyway, pass --labels marked"
+                "the labels were picked for a decision, so covcal estimate does not use them. "
+                "To use them anyway, pass --labels marked"
             )
         for text in estimation.notes:
             console.detail(f"note: {text}")
@@ -185,7 +183,6 @@ def estimate(
 
 
 def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decision: bool) -> str:
-    """Return the next command. A cal.json is made again only if there are new labels."""
     from covcal_cli.cli.calibrate import following
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.records import json_of
@@ -232,7 +229,6 @@ def _gate(
 
 
 def _further(expectation: "Expectation") -> "list[Table]":
-    """Return the tables of metrics and of calibrations."""
     from covcal_cli.report.metric_estimates import metric_table
 
     estimation = expectation.estimation
@@ -273,10 +269,7 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
                 )
             grouped = any(entry.group is not None for entry in of_all)
             if means and grouped and all(entry.group is None for entry in means):
-                legend.append(
-                    "Without labels, a group has no mean over classes, because the range of this "
-                    "mean would be too narrow."
-                )
+                legend.append("Without labels, groups have no mean over classes.")
             if is_short and len(estimation.classes) > MOST_CLASSES:
                 legend.append(
                     f"Only the {MOST_CLASSES} lowest classes are shown; -v shows all classes."
@@ -295,7 +288,6 @@ def _rendered(expectation: "Expectation", kind: str, *, verbose: bool) -> str:
 
 
 def _answer(estimation: "Estimation") -> str:
-    """Return the estimated accuracy and its range, in a few lines."""
     from covcal_cli.estimators.metrics import COST
     from covcal_cli.records import sentences_of_failed
     from covcal_cli.report.metric_estimates import metric_cell
@@ -314,8 +306,8 @@ def _answer(estimation: "Estimation") -> str:
     if estimation.used_target_labels:
         _, alone, without, *_ = estimation.estimates
         facts["Range"] += (
-            f". The estimated accuracy combines the labels ({in_percent(alone.accuracy)} %) with "
-            f"the estimate without labels ({in_percent(without.accuracy)} %)"
+            f". The estimated accuracy combines the labels ({in_percent(alone.accuracy)} %) "
+            f"and the estimate without labels ({in_percent(without.accuracy)} %)"
         )
     if source is not None:
         facts["Source accuracy"] = f"{in_percent(source.share)} % of {source.rows} rows"
@@ -332,7 +324,6 @@ def _answer(estimation: "Estimation") -> str:
 
 
 def _details(estimation: "Estimation", estimates: "Table") -> str:
-    """Return the table of estimators, their assumptions, and their checks as text."""
     from covcal_cli.estimators.inputs import SAMPLING
     from covcal_cli.report.tables import Table
 

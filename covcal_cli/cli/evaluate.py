@@ -33,16 +33,16 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="FILE...",
-            help="Features or adapted files whose rows are measured together, for example those "
-            "of the last seven nights. Default: the file that the calibration was fitted on.",
+            help="Features or adapted files, measured together. Default: the file that the "
+            "calibration was fitted on.",
             show_default=False,
         ),
     ] = None,
     calibration: Annotated[
         list[Path] | None,
         options.calibrations(
-            "A calibration; NAME=FILE gives it a name. Repeat the option to compare several. "
-            "Default without FILE: cal.json."
+            "A calibration; NAME=FILE gives it a name. May be repeated. Default without FILE: "
+            "cal.json."
         ),
     ] = None,
     output: Annotated[
@@ -57,7 +57,7 @@ def evaluate(
         PredictionsName,
         typer.Option(
             help="The labels whose confidence is measured: original (of the classifier) or own "
-            "(of the calibrated forecaster)."
+            "(of the calibrated networks of adapt)."
         ),
     ] = PredictionsName.original,
     metrics: Annotated[
@@ -78,8 +78,8 @@ def evaluate(
             min=0,
             max=100_000,
             help="Number of bootstrap resamples for intervals and differences; 1000 is usual. "
-            "With 0, the tables of intervals are left out, and gates use 1000 resamples. The "
-            "verdict always uses 1000 resamples.",
+            "With 0, the tables have no intervals. Gates and the verdict still use 1000 "
+            "resamples.",
         ),
     ] = 0,
     confidence: Annotated[
@@ -88,8 +88,7 @@ def evaluate(
             min=0,
             max=0.9999,
             help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit. The level applies to all gates of a command together. With 0, a "
-            "gate compares the metric with the limit and uses no interval.",
+            "beyond the limit. With 0, gates compare the plain value.",
         ),
     ] = 0.95,
     seed: options.Seed = 0,
@@ -100,8 +99,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC[:GROUPS]=LIMIT",
-            help="Exit with 3 if a metric (a fraction) is above a limit, such as ece=0.05. With "
-            "groups, such as ece:predicted=0.1, the limit applies to each group. May be repeated.",
+            help="Exit with 3 if a metric (a fraction) is above a limit, such as ece=0.05. "
+            "ece:predicted=0.1 sets a limit for each predicted class. May be repeated.",
         ),
     ] = None,
     fail_below: Annotated[
@@ -123,8 +122,7 @@ def evaluate(
         typer.Option(
             metavar="METRIC=CHANGE",
             help="Exit with 3 if a metric is significantly worse than in the baseline, by more "
-            "than this limit. If both evaluations used the same rows, they are compared row by "
-            "row. May be repeated.",
+            "than this limit. May be repeated.",
         ),
     ] = None,
     junit: options.Junit = None,
@@ -227,8 +225,8 @@ def evaluate(
         if labels:
             if diagram is not None:
                 raise typer.BadParameter(
-                    "needs a file of one classifier, but this file has several labels: leave out "
-                    "this option",
+                    "needs a file of one classifier, but this file has several labels: leave "
+                    "out this option",
                     param_hint="--diagram",
                 )
             several = assess_labels(labels, gates, assess_one)
@@ -241,7 +239,7 @@ def evaluate(
     evaluation = assessment.evaluation
     if assessment.level is not None and assessment.level > evaluation.level:
         console.note(
-            f"all gates together have the confidence level of {100 * evaluation.level:.3g} %, so "
+            f"all gates together have the confidence level {100 * evaluation.level:.3g} %, so "
             f"each gate uses an interval of {100 * assessment.level:.3g} %"
         )
     if own_scores := _of_networks(evaluation):
@@ -287,13 +285,12 @@ def _next(evaluation: "Evaluation", documents: "Sequence[str | Path]") -> str:
 
 
 def _of_networks(evaluation: "Evaluation") -> str:
-    """Return a note on calibrations of adapt's networks."""
     names = [name for name, by in evaluation.scalings.items() if by.forecaster != "original"]
     if not names:
         return ""
     return (
-        f"the NLL and Brier score of {', '.join(names)} belong to the networks of covcal adapt, "
-        "which can predict other labels than the classifier: compare the ECE instead"
+        f"the NLL and Brier score of {', '.join(names)} are about other labels than the "
+        "classifier's: compare the ECE instead"
     )
 
 
@@ -323,14 +320,13 @@ def rendered_evaluation(assessment: "Assessment", kind: str, *, extras: _Extras 
 
 
 def _answer(evaluation: "Evaluation") -> dict[str, str]:
-    """Return the verdict on each calibration."""
     from covcal_cli.evaluate.claims import ClassGaps
     from covcal_cli.forecast import NONE
     from covcal_cli.maths.odds import interval_of_counts
     from covcal_cli.report.verdict import measured_action, no_calibration, where_off
 
     level, names = evaluation.level, list(evaluation.metrics)
-    own_labels = "own labels of the forecaster, " if evaluation.predictions == "own" else ""
+    own_labels = "own labels of the networks of adapt, " if evaluation.predictions == "own" else ""
     before, single = evaluation.metrics[NONE], names[-1] if len(names) <= 2 else None
     low, high = interval_of_counts(round(before.accuracy * before.n), before.n, level)
     answer = {"Measured": text} if (text := no_calibration(evaluation)) else {}
@@ -362,7 +358,6 @@ def _answer(evaluation: "Evaluation") -> dict[str, str]:
 
 
 def _decided(evaluation: "Evaluation") -> dict[str, str]:
-    """Return sentences about the accepted rows and the prediction sets."""
     metrics, answer = evaluation.decision, dict[str, str]()
     if metrics is None:
         return answer
@@ -371,9 +366,9 @@ def _decided(evaluation: "Evaluation") -> dict[str, str]:
         if metrics.accepted:
             low, high = metrics.interval("accepted_error", evaluation.level)
             answer["Accepted"] = (
-                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. The error of these "
-                f"rows is {_one_decimal(metrics.wrong / metrics.accepted)} ({_one_decimal(low)} to "
-                f"{_one_decimal(high)})"
+                f"{_one_decimal(metrics.accepted / metrics.n)} of the rows. "
+                f"{_one_decimal(metrics.wrong / metrics.accepted)} of these rows are wrong "
+                f"({_one_decimal(low)} to {_one_decimal(high)})"
             )
             if metrics.decision.error is not None:
                 limit = f"{100 * metrics.decision.error:.3g} %"
@@ -394,7 +389,6 @@ def _one_decimal(share: float) -> str:
 
 
 def _promise(evaluation: "Evaluation", name: str) -> str:
-    """Compare the promised accuracy with the measured accuracy."""
     from covcal_cli.evaluate.claims import MeanGap, ece_sentence
 
     metrics = evaluation.metrics[name]
@@ -410,7 +404,6 @@ def _promise(evaluation: "Evaluation", name: str) -> str:
 
 
 def _shown_change(evaluation: "Evaluation", name: str) -> str:
-    """Return the scores that a calibration significantly changes."""
     from covcal_cli.forecast import NONE
     from covcal_cli.report.verdict import is_large
 
@@ -428,7 +421,6 @@ def _shown_change(evaluation: "Evaluation", name: str) -> str:
 
 
 def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]]":
-    """Return the tables with their titles."""
     from covcal_cli.evaluate.bins import SMALL_GROUP
     from covcal_cli.evaluate.metrics import MAIN, METRICS
     from covcal_cli.report.tables import differences_table
@@ -455,7 +447,6 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
 
 
 def _metrics(evaluation: "Evaluation", *, main: bool) -> "Table":
-    """Return a table of the main metrics, or of all other metrics."""
     from covcal_cli.evaluate.metrics import on_screen
     from covcal_cli.report.tables import Table
 

@@ -33,7 +33,7 @@ def export(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Weights of the model that module:function returns."),
+        typer.Option(metavar="FILE", help="Weights for a model given as module:function."),
     ] = None,
     decision: Annotated[
         Path | None,
@@ -120,7 +120,6 @@ def _two_answers(agreement: "Agreement", added: Sequence[str]) -> list[str]:
             return []
         rows = f"{agreement.label_is_not_top} of {agreement.stored_rows} rows"
     return [
-        f"in {rows}, the label is no longer the most probable class. These labels are probably "
-        "wrong (confidence below 50 %), but calibration does not change labels: use the outputs "
-        f"{label} and {confidence}, not the largest of {probabilities}, and review these rows first"
+        f"in {rows}, the label is no longer the most probable class: use the outputs {label} "
+        f"and {confidence}, not the largest of {probabilities}, and review these rows first"
     ]

@@ -134,7 +134,7 @@ def _show(report: "ExtractReport", console: Console) -> None:
 
 
 def _skipped(domain: "DomainReport") -> str | None:
-    """Return a warning that names the first files that could not be read, or None."""
+    """Return a warning about files that could not be read, or None."""
     if not domain.skipped:
         return None
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])
@@ -160,13 +160,12 @@ def _following(report: "ExtractReport", shard: str | None) -> str:
 def _note_on_one_table(table: Path | None, domains: list[str], console: Console) -> None:
     if table is not None and domains == ["target"]:
         console.note(
-            f"{table} is used as the target, because it has no column domain to mark source "
-            "rows. To calibrate, give SOURCE and TARGET. To leave out this note, pass --target"
+            f"{table} is used as the target, because it has no column domain. To calibrate, "
+            "give SOURCE and TARGET. To leave out this note, pass --target"
         )
 
 
 def _dry_run_summary(plan: "DryRun") -> str:
-    """Return what ``covcal extract`` would do, as text."""
     from covcal_cli.extract.plan import class_list
 
     seconds = "unknown" if plan.seconds is None else _duration(plan.seconds)
@@ -177,8 +176,8 @@ def _dry_run_summary(plan: "DryRun") -> str:
             "model": plan.reading,
             **images,
             "classes": class_list(plan.classes),
-            "needs": f"{seconds} and {_size(plan.size)} of disk space (twice as much space "
-            "during the run)",
+            "needs": f"{seconds} and {_size(plan.size)} of disk space (twice as much "
+            "space during the run)",
         }
     )
 

@@ -66,8 +66,8 @@ Source = Annotated[
     Path | None,
     typer.Argument(
         metavar="SOURCE",
-        help="Labelled data that are like the training data, but were not used for training: an "
-        f"image folder, {', '.join(SUFFIXES)} or .tar.",
+        help="Labelled data like the training data, but not used for training: an image folder, "
+        f"{', '.join(SUFFIXES)} or .tar.",
         show_default=False,
     ),
 ]
@@ -80,9 +80,8 @@ Logits = Annotated[
     typer.Option(
         "--logits",
         rich_help_panel=_TABLES,
-        help="SOURCE and TARGET are tables of logits, and there is no MODEL. If you give none of "
-        "--logits, --probabilities and --confidence, the column names decide. One table with a "
-        "column named domain may hold both SOURCE and TARGET.",
+        help="SOURCE and TARGET are tables of logits. By default, the column names decide. One "
+        "table with a column domain may hold both.",
     ),
 ]
 Probabilities = Annotated[
@@ -135,8 +134,8 @@ class Inputs:
         if len(asked) > 1:
             hint = " / ".join(f"--{kind}" for kind in asked)
             raise typer.BadParameter(
-                "a table holds either logits, probabilities or one confidence per row: give only "
-                "one of these options",
+                "--logits, --probabilities and --confidence exclude each other: give only one "
+                "of them",
                 param_hint=hint,
             )
         tables = [Path(path) for path in (model, source, target) if path is not None]
@@ -160,8 +159,8 @@ class Inputs:
         if only is None and source is not None and (not is_model(model) or is_model(source)):
             argument = next(path for path in tables if not is_table(path))
             raise typer.BadParameter(
-                f"{argument} is not a table that covcal reads: save it as .csv, .parquet, .npz or "
-                ".h5. With a model, give MODEL, SOURCE and TARGET",
+                f"{argument} is not a table that covcal reads: save it as .csv, .parquet, "
+                ".npz or .h5. With a model, give MODEL, SOURCE and TARGET",
                 param_hint="TARGET",
             )
         if only is None:
@@ -194,9 +193,7 @@ class ExtractOptions:
 
     weights: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Weights to load into the model that module:function returns."
-        ),
+        typer.Option(metavar="FILE", help="Weights for a model given as module:function."),
     ] = None
     trust_model: TrustModel = False
     model_output: ModelOutput = None
@@ -204,8 +201,8 @@ class ExtractOptions:
         str | None,
         typer.Option(
             metavar="NAME|input|none",
-            help="Which features to keep: a tensor or layer, the model's input, or none. "
-            "Default: the input of the last linear layer.",
+            help="Which features to keep: a tensor or layer, the model's input, or none. Default: "
+            "the input of the last linear layer.",
         ),
     ] = None
     providers: Annotated[
@@ -220,7 +217,7 @@ class ExtractOptions:
         typer.Option(
             metavar="FILE",
             help="File with the class names in the order of the logits: JSON, one name per line, "
-            "or the cal.json of earlier rows. Default: the model's own names, else the source's "
+            "or an earlier cal.json. Default: the model's own names, else the source's "
             "folders.",
         ),
     ] = None
@@ -228,7 +225,7 @@ class ExtractOptions:
         list[str] | None,
         typer.Option(
             metavar="A B C",
-            help="The answers to find in a log with token log-probabilities (JSON lines of "
+            help="The possible answers in a log with token log-probabilities (JSON lines of "
             "OpenAI or vLLM). Default: the source's labels. Write this option last.",
             show_default=False,
         ),
@@ -288,8 +285,8 @@ class ExtractOptions:
         typer.Option(
             metavar="TRAIN,VAL,TEST",
             help="Shares of rows in the train, validation and test splits, if the data has no "
-            "folders train, val and test. Default: 0.6,0.4,0 for the source (0,1,0 without "
-            "features), 0.6,0.2,0.2 for the target.",
+            "such folders. Default: 0.6,0.4,0 for the source (0,1,0 without features), "
+            "0.6,0.2,0.2 for the target.",
         ),
     ] = None
     sample: Annotated[
@@ -308,8 +305,7 @@ class ExtractOptions:
         typer.Option(
             metavar="COLUMN",
             help="Column of a table to keep for covcal pick and --by. May be repeated. Columns "
-            "that are not features are kept without this option. With a MODEL, such columns "
-            "are kept only if their texts have at most 256 characters.",
+            "that are not features are kept without this option.",
         ),
     ] = None
     seed: Seed = 0
@@ -326,8 +322,8 @@ class ExtractOptions:
     on_error: Annotated[
         OnErrorName,
         typer.Option(
-            help="What to do with a file that cannot be read: skip it (up to 1 % of the "
-            "files), or fail."
+            help="What to do with a file that cannot be read: skip it (up to 1 % of the files), "
+            "or fail."
         ),
     ] = OnErrorName.skip
 
@@ -494,7 +490,6 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
 
 
 def _above_zero(values: tuple[float, ...], option: str) -> tuple[float, ...]:
-    """Return the values. Every value must be finite and above 0."""
     if not all(0 < value < math.inf for value in values):
         raise typer.BadParameter("give numbers above 0", param_hint=option)
     return values

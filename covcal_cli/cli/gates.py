@@ -91,8 +91,8 @@ class GatedOutput:
         if self.document is not None and self.document.suffix.lower() in _PRINTED:
             kind = _PRINTED[self.document.suffix.lower()]
             raise typer.BadParameter(
-                f"writes JSON: give a name that ends in .json. For {kind}, write the printed table "
-                f"to the file: --format {kind} > {self.document}",
+                f"writes JSON: give a name that ends in .json. To save the {kind} table, run "
+                f"with --format {kind} > {self.document}",
                 param_hint="-o",
             )
         if self.junit is not None and not self.has_gates:
@@ -182,7 +182,6 @@ class GatedOutput:
 
 
 def _with_gates(text: str, gates: "Sequence[GateResult]", kind: str) -> str:
-    """Return a result, followed by one sentence for each gate."""
     from covcal_cli.report.tables import in_markdown
 
     if not gates:

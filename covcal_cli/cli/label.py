@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covcal_cli.cli import tables
 from covcal_cli.cli.console import Console, file_to_read, to_calibrate, to_decide
 from covcal_cli.cli.options import InputFile, Quiet, Verbose, output
-from covcal_cli.errors import printable
 from covcal_cli.files import as_word
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _summary(labelling: "Labelling") -> str:
         all_rows = (
             f"the {rows} labels of the picked rows{batches} now have a value: {listed(counts)}"
         )
-    lines = [f"Labels     {labelling.new} new{replaced}: {labelling.labelled} of {all_rows}"]
+    facts = {"Labels": f"{labelling.new} added{replaced}; {labelling.labelled} of {all_rows}"}
     agreements = {
         f"least for {name}: " if name else "": entry.agreement
         for name, entry in (labelling.of_label or {"": labelling}).items()
@@ -149,10 +149,10 @@ def _summary(labelling: "Labelling") -> str:
     }
     for lowest_for, agreement in sorted(agreements.items(), key=lambda item: item[1].kappa)[:1]:
         people = "two" if agreement.labellers == 2 else f"at least two of {agreement.labellers}"
-        lines.append(
-            f"Agreement  {lowest_for}on {agreement.agreed} of {agreement.rows} rows that {people} "
-            f"people labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
+        facts["Agreement"] = (
+            f"{lowest_for}on {agreement.agreed} of {agreement.rows} rows that {people} people "
+            f"labelled; {agreement.kappa_name} {agreement.kappa:.2f}"
         )
     if labelling.differing:
-        lines.append(f"Differ     {some_of(labelling.differing)}")
-    return "\n".join(map(printable, lines))
+        facts["Differ"] = some_of(labelling.differing)
+    return tables.aligned(facts)

@@ -110,7 +110,6 @@ def _rendered(
 
 
 def _answer(result: "LabelAssessments") -> dict[str, str]:
-    """Return the labels whose confidence is right, and the ECE of each calibration."""
     names = result.calibrations
     n = [assessment.evaluation.n for assessment in result.labels.values()]
     rows = f"{n[0]}" if len({*n}) == 1 else f"{min(n)} to {max(n)}"
@@ -153,7 +152,6 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
 
 
 def _accepted(result: "LabelAssessments") -> Table:
-    """Return the accepted share and its error rate for each label."""
     rows = []
     for label, assessment in result.labels.items():
         metrics = assessment.evaluation.decision
@@ -169,7 +167,6 @@ def _accepted(result: "LabelAssessments") -> Table:
 
 
 def _metrics(result: "LabelAssessments") -> Table:
-    """Return a table with a row per label and calibration, the means, and the worst values."""
     columns = [(name, display) for name, display, metric in on_screen() if metric.main]
 
     def cells(values: Mapping[str, float | None]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covcal_cli.cli import options
+from covcal_cli.cli import options, tables
 from covcal_cli.cli.console import Console, file_to_read, usage
 from covcal_cli.errors import CovcalError, in_points, interval, printable
 from covcal_cli.files import as_word
@@ -225,7 +225,7 @@ def pick(
     interface = output.with_suffix(".xml")
     if output.suffix.lower() == LABEL_STUDIO:
         next_step = (
-            f"import {outputs} into a Label Studio project. Its labelling interface is in "
+            f"import {outputs} into a Label Studio project. The labelling interface is in "
             f"{as_word(interface)}. Export your labels as JSON, then {read} EXPORT.json"
         )
     elif output.suffix.lower() == DOCCANO:
@@ -248,7 +248,7 @@ def pick(
 
 
 def _known_range(path: Path, document: Path) -> str:
-    """Return the range of the accuracy in a calibration of this file, or "" if there is none."""
+    """Return the range of the accuracy in a calibration of this file, or ""."""
     from covcal_cli.formats.calibration import read_calibration
     from covcal_cli.formats.features import FeatureFile
 
@@ -265,7 +265,6 @@ def _known_range(path: Path, document: Path) -> str:
 
 
 def _summary(picked: "PickReport", where: str, now: str) -> str:
-    """Return the rows to label, and the expected precision of the accuracy."""
     from covcal_cli.data.classes import listed
     from covcal_cli.labels.score import region_of
 
@@ -284,27 +283,24 @@ def _summary(picked: "PickReport", where: str, now: str) -> str:
     first = (
         f"Label {these} in {where}, drawn from {batch.population} {' and '.join(batch.splits)} rows"
     )
-    several = bool(picked.sheet.several)
-    classes = f"{'Labels' if several else 'Classes':<10}{printable(listed(picked.classes))}"
+    facts: dict[str, str] = {}
+    if region_of(batch.score) is not None:
+        facts["Promise"] = f"covcal decide uses the labels to test the promise{before}"
+    else:
+        facts["Accuracy"] = f"{precision}{wrong}"
+        facts["ECE"] = (
+            f"at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE needs more "
+            "labels"
+            if least >= 1
+            else "a calibration with these labels can reach less than 1 point"
+        )
     if len(picked.sheets) > 1:
         share, sizes = picked.sheets[0].share, [len(sheet) for sheet in picked.sheets]
         overlap = 0 if share is None else share.overlap
         most = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{sizes[0]}"
-        classes = (
-            f"Sharing   {most} rows for each of {len(sizes)} labellers; {overlap} of these rows "
-            f"go to every labeller\n{classes}"
+        facts["Sharing"] = (
+            f"{most} rows for each of {len(sizes)} labellers; {overlap} of these rows go to "
+            "every labeller"
         )
-    if region_of(batch.score) is not None:
-        promise = f"Promise   covcal decide uses the labels to test the promise{before}"
-        return f"{first}\n{promise}\n{classes}"
-    return "\n".join(
-        [
-            first,
-            f"Accuracy  {precision}{wrong}",
-            f"ECE       at least {in_points(f'{least:.0f}')} after calibration: a smaller ECE "
-            "needs more labels"
-            if least >= 1
-            else "ECE       a calibration with these labels can reach less than 1 point",
-            classes,
-        ]
-    )
+    facts["Labels" if picked.sheet.several else "Classes"] = listed(picked.classes)
+    return f"{first}\n{tables.aligned(facts)}"

@@ -248,8 +248,6 @@ class _ProgressLines:
 
 @dataclass(frozen=True)
 class _Request:
-    """The model, the method and the options of a run."""
-
     model: str | None
     method: str
     options: extract_options.ExtractOptions
@@ -296,7 +294,6 @@ def _earlier(context: typer.Context, folder: Path, new: extract_options.ExtractO
 
 
 def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
-    """Return the decision between the calibrations, with its reason and numbers."""
     labels = comparison.by_labels
     lines = [_decision(renewal, comparison)]
     if labels is None:
@@ -334,7 +331,6 @@ def _choice(renewal: "Renewal", comparison: "Comparison", folder: Path) -> str:
 
 
 def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
-    """Return the decision between the calibrations and its reason."""
     labels = comparison.by_labels
     decision = "Put the new calibration in use" if renewal.is_in_use else "Kept the old calibration"
     if renewal.is_in_use and not (labels and labels.is_better and not labels.is_off):
@@ -361,7 +357,6 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 
 
 def _summary(report: "RunReport", *, verbose: bool) -> str:
-    """Return the verdict, the estimate, the measurement (if any) and the next step as text."""
     from covcal_cli.report.verdict import class_order_action, measured_action, unmeasured_action
 
     lines = [answer(report.calibration)]

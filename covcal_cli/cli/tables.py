@@ -78,7 +78,6 @@ def text(table: "Table") -> str:
 
 
 def _narrowed(columns: Sequence[Sequence[str]], texts: Sequence[int]) -> list[list[str]]:
-    """Break headings between words, and narrow the longest text."""
     narrowed = []
     for heading, *cells in columns:
         widest = max(map(len, [*heading.split(), *cells]))
@@ -109,7 +108,7 @@ def _line(cells: Iterable[str], widths: Sequence[int], left: Sequence[bool]) -> 
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text on a terminal, where some characters take two columns."""
+    """Return the width of a text on a terminal."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 

@@ -77,9 +77,9 @@ def watch(
         Path | None,
         typer.Option(
             metavar="LABELS.CSV",
-            help="CSV with labels that came after their period. Its columns are id, label (or "
-            "label_NAME for each of several labels), and period if ids are repeated. Without "
-            "NEW.H5, the labels are added to the periods of the history.",
+            help="CSV with labels that came after their period: columns id, label (or label_NAME "
+            "for each label) and, for repeated ids, period. Without NEW.H5, the labels are "
+            "added to the periods of the history.",
         ),
     ] = None,
     target_labels: Annotated[
@@ -367,7 +367,6 @@ def _rendered(watched: "Watched", kind: str, verbose: bool) -> str:
 
 
 def _answer(watched: "Watched") -> str:
-    """Return the verdict on the last period, what changed, and a summary of all periods."""
     from covcal_cli.watch.period import VERDICTS
 
     if not watched.periods:

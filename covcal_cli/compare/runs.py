@@ -271,7 +271,6 @@ def _is_made_of(output: Path, attributes: Mapping[str, object]) -> bool:
 def _measured(
     key: str, path: Path, seed: int, settings: CompareSettings, watch: "Stopwatch"
 ) -> Record:
-    """Fit all methods on a file, and measure them on its labelled test rows."""
     fitted, refused = {}, {}
     watch.start()
     for name in settings.fitted:

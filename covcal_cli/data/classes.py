@@ -54,9 +54,9 @@ class ClassMap:
         if not self.is_assumed:
             return None
         return (
-            f"the model does not name its classes, so its outputs get the names of {self.whose} "
-            f"in this order: {listed(self.names)}. If the model has another order, pass --classes "
-            "FILE with the names in the model's order"
+            "the model does not name its classes, so its outputs get the names of "
+            f"{self.whose} in this order: {listed(self.names)}. If the model has another "
+            "order, pass --classes FILE"
         )
 
     def index(self, folder: str) -> int | None:
@@ -93,8 +93,8 @@ class ClassMap:
         if self.names.count(folder) > 1:
             numbers = " and ".join(str(i) for i, name in enumerate(self.names) if name == folder)
             raise CovcalError(
-                f"{path}: {what} {folder!r} is the name of several classes ({numbers}): use the "
-                "class number, or give each class its own name with --classes FILE"
+                f"{path}: {what} {folder!r} is the name of several classes ({numbers}): use "
+                "the class number, or give each class its own name with --classes FILE"
             )
         return index
 
@@ -183,18 +183,16 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
             deeper = {name.name for name in inner}
             if len(deeper) == count:
                 raise CovcalError(
-                    f"{path} has {len(ordered)} folders ({listed(ordered)}) with {count} inner "
-                    f"folders ({listed(sorted(deeper))}), and the model has {count} classes: "
+                    f"{path} has {len(ordered)} folders ({listed(ordered)}) with {count} "
+                    f"inner folders ({listed(sorted(deeper))}), and the model has {count} "
+                    "classes: "
                     + (f"give {path / ordered[0]}" if len(ordered) == 1 else f"move them to {path}")
                 )
             if len(ordered) > count:
-                remedy = (
-                    "put a dot before the names of folders that are not classes. Name the others"
-                )
+                remedy = "put a dot before folders that are not classes. Name the others"
         raise CovcalError(
             f"{path} has {len(ordered)} {noun} ({listed(ordered)}) but the model has {count} "
-            f"classes: {remedy} by class number, 0 to {count - 1}, or pass --classes FILE with "
-            "all names"
+            f"classes: {remedy} by class number, 0 to {count - 1}, or pass --classes FILE"
         )
     return ClassMap(tuple(ordered), by_number=False, whose="the source", is_assumed=True)
 

@@ -58,14 +58,12 @@ _LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 
 class _Columns:
-    """The confidences, predictions and right answers of a table."""
-
     def __init__(self, store: Store) -> None:
         self.store = store
         self.confidence = _one_of(store, CONFIDENCES)
         if self.confidence is None:
             raise store.error(
-                "no column is called confidence, conf or score: add one confidence per row, or "
+                "there is no column confidence, conf or score: add one confidence per row, or "
                 "the probabilities of all classes"
             )
         self.prediction = _one_of(store, PREDICTIONS)
@@ -108,8 +106,8 @@ class _Columns:
         if len(wrong):
             row = int(wrong[0])
             raise store.error(
-                f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to 1 "
-                "or percentages. If a row has no confidence, leave the cell empty or write -1"
+                f"{name} of {store.place(row)} is {values[row]:g}: give confidences from 0 to "
+                "1, or percentages. Leave the cell empty if a row has no confidence"
             )
         return values
 
@@ -126,11 +124,9 @@ class _Columns:
 
     @property
     def names(self) -> set[str]:
-        """The classes in the table."""
         return {*(self.predictions or ()), *(self.labels or ())} - {""}
 
     def is_right(self) -> list[bool | None]:
-        """Return whether each prediction is right; None if unknown."""
         by_label: list[bool | None] = [None] * len(self.rows)
         if self.labels is not None and self.predictions is not None:
             pairs = zip(self.predictions, self.labels, strict=True)
@@ -141,8 +137,8 @@ class _Columns:
         for row in self.rows.tolist():
             if texts[row] not in ANSWERS and texts[row] not in _MISSING:
                 raise self.store.error(
-                    f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write 1 "
-                    "where the prediction is right and 0 where it is wrong"
+                    f"{self.correct} of {self.store.place(row)} is {texts[row][:40]!r}: write "
+                    "1 for a right prediction and 0 for a wrong one"
                 )
         right = [ANSWERS.get(texts[row]) for row in self.rows.tolist()]
         answers = [*zip(by_label, right, strict=True)]
@@ -153,9 +149,9 @@ class _Columns:
         ]
         if differ:
             raise self.store.error(
-                f"{self.correct} and {self.label} disagree on whether the prediction is right in "
-                f"{len(differ)} of {len(right)} rows, for example in "
-                f"{self.store.place(differ[0])}: keep only one of the two columns"
+                f"{self.correct} and {self.label} contradict each other in {len(differ)} of "
+                f"{len(right)} rows, for example in {self.store.place(differ[0])}: keep only "
+                "one of the two columns"
             )
         return [of_label if answer is None else answer for of_label, answer in answers]
 
@@ -256,7 +252,6 @@ class ConfidenceStore(Store):
         return ["" if r is None else answer if r else OTHER for answer, r in pairs]
 
     def _fitted(self, columns: _Columns, decimals: int) -> Iterator[str]:
-        """Replace confidences below 1/K and confidences that were rounded to 1, and yield notes."""
         if columns.correct is None and columns.labels is not None and columns.predictions:
             pairs = [*zip(columns.predictions, columns.labels, strict=True)]
             alike = [
@@ -267,14 +262,14 @@ class ConfidenceStore(Store):
             if alike:
                 answer, label = alike[0]
                 yield (
-                    f"in {len(alike)} rows, the prediction differs from the label only in case or "
-                    f"punctuation ({shown(answer)} and {shown(label)}), and counts as wrong. If "
-                    "these predictions are right, write both in one way, or add a column correct"
+                    f"in {len(alike)} rows, prediction and label differ only in case or "
+                    f"punctuation ({shown(answer)} and {shown(label)}), and count as wrong. "
+                    "If they are right, write both in one way"
                 )
         values, chance = columns.values, 1 / len(self._names)
         left_out = columns.store.entries[columns.confidence or ""].shape[0] - len(values)
         if left_out:
-            yield f"{left_out} rows are left out, because their confidence is -1 or empty"
+            yield f"{left_out} rows without a confidence are left out"
         low = int((values < chance).sum())
         if low:
             yield (
@@ -286,8 +281,8 @@ class ConfidenceStore(Store):
         high = int((values > most).sum())
         if high:
             yield (
-                f"{high} of {len(values)} confidences were rounded to 1 ({decimals} decimals), so "
-                f"covcal sets them to {most:.8g}"
+                f"{high} of {len(values)} confidences were rounded to 1 ({decimals} "
+                f"decimals), so covcal sets them to {most:.8g}"
             )
         self._confidences = np.clip(values, chance * (1 + _ABOVE_CHANCE), most)
 
@@ -322,8 +317,8 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             " (its column label is read as the prediction)" if source.prediction == "label" else ""
         )
         raise source.store.error(
-            f"the source does not say which predictions are right{read}: add a column correct (1 "
-            f"or 0){matched}, or a column y_true with the right answers. {rename}"
+            f"the source does not say which predictions are right{read}: add a column correct "
+            f"(1 or 0){matched}, or a column y_true with the right answers. {rename}"
         )
     if "source" in tables and source.correct is None and source.prediction is None:
         raise source.store.error(
@@ -335,8 +330,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
     without = [columns for columns in every if columns.predictions is None]
     if 0 < len(without) < len(every):
         raise without[0].store.error(
-            "this table has no column prediction, but the other table has this column: add the "
-            "column"
+            "only the other table has a column prediction: add this column"
         )
     if without or not 1 <= len(named) <= _MOST_CLASSES:
         return EVENTS
@@ -347,8 +341,7 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
             return EVENTS
     if double := differing_in_case(named):
         raise source.store.error(
-            f"the classes {listed(double)} {IN_CASE}: write each class in one way, "
-            "or name all classes with --classes FILE"
+            f"the classes {listed(double)} {IN_CASE}: write each class in one way"
         )
     if len(named) < 2:
         named.add(OTHER)
@@ -367,10 +360,10 @@ def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
         return
     low, high = sorted(range(2), key=lambda place: float(parts[place].mean()))
     if parts[low].max() <= parts[high].min():
-        of_low, of_high = printable(classes[low]), printable(classes[high])
+        of_high = printable(classes[high])
         raise columns.store.error(
-            f"{columns.confidence} seems to be the probability of {of_high} in every row, even "
-            f"where the prediction is {of_low}: rename the column to prob_{of_high}"
+            f"{columns.confidence} seems to be the probability of {of_high} in every row: "
+            f"rename the column to prob_{of_high}"
         )
 
 
@@ -398,7 +391,7 @@ def _drop_missing(tables: Iterable[_Columns], classes: Iterable[str]) -> None:
 
 
 def _require_common_names(columns: _Columns) -> None:
-    """Refuse predictions and labels that have no name in common, such as numbers and words."""
+    """Refuse predictions and labels that have no name in common."""
     answers, labels = ({*(texts or ())} - {""} for texts in (columns.predictions, columns.labels))
     if columns.correct is not None or len(columns.values) < _TELLING:
         return
@@ -410,7 +403,6 @@ def _require_common_names(columns: _Columns) -> None:
 
 
 def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
-    """Divide percentages by 100."""
     filled = [columns for columns in tables.values() if len(columns.values)]
     for columns in filled:
         values, name = columns.values, columns.confidence
@@ -420,9 +412,9 @@ def _bring_to_one_unit(tables: Mapping[str, _Columns]) -> None:
         elif values[row] <= _LEAST_PERCENTAGE or small > _FEW_SMALL * len(values):
             raise columns.store.error(
                 f"{name} has values up to {values[row]:g} "
-                f"({columns.store.place(int(columns.rows[row]))}), and {small} of {len(values)} "
-                "values are at most 1. So the column has neither shares nor percentages: give "
-                "confidences from 0 to 1 in every row, or percentages in every row"
+                f"({columns.store.place(int(columns.rows[row]))}), but {small} of "
+                f"{len(values)} values are at most 1: give only confidences from 0 to 1, or "
+                "only percentages"
             )
     shares = [columns for columns in filled if (columns.values <= 1).all()]
     if len(shares) == len(filled):
@@ -445,6 +437,5 @@ def _decimals(values: Float64s) -> int:
 
 
 def _one_of(store: Store, names: Sequence[str]) -> str | None:
-    """Return the first column with one of these names, in any case."""
     lower = {name.lower(): name for name in store.entries}
     return next((lower[name] for name in names if name in lower), None)

@@ -92,6 +92,6 @@ def require_one_input(path: Path, wanted: Sequence[ModelInput]) -> str:
         names = ", ".join(entry.name for entry in wanted)
         raise CovcalError(
             f"{path} holds images, but the model has {len(wanted)} inputs ({names}): save one "
-            "array per input in an .npz or .h5 file, under the name of the input"
+            "array per input in an .npz or .h5 file"
         )
     return wanted[0].name

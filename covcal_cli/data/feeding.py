@@ -41,8 +41,8 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if len(wanted) > 1:
         missing = [entry.name for entry in wanted if entry.name not in entries]
         raise store.error(
-            f"the model has {len(wanted)} inputs, but the data lack {listed(missing)} and hold "
-            f"only {listed(list(entries))}: save an array or column with the name of each input"
+            f"the model has {len(wanted)} inputs, but the data lack {listed(missing)} (found: "
+            f"{listed(list(entries))}): save an array or column with the name of each input"
         )
     if _ROWS_NAME in entries and not (store.is_table and len(entries[_ROWS_NAME].shape) == 1):
         return [Feed(wanted[0], (_ROWS_NAME,))]
@@ -54,14 +54,12 @@ def plan_feeds(store: Store, wanted: Sequence[ModelInput]) -> list[Feed]:
     if store.is_table:
         _require_no_commas(store)
         raise store.error(
-            f"no column holds numbers; the columns are {listed(list(entries))}: give one column "
-            f"per feature, or a column path for images. For a model of texts, {OUTPUTS_AS_TABLE}"
+            f"no column holds numbers; the columns are {listed(list(entries))}: give one "
+            "column per feature, or a column path for images. For a model of texts, "
+            f"{OUTPUTS_AS_TABLE}"
         )
     there = listed(list(entries)) or "nothing"
-    raise store.error(
-        f"covcal reads the rows from an array x, but the file holds only {there}: save the rows as "
-        "x"
-    )
+    raise store.error(f"there is no array x, only {there}: save the rows as x")
 
 
 def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
@@ -102,8 +100,9 @@ def check_feed(store: Store, n: int, feed: Feed) -> None:
         )
     if entry.is_text and wanted.dtype.kind not in "OUS":
         raise store.error(
-            f"{name} holds texts, such as {str(store.whole(name)[0])!r} in {store.place(0)}, but "
-            f"the model expects {wanted.describe()}: encode it as numbers, or {OUTPUTS_AS_TABLE}"
+            f"{name} holds texts, such as {str(store.whole(name)[0])!r} in {store.place(0)}, "
+            f"but the model expects {wanted.describe()}: encode it as numbers, or "
+            f"{OUTPUTS_AS_TABLE}"
         )
     if not _fits(entry, wanted, table=store.is_table):
         have = ", ".join(["N", *map(str, entry.shape[1:])])
@@ -177,8 +176,8 @@ def _check_columns(store: Store, feed: Feed) -> None:
     beside = f"; text columns are ignored: {listed(texts)}" if texts else ""
     raise CovcalError(
         f"{store.path} has {width} columns of numbers ({listed(feed.names)}{beside}) but the "
-        f"model expects {wanted.describe()}: give one column per feature in the model's order. "
-        f"Rename every other column to {GROUP_PREFIX}NAME"
+        f"model expects {wanted.describe()}: give one column per feature in the model's "
+        f"order. Rename every other column to {GROUP_PREFIX}NAME"
     )
 
 
@@ -220,8 +219,8 @@ def _unfit(
         )
     if store.is_table:
         return store.error(
-            f"column {name} is empty, NaN or infinite in {store.place(row)}{row_id}: fill in the "
-            "value as in training, or leave the row out"
+            f"column {name} is empty, NaN or infinite in {store.place(row)}{row_id}: fill in "
+            "the value as in training, or leave the row out"
         )
     return store.error(
         f"{name} {store.place(row)}{row_id} is NaN or infinite: give a finite number"

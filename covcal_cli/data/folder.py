@@ -94,7 +94,6 @@ class FolderData(ImageFiles):
         return partial(open_encoded, self.path, self.ids[row])
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
-        """Yield the id, the name, the class number and the split of each image."""
         folders, files = _entries(self.path)
         if not folders or not all(entry.name.lower() in SPLIT_NAMES for entry in folders):
             yield from self._listed_classes("", folders, files, None)
@@ -143,7 +142,6 @@ class FolderData(ImageFiles):
 
 
 def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
-    """Return the visible folders and files of a folder, sorted by name."""
     try:
         with os.scandir(folder) as visited:
             entries = sorted(
@@ -211,8 +209,8 @@ class TarData(ImageFiles):
             self.notes = (f"{path}: {n_without_image} samples without an image are left out",)
         if not any(texts) and all("/" in name.partition("/")[2] for name in self.ids):
             self.notes += (
-                f"{path}: covcal does not read classes from folders in a .tar file: add a .cls "
-                "file for each image, or unpack the file into class folders",
+                f"{path}: covcal does not read classes from folders in a .tar file: add a "
+                ".cls file for each image, or unpack the file into class folders",
             )
 
     def labels(self, classes: ClassMap) -> Labels:
@@ -247,15 +245,12 @@ def _split_folders(folder: Path) -> list[Path]:
 
 @dataclass
 class _Sample:
-    """The position of an image in a shard, and its label."""
-
     image: tuple[int, int] | None = None  # Offset and size of the image in the shard.
     label: str = ""
     extensions: list[str] = field(default_factory=list)
 
 
 def _samples(shard: Path) -> Iterator[tuple[str, _Sample]]:
-    """Yield the samples of a shard with their keys, in order."""
     samples: dict[str, _Sample] = {}
     size = shard.stat().st_size
     end = 0
@@ -302,8 +297,8 @@ def _add(
     elif extension in ("cls", "json"):
         if member.size > _LONGEST_LABEL:
             raise CovcalError(
-                f"{shard}: {member.name} has {member.size} bytes, which is too long for a class: "
-                f"{_REMEDY}"
+                f"{shard}: {member.name} has {member.size} bytes, which is too long for a "
+                f"class: {_REMEDY}"
             )
         content = os.pread(descriptor, member.size, member.offset_data)
         label = _label(shard, member.name, extension, content)

@@ -142,9 +142,8 @@ class RowLabels:
         if numbers and (lacks_one or are_signs):
             raise self._error(
                 f"{self._key} holds -1, {', '.join(map(str, sorted(numbers)))}, and there are "
-                f"{count} classes. So -1 may be a class or may mean unknown. If -1 is a class, "
-                f"write 0 to {count - 1}, or name all classes (also -1) with --classes FILE. If -1 "
-                "means unknown, leave the label empty"
+                f"{count} classes. If -1 is a class, write 0 to {count - 1}. If -1 means "
+                "unknown, leave the label empty"
             )
 
     def _unmarked_indices(self, classes: ClassMap) -> Labels:
@@ -207,8 +206,8 @@ class RowLabels:
         labels = [text for text in texts if text not in (*_MISSING, *_MINUS_ONES)]
         if numbers_in_one := next((text for text in labels if _LIST.fullmatch(text)), None):
             raise self._error(
-                f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number or "
-                "name per row (for one-hot rows, the argmax)"
+                f"{self._key} holds the text {numbers_in_one[:40]!r}: give one class number "
+                "or name per row (for one-hot rows, the argmax)"
             )
         if several := next((text for text in labels if text.startswith('["')), None):
             raise self._error(
@@ -338,8 +337,8 @@ class LabelSets:
                 if {other.casefold()} <= folded or {*other.casefold().split()} <= folded:
                     raise self._store.error(
                         f"the true labels hold {shown(other)}, but the outputs are "
-                        f"{listed(names)}: write labels as the outputs are written, and separate "
-                        "several labels by a semicolon"
+                        f"{listed(names)}: use the names of the outputs, and separate several "
+                        "labels by a semicolon"
                     )
             if others and not (sets == 1).any():
                 raise self._store.error(
@@ -348,8 +347,8 @@ class LabelSets:
                 )
             if others:
                 note = (
-                    "the model has no output for these labels, so they are left out: "
-                    f"{listed(others)}"
+                    f"the labels {listed(others)} are left out, because the model has no "
+                    "output for them"
                 )
                 self.notes = (f"{self._store.path}: {note}",)
         return sets
@@ -391,7 +390,6 @@ class LabelSets:
 
 
 def _entries(text: str) -> list[str]:
-    """Split the text of a cell into label names."""
     text = normalize("NFC", text.strip())
     if text.startswith(("[", "(", "{")):
         try:

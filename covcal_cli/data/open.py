@@ -65,8 +65,8 @@ def open_images(path: Path) -> DomainData:
         if data.holds_images:
             return data
     raise CovcalError(
-        f"{path} holds no images: give image files, a column path or image of them, or an array x "
-        "of uint8 [n, h, w] or [n, h, w, c]"
+        f"{path} holds no images: give image files, a column path or image, or an array x of "
+        "uint8 [n, h, w] or [n, h, w, c]"
     )
 
 
@@ -80,8 +80,8 @@ def _opened(
         )
     if multilabel and not (path.is_file() and format_of(path)) and not holds_parts(path):
         raise CovcalError(
-            f"{path} is a folder, and a folder gives each image only one label. For --multilabel, "
-            "give a table with a column path, and a column label_NAME with 1 or 0 for each label"
+            f"{path} is a folder, which gives each image only one label: give a table with a "
+            "column path, and a column label_NAME with 1 or 0 for each label"
         )
     if path.suffix.lower() == ".tar" or (path.is_dir() and holds_shards(path)):
         return TarData(path, wanted)
@@ -97,7 +97,7 @@ def _opened(
 def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
-    """Return both tables with the feature columns of the source, matched by name, and notes."""
+    """Return both tables with the same feature columns, and notes."""
     # First, check for exchanged tables.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
@@ -114,8 +114,8 @@ def _agreed(
         _require_same_columns(tables, columns)
         feeds["target"] = [replace(feed, names=columns["source"]) for feed in feeds["target"] or ()]
         remarks["target"] = (
-            f"{paths['target']} and {paths['source']} have their columns in different orders, so "
-            "columns are matched by name"
+            f"{paths['target']} and {paths['source']} have their columns in different orders, "
+            "so columns are matched by name"
         )
     for name, table in tables.items():
         rising = numbering_columns(table.store, columns[name], rising=True)
@@ -132,7 +132,6 @@ def _agreed(
 
 
 def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: ModelInput) -> None:
-    """Refuse a table in which row numbers would become features."""
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
@@ -142,7 +141,7 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
         if len(names) - len(numbering) == width:
             raise CovcalError(
                 f"{table.path} has {len(names)} columns of numbers, but the model expects "
-                f"{wanted.describe()}. {', '.join(numbering)} looks like row numbers or ids, so "
+                f"{wanted.describe()}. {', '.join(numbering)} looks like row numbers, so "
                 f"{_way_out(table, numbering)}"
             )
 
@@ -171,6 +170,6 @@ def _require_same_columns(
     more = len(lacking) + len(extra) - len(parts)
     beyond = f" ({more} more columns differ)" if more else ""
     raise CovcalError(
-        f"{', and '.join(parts)}{beyond}: give both files the same feature columns. Rename every "
-        f"other column to {GROUP_PREFIX}NAME"
+        f"{', and '.join(parts)}{beyond}: give both files the same feature columns. Rename "
+        f"every other column to {GROUP_PREFIX}NAME"
     )

@@ -126,10 +126,9 @@ def kind_of(store: Store) -> OutputKind:
     if like or _only_object(store):
         return "logits" if any("logit" in name.lower() for name in like) else "probabilities"
     raise store.error(
-        f"no column looks like an output of a classifier; the file has {_contents(store)}. Name "
-        "the outputs prob_NAME or logit_NAME, one column per class. For two classes, one column is "
-        "enough. You can also give one column confidence, or an array logits of shape [n, K]. To "
-        "run a model on these rows, give the MODEL first"
+        f"no column looks like an output of a classifier; the file has {_contents(store)}. "
+        "Name the outputs prob_NAME or logit_NAME, one column per class. To run a model on "
+        "these rows, give the MODEL first"
     )
 
 
@@ -159,8 +158,8 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
         columns = _named_by_array(store, columns)
     elif len(outputs) == 1:
         note = (
-            f"{outputs[0]} is read as the {kind} of class 1. The other class is class 0. To name "
-            "the classes, pass --classes FILE"
+            f"{outputs[0]} is read as the {kind} of class 1. The other class is class 0. To "
+            "name the classes, pass --classes FILE"
         )
         positive = class_of[outputs[0]] or None
         columns = OutputColumns(outputs, 1, (0, 1), None, positive=positive, notes=(note,))
@@ -175,15 +174,16 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
     text = store.texts(name)[0].strip()
     remedy = f"give one column of numbers {_COLUMN[kind]} per class"
     if text.endswith("%"):
-        remedy = "divide the percentages by 100 and save them without the percent sign"
+        remedy = "divide the percentages by 100, without the percent sign"
     elif name in store.with_commas:
         remedy = (
-            "save numbers with a decimal point instead of a comma. In Python: pandas.read_csv"
-            f"({store.path.name!r}, sep=None, decimal=',').to_csv('new.csv', index=False)"
+            "save numbers with a decimal point, for example with "
+            f"pandas.read_csv({store.path.name!r}, sep=None, decimal=',').to_csv('new.csv', "
+            "index=False)"
         )
     raise store.error(
-        f"{name} holds the text {text[:40]!r}: {remedy}. If the column holds no {kind}, rename "
-        f"it to {GROUP_PREFIX}{name}"
+        f"{name} holds the text {text[:40]!r}: {remedy}. If the column holds no {kind}, "
+        f"rename it to {GROUP_PREFIX}{name}"
     )
 
 
@@ -201,7 +201,6 @@ def _only_matrix(store: Store) -> dict[str, str]:
 
 
 def _only_object(store: Store) -> dict[str, str]:
-    """Return the only column of objects with a number per class."""
     names = [
         name
         for name, entry in store.entries.items()
@@ -211,7 +210,6 @@ def _only_object(store: Store) -> dict[str, str]:
 
 
 def _of_kind(store: Store, kind: OutputKind) -> tuple[dict[str, str], str]:
-    """Return the class of each output array, and the name of the label array."""
     for layout in LAYOUTS.values():
         class_of = _matching(store, layout.pattern) if layout.kind == kind else {}
         if class_of:
@@ -284,7 +282,7 @@ def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
 
 
 def _surroundings(label: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the texts before and after a label in column names, if punctuation separates them."""
+    """Yield the texts before and after a label in column names."""
     for name in names:
         for match in re.finditer(re.escape(label), name) if label else ():
             start, end = name[: match.start()], name[match.end() :]
@@ -297,8 +295,8 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     others = _of_other(store, kind)
     if others:
         return CovcalError(
-            f"{store.path} holds {listed(list(others))}, and covcal reads such names as {other}: "
-            f"pass --{other}. If the values are {kind}, use the names {_COLUMN[kind]}"
+            f"{store.path} holds {listed(list(others))}, which covcal reads as {other}: pass "
+            f"--{other}. If the values are {kind}, use the names {_COLUMN[kind]}"
         )
     single = [name for name in store.entries if name.lower() in CONFIDENCES]
     of_one = (
@@ -308,8 +306,7 @@ def _no_outputs(store: Store, kind: OutputKind) -> CovcalError:
     )
     return CovcalError(
         f"{store.path} holds no {kind}, only {_contents(store)}. Name the outputs "
-        f"{_COLUMN[kind]}, one column per class, or give an array {kind} [n, K]. For two classes, "
-        f"one column is enough{of_one}"
+        f"{_COLUMN[kind]}, one column per class, or give an array {kind} [n, K]{of_one}"
     )
 
 
@@ -342,7 +339,6 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
 
 
 def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
-    """Return the arrays with features, in order, and the number of features."""
     number_of = {
         name: number
         for name, number in _matching(store, _FEATURES).items()

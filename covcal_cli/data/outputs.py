@@ -108,8 +108,9 @@ class OutputFile:
         self.facts = facts = RowFacts(store, n, used, truth, keep, keeps_texts=True)
         if columns.width == 1 and facts.labels.n_classes > 2:
             raise CovcalError(
-                f"{path}: {columns.outputs[0]} is one number per row, but the labels show "
-                f"{facts.labels.n_classes} classes: give one column of outputs per class"
+                f"{path}: {columns.outputs[0]} is one number per row, but there are "
+                f"{facts.labels.n_classes} classes of labels: give one column of outputs per "
+                "class"
             )
         # Columns of numbers that could be features, except boxes.
         numbers = [
@@ -224,8 +225,8 @@ class OutputTable:
                 f"{listed(similar)} {IN_CASE}: write each class in one way"
             )
         lacking = (
-            f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability. "
-            "covcal gives such a class at most half of the smallest probability in the row"
+            f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability; "
+            "such a class gets at most half of the smallest probability in the row"
         )
         order = seen.doubt_on_order
         self.doubt_on_order = order and f"{self.path}: {order}"
@@ -244,8 +245,8 @@ class OutputTable:
         names = self._columns.outputs
         if len(empty) == 1 and len(names) == 2 == values.shape[1] and rows[0] == self._rows[0]:
             raise self._store.error(
-                f"the column {names[empty[0]]} is empty in the first {len(rows):,} rows: fill in "
-                "the column, or delete the column in every table (two classes need only one column)"
+                f"the column {names[empty[0]]} is empty in the first {len(rows):,} rows: fill "
+                "in the column, or delete it in every table"
             )
         of_rows = is_missing.any(axis=1) & ~is_missing.all(axis=1)
         if values.shape[1] > 1 and of_rows.any() and self._sets is None:
@@ -289,8 +290,8 @@ class OutputTable:
             )
             raise self._store.error(
                 f"the probabilities of {self._place(row)} sum to {total:g}{filled}. Rounding "
-                f"explains only sums from {1 - seen.tolerance:g} to {1 + seen.tolerance:g}: give "
-                "the probabilities of all classes, with more digits. Columns used: "
+                f"explains only sums from {1 - seen.tolerance:g} to {1 + seen.tolerance:g}: "
+                "give all classes, with more digits. Columns used: "
                 f"{listed(outputs)}{independent}"
             )
         elif several and max(1 - seen.sums[0], seen.sums[1] - 1) > EXACT:
@@ -302,8 +303,8 @@ class OutputTable:
             yield "some probabilities are slightly below 0 because of rounding, and count as 0"
         if seen.low - seen.lowest < SMALLEST_FLOAT32 or (not several and seen.high >= 1):
             yield (
-                "some probabilities are below 1e-38 and count as 1e-38. Trees can give exact "
-                "zeros. If rounding made the zeros, write more digits"
+                "some probabilities are below 1e-38 and count as 1e-38. If they were rounded "
+                "to 0, write more digits"
             )
 
     def _checked_sigmoids(self, seen: OutputEvidence) -> Iterator[str]:
@@ -312,16 +313,13 @@ class OutputTable:
         if self.kind == "probabilities" and seen.first_outside is not None:
             raise self._not_a_probability(*seen.first_outside)
         if seen.form == "probabilities":
-            yield (
-                "every row sums to 1, so each row may have exactly one label. If this is true, "
-                "leave out --multilabel"
-            )
+            yield ("every row sums to 1. If each row has exactly one label, leave out --multilabel")
 
     def _not_a_probability(self, row: int, value: float) -> CovcalError:
         percent = ", or divide percentages by 100" if value > 1 else ""
         return self._store.error(
-            f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits if "
-            f"the values are logits{percent}"
+            f"{self._place(row)} holds {value:g}, which is not a probability: pass --logits "
+            f"if the values are logits{percent}"
         )
 
     def _require_finite(self, values: AnyArray, names: Sequence[str], rows: Rows) -> None:
@@ -388,10 +386,7 @@ def open_outputs(
         names = files[name].columns.class_names()
     for file in files.values() if user_choices else ():
         if not getattr(file.store, "has_logprobs", False):
-            raise CovcalError(
-                f"{file.path} holds no token log-probabilities, which --choices needs "
-                f"({', '.join(user_choices)}): leave out --choices"
-            )
+            raise CovcalError(f"{file.path} holds no token log-probabilities: leave out --choices")
     shared = source is None and holds_both_domains(files["target"].store)
     if shared:
         files = dict.fromkeys(DOMAINS, files["target"])
@@ -446,7 +441,7 @@ def _require_one_classifier(files: Sequence[OutputFile], columns: Sequence[Outpu
 
 
 def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str, ...] | None:
-    """Return the class names in a common order; None for the names 0 to K-1."""
+    """Return the class names in a common order, or None for the names 0 to K-1."""
     first = files[0].columns
     if classes is not None:
         asked = tuple(read_class_names(classes))
@@ -468,7 +463,8 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
         name, (one, other) = first.outputs[0], labels
         raise CovcalError(
             f"{files[0].path}: {name} names a class {min(unknown)}, but the labels are "
-            f"{listed(labels)}: rename {name} to prob_{one} or prob_{other} (logit_ for logits)"
+            f"{listed(labels)}: rename {name} to prob_{one} or prob_{other} (logit_ for "
+            "logits)"
         )
     return first.names
 
@@ -545,13 +541,12 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     }
     place = "a column y" if store.is_table else "an array y"
     return (
-        f"{listed(answer)} were written by covcal apply and are not true labels: give true labels "
-        f"as {place}",
+        f"{listed(answer)} were written by covcal apply and are not true labels: give true "
+        f"labels as {place}",
     )
 
 
 def _stacked(arrays: Mapping[str, AnyArray], names: Sequence[str]) -> AnyArray:
-    """Join an array or columns to one array (m, w)."""
     parts = [arrays[name] for name in names]
     return parts[0] if len(parts) == 1 and parts[0].ndim == 2 else np.stack(parts, axis=1)
 
@@ -576,18 +571,17 @@ def _with_missing(rows: AnyArray, *, logarithms: bool) -> tuple[AnyArray, AnyArr
 
 
 def _notes_on_incomplete(seen: OutputEvidence) -> Iterator[str]:
-    """Yield notes on rows of probabilities with a sum below 1."""
     elsewhere = 1 - seen.mean_sum
     yield (
-        f"on average, {100 * elsewhere:.0f} % of the probability belongs to answers that are not "
-        f"classes. The sums are {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}, so each "
-        "row is scaled to the sum 1"
+        f"on average, {100 * elsewhere:.0f} % of the probability is not on the classes. The "
+        f"sums are {max(seen.sums[0], 0):.2g} to {min(seen.sums[1], 1):.2g}, so each row is "
+        "scaled to the sum 1"
     )
     if elsewhere >= _MUCH_ELSEWHERE:
         yield (
             f"the classes get only {100 * seen.mean_sum:.0f} % of the probability, so the "
-            "confidence says little about many rows. If the outputs are sigmoids of independent "
-            "labels, pass --multilabel to covcal extract"
+            "confidence says little about many rows. For sigmoids of independent labels, "
+            "pass --multilabel to covcal extract"
         )
 
 

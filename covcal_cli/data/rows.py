@@ -167,8 +167,8 @@ class RowFacts:
         for name in keep:
             if name.lower() in label_names and name in store.entries:
                 raise store.error(
-                    f"{name} holds the true labels, which a person who labels rows must not see: "
-                    f"leave out --keep {name}"
+                    f"{name} holds the true labels, which labellers must not see: leave out "
+                    f"--keep {name}"
                 )
         asked = {
             name for name in store.entries if {name, name.removeprefix(GROUP_PREFIX)} & {*keep}
@@ -194,9 +194,9 @@ class RowFacts:
         self.notes: tuple[str, ...] = ()
         if left_out:
             self.notes = (
-                f"covcal does not keep {', '.join(left_out)}, because some texts are longer than "
-                f"{_LONGEST_GROUP} characters. To keep {left_out[0]} for covcal pick, pass --keep "
-                f"{left_out[0]}",
+                f"covcal leaves out {', '.join(left_out)} because of texts longer than "
+                f"{_LONGEST_GROUP} characters. To keep {left_out[0]} for covcal pick, pass "
+                f"--keep {left_out[0]}",
             )
         label = self._only(label_names) or self._choice()
         self.labels = unlabelled(n, store.path) if label is None else self._labels(label)
@@ -247,7 +247,7 @@ class RowFacts:
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(
-                f"{own[0]} and {own[1]} have the same meaning: keep only {own[0]} or only {own[1]}"
+                f"{own[0]} and {own[1]} have the same meaning: keep only one of them"
             )
         return own[0] if own else None
 
@@ -382,8 +382,8 @@ def holds_both_domains(store: Store) -> bool:
     other = [value for value in domains if value not in DOMAINS]
     if other:
         raise store.error(
-            f"the column domain holds {other[0]!r}: write source or target, or rename it to "
-            f"{GROUP_PREFIX}domain if it means something else"
+            f"the column domain holds {other[0]!r}: write source or target, or rename the "
+            f"column to {GROUP_PREFIX}domain"
         )
     return len(domains) == len(DOMAINS)
 
@@ -410,8 +410,8 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
     else:
         remedy = f"save each domain as its own table, or rename the column to {GROUP_PREFIX}domain"
     raise CovcalError(
-        f"{store.path} is given as the {domain}{beside}, but its column domain says {opposite} in "
-        f"{(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
+        f"{store.path} is given as the {domain}{beside}, but its column domain says "
+        f"{opposite} in {(rows == opposite).sum()} of {len(rows)} rows: {remedy}"
     )
 
 
@@ -467,10 +467,7 @@ def note_on_index(store: Store) -> tuple[str, ...]:
     names = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not names:
         return ()
-    return (
-        f"{store.path}: {', '.join(names)} is not used as a feature, because it is the index that "
-        "pandas saved",
-    )
+    return (f"{store.path}: {', '.join(names)} is the index of pandas and not used as a feature",)
 
 
 def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class DecideSettings:
             )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
-            raise CovcalError("--by shows the accepted rows of each group: give --error too")
+            raise CovcalError("--by shows groups of accepted rows: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
             raise CovcalError(
                 "--promise-by needs --error, and also shows the groups: leave out --by"
@@ -134,8 +134,8 @@ def decide(
             names, groups = numbered_groups(target, by, rows, file.classes)
         if not is_joint and len(names) > MOST_GROUPS:
             raise CovcalError(
-                f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} can share the "
-                "certainty: use another column for --promise-by"
+                f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} are allowed: "
+                "use another column for --promise-by"
             )
         # The number of the promise about each row.
         promises = np.zeros_like(groups) if is_joint else groups
@@ -166,8 +166,8 @@ def decide(
             notes = []
             if calibration.labelled_rows is None and not draw.is_for_decision:
                 notes.append(
-                    "--cost does not use labelled rows, but covcal estimate --cost does, so both "
-                    "costs differ. To measure the accepted rows, run covcal evaluate --decide"
+                    "--cost does not use labelled rows, unlike covcal estimate --cost. To "
+                    "measure the accepted rows, run covcal evaluate --decide"
                 )
         sets = None
         if settings.coverage is not None:
@@ -175,10 +175,9 @@ def decide(
             sets = _sets(sample, settings, usable, scaled)
             if uses_labels and usable is None:
                 notes.append(
-                    "some labelled rows were not picked for a decision with --set alone, so the "
-                    "sets are only an estimate. To promise the coverage of the sets, extract the "
-                    "data to another file. Run covcal decide --set on that file, then covcal "
-                    "pick --for"
+                    "some labelled rows were not picked for --set alone, so the sets are only "
+                    "an estimate. To promise their coverage, extract the data to another "
+                    "file, and run covcal decide --set there"
                 )
         # The threshold of each group.
         above, cheapest, costs = np.full(len(names), math.inf), None, None
@@ -211,20 +210,15 @@ def decide(
         if not uses and share:
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
-                    f"on {'38 to 44' if accuracy is None else '8 to 14'} % of 144 test shifts, "
-                    "such an estimate accepted more wrong rows than --error allows"
+                    "without labels, too many accepted rows were wrong on "
+                    f"{'38 to 44' if accuracy is None else '8 to 14'} % of 144 test shifts"
                 )
             if doubt := errors_of_confident(*of_source, float(above.min())):
-                advice = "The expected error allows for these errors, but more"
-                warnings.append(
-                    f"{doubt}. {advice if cheapest is None else 'More'} of the accepted rows may "
-                    f"be wrong: {_LABEL_SOME}"
-                )
+                warnings.append(f"{doubt}. More of the accepted rows may be wrong: {_LABEL_SOME}")
             if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
                 warnings.append(
-                    f"{percent(beyond, 0)} of the accepted rows have a higher confidence than "
-                    "every labelled source row. No source row shows how often these rows are "
-                    f"wrong: {_LABEL_SOME}"
+                    f"{percent(beyond, 0)} of the accepted rows are more confident than every "
+                    f"labelled source row, so their error is unknown: {_LABEL_SOME}"
                 )
         if not is_joint:  # Groups with a promise need no more labels.
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}
@@ -293,7 +287,6 @@ class _Labelled:
 
     @cached_property
     def wrong(self) -> Booleans:
-        """Whether each drawn row is wrong or has no label."""
         return np.asarray(self.target.logits(self.draw.rows).argmax(axis=1) != self.draw.labels)
 
     @property
@@ -302,7 +295,6 @@ class _Labelled:
         return list(self.used.values()) == [-1] * len(self.draw.batches)
 
     def unusable(self, calibration: Calibration, document: Path) -> str | None:
-        """Return why the labels cannot be used, or None."""
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
                 reason = "the labelled rows were picked for the accuracy, not for a promise"
@@ -315,7 +307,7 @@ class _Labelled:
         fitted = calibration.labelled_rows
         if fitted is not None and rows_of_fit(self.target, rows, fitted).any():
             return (
-                f"{document} was fitted to labelled rows of this file, so these rows cannot make a "
+                f"{document} was fitted to labelled rows of this file, which cannot make a "
                 "promise: run covcal calibrate --labels none, and decide with the result"
             )
         return None
@@ -342,18 +334,12 @@ class _Promise:
         return acceptance.level_of_look(self._certainty, look) / self._labelled.promises
 
     def tested(self) -> tuple[float, LabelUse]:
-        """Test thresholds after each batch, and return the best threshold.
-
-        The batches share the error probability.
-        """
+        """Return the best threshold that passes a test, with its counts."""
         looks = [self._look(number) for number in range(len(self._labelled.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
 
     def _look(self, look: int) -> tuple[float, LabelUse]:
-        """Test thresholds with the labels of the first `look` batches.
-
-        Return the lowest threshold that passes, or infinity, with the counts of its test.
-        """
+        """Return the lowest threshold that passes, or infinity."""
         level, numbers = self._level(look), list(self._labelled.used)[:look]
         ranking = self._rankings[look > 1]
 
@@ -381,7 +367,7 @@ class _Promise:
         return shown.threshold if passed else math.inf, use
 
     def offer(self, look: int) -> _Offer:
-        """Suggest a number of labels for batch `look`. Return zeros if no number is enough."""
+        """Suggest a number of labels for the next batch, or zeros."""
         offers, ranking = [], self._rankings[look > 1]
         used = self._is_used & (look > 1)
         scores, wrong = self._scores[used], self._wrong[used]
@@ -405,7 +391,6 @@ class _Promise:
         return next((offer for offer in offers if offer[2] >= least), _NO_OFFER)
 
     def sampling(self, number: int, threshold: float) -> Sampling:
-        """Return the `Sampling` of a batch, for the rows above a threshold."""
         pairs = self._labelled.inclusions[number]
         p, q = pairs[min(self._group, len(pairs) - 1)]
         region, drawn = self._labelled.used[number], self._labelled.draw.batches[number].drawn
@@ -424,7 +409,6 @@ class _Promise:
 def _sets(
     sample: Sample, settings: DecideSettings, labelled: _Labelled | None, scaled: ScaledLogits
 ) -> SetRule:
-    """Return the rule for sets of classes. `labelled` is a random sample of rows."""
     coverage, certainty, n_labels = settings.coverage or 0.0, None, 0
     if labelled is None:
         cut = sample.cut(coverage)
@@ -447,10 +431,7 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    """Return the offer for the groups that can get a promise. All groups get equally many labels.
-
-    `sizes` are the numbers of rows of all groups.
-    """
+    """Return one offer for all groups, which get equally many labels."""
     useful = {group: offer for group, offer in offers.items() if offer[0]}
     if not useful:
         return _NO_OFFER

@@ -161,7 +161,6 @@ class Decision:
             raise CovcalError("the Decision is not fitted yet: call fit first")
 
     def _new_probabilities(self, logits: ArrayLike) -> Float64s:
-        """Return probabilities. Refuse another number of classes than in `fit`."""
         values = array_arguments.logits_of(logits, "logits")
         if values.shape[1] != self._classes:
             raise CovcalError(

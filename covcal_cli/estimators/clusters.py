@@ -40,8 +40,8 @@ _LARGEST_MOVE = 1e6  # JSON has no infinity.
 _SMALL = 1e-4  # Smaller dimensions are rounding errors of the logits.
 _MANY_CLASSES = 100  # With more classes, clustering takes long.
 ASSUMPTION = (
-    "if the logits of each domain are standardised, the rows of a class are nearest to the source "
-    "rows of this class"
+    "after each domain's logits are standardised, the rows of a class are nearest to the "
+    "source rows of this class"
 )
 _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those of the source"
 

@@ -18,14 +18,9 @@ from covcal_cli.maths.odds import top_log_odds
 
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
 CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
-AGREEMENT_ASSUMPTION = (
-    "the aligned forecasters disagree with the classifier if the shift makes the classifier wrong"
-)
+AGREEMENT_ASSUMPTION = "aligned forecasters disagree with the classifier only where it is wrong"
 PREDICTED_CLASSES = "predicted classes"
-_ASSUMPTION = (
-    "the class frequencies are those of the source, so predicted classes change only where the "
-    "classifier errs"
-)
+_ASSUMPTION = "the class frequencies are those of the source"
 ATC_ASSUMPTION = "the classifier errs below the same confidence on source and target"
 
 
@@ -121,7 +116,6 @@ def atc(inputs: EstimatorInputs) -> Estimate:
 
 
 def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
-    """Return the share of target rows above the threshold."""
     return 1.0 - float(_fraction_below(source, target, errors).mean())
 
 

@@ -76,8 +76,7 @@ ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
 _LEAST, _LEAST_OF_TWO = 0.04, 0.07
 REACH, REACH_OF_ONE_CONFIDENCE = (
-    f"rule-of-thumb range, not a confidence interval; it contained the true accuracy on {held} "
-    "test shifts"
+    f"rule-of-thumb range; it contained the true accuracy on {held} test shifts"
     for held in ("90 % of 144", "84 % of 122")
 )
 _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
@@ -283,9 +282,8 @@ def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
         return []
     text = (
         f"the estimated accuracy is {100 * rise:.1f} points above the source accuracy of "
-        f"{percent(source_accuracy, 1)}, but a shift usually lowers the accuracy. Check that "
-        "SOURCE comes "
-        "before TARGET, and label some target rows with covcal pick"
+        f"{percent(source_accuracy, 1)}, which is unusual: check that SOURCE comes before "
+        "TARGET, and label some target rows with covcal pick"
     )
     return [Guard("rise of the accuracy", rise, limit, False, text)]
 
@@ -304,10 +302,7 @@ def under_confidence(accuracy: float, confidence: float) -> Guard:
         "accuracy"
     )
     if not passed:
-        text += (
-            f", so the model looks under-confident. {ESTIMATE_ALONE}: label some target rows with "
-            "covcal pick"
-        )
+        text += f". {ESTIMATE_ALONE}: label some target rows with covcal pick"
     return Guard("under-confidence", below, MAX_BELOW, passed, text)
 
 
@@ -325,8 +320,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
     text += (
         f", within {100 * MAX_DISAGREEMENT:.0f} points of each other"
         if passed
-        else ". Without labels, covcal cannot tell lower accuracy from lower confidence or a "
-        "change in class frequencies: label some target rows with covcal pick"
+        else ", so the estimators disagree: label some target rows with covcal pick"
     )
     return Guard(DISAGREE, distance, MAX_DISAGREEMENT, passed, text)
 
@@ -344,15 +338,15 @@ def independent_evidence(accuracy: float, confidence: float) -> Guard:
     )
     if not passed:
         text += (
-            ". With two classes, all estimators use the same confidence, so nothing else confirms "
-            "the estimate: label some target rows with covcal pick"
+            ". With two classes, no other estimator can confirm this: label some target rows "
+            "with covcal pick"
         )
     return Guard("independent evidence", distance, SAME, passed, text)
 
 
 WEIGHTING_ASSUMPTION = (
-    "p(y | x) is the same on both domains, the weights are the true density ratio, and the "
-    "domains overlap"
+    "the class probabilities of an input are the same on both domains, and the weights are "
+    "the true density ratio"
 )
 
 

@@ -59,8 +59,8 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard
 
 ASSUMPTION = (
-    "the assumed class frequencies are right, and wrong predictions give some probability to "
-    "classes that are predicted too rarely"
+    "the assumed class frequencies are right, and every class gets some probability where it "
+    "is the true class"
 )
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5

@@ -72,8 +72,9 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
     sigmas = _sigmas(shift, standard_error)
     passed = sigmas > MIN_SIGMA
     text = (
-        f"the estimated rise of the error is {100 * shift:.2f} points, which is "
-        f"{_told_apart(sigmas, MIN_SIGMA, 1)} standard errors (more than {MIN_SIGMA:.0f} needed)"
+        f"the estimated error rises by {100 * shift:.2f} points or "
+        f"{_told_apart(sigmas, MIN_SIGMA, 1)} standard errors (more than {MIN_SIGMA:.0f} "
+        "needed)"
     )
     text += "" if passed else "; it may be chance"
     return Guard("detectable shift", sigmas, MIN_SIGMA, passed, text)
@@ -90,9 +91,8 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
-            f"{percent(drift, 0)} of the predicted labels would have to change to match the "
-            "source's "
-            "class frequencies, so more than the class frequencies changed"
+            f"the predicted class frequencies changed by {percent(drift, 0)}, too much "
+            "for a change of class frequencies alone"
         )
         return Guard(FALL_IN_CONFIDENCE, drift, MAX_PLAUSIBLE_DRIFT, True, text)
     if -fall > MAX_PLAUSIBLE_RISE:
@@ -129,8 +129,8 @@ def shift_within_classes(move: float) -> Guard:
     """
     passed = move >= MIN_MOVE
     text = (
-        f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} standard "
-        f"deviations (a shift within classes needs at least {MIN_MOVE})"
+        f"the rows of each predicted class have moved by {_told_apart(move, MIN_MOVE, 2)} "
+        f"standard deviations (at least {MIN_MOVE} needed)"
     )
     text += "" if passed else ". Perhaps only the class frequencies changed"
     return Guard(SHIFT_WITHIN_CLASSES, move, MIN_MOVE, passed, text)
@@ -140,10 +140,10 @@ def clusters_know_classes(strays: float) -> Guard:
     """Check whether clustering finds the predicted class of at least half of the source rows."""
     passed = strays <= MAX_STRAYS
     text = (
-        f"{_percent(strays, MAX_STRAYS)} of the source's rows end in the cluster of another "
+        f"{_percent(strays, MAX_STRAYS)} of the source rows are in the cluster of another "
         f"class (at most {percent(MAX_STRAYS, 0)} allowed)"
     )
-    text += "" if passed else ". The classes form no clusters, so do not use this estimate"
+    text += "" if passed else ". Do not use this estimate"
     return Guard("source clusters", strays, MAX_STRAYS, passed, text)
 
 
@@ -178,9 +178,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
     passed = drift <= MAX_PRIOR_DRIFT
     advice = "" if passed else "; if you know how often each class occurs, pass --target-prior"
     text = (
-        f"{_percent(drift, MAX_PRIOR_DRIFT)} of the predicted labels would have to change to "
-        f"match the source's class frequencies (at most {percent(MAX_PRIOR_DRIFT, 0)} "
-        f"allowed){advice}"
+        f"the predicted class frequencies changed by {_percent(drift, MAX_PRIOR_DRIFT)} (at most "
+        f"{percent(MAX_PRIOR_DRIFT, 0)} allowed){advice}"
     )
     return Guard("prior drift", drift, MAX_PRIOR_DRIFT, passed, text)
 
@@ -209,15 +208,10 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
     text = (
-        "the class frequencies of the corrected probabilities differ from the target prior by "
+        "the class frequencies after the correction differ from the target prior by "
         f"{_percent(drift, MAX_PRIOR_DRIFT)} (at most {percent(MAX_PRIOR_DRIFT, 0)} allowed)"
     )
-    text += (
-        ""
-        if passed
-        else "; the shift is more than a change of class frequencies, or the given "
-        "frequencies are wrong"
-    )
+    text += "" if passed else "; perhaps the target prior is wrong"
     return Guard("prior reached", drift, MAX_PRIOR_DRIFT, passed, text)
 
 
@@ -247,7 +241,7 @@ def condition(number: float) -> Guard:
 # Checks of importance weights (MATHEMATICS, section 9).
 
 _NO_WEIGHT = (
-    "all importance weights are 0, because no source row is similar to the target; do not use a "
+    "no source row is similar to the target, so all importance weights are 0; do not use a "
     "method with iw"
 )
 
@@ -290,8 +284,8 @@ def domain_overlap(error: float) -> Guard:
     verdict = "leaves the domains overlapping" if passed else "separates the domains"
     text = (
         f"the domain classifier {verdict}: its squared error is "
-        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} (chance gives {CHANCE_ERROR}, at least "
-        f"{MIN_DISCRIMINATOR_ERROR} needed)"
+        f"{_told_apart(error, MIN_DISCRIMINATOR_ERROR, 3)} (chance gives {CHANCE_ERROR}, "
+        f"at least {MIN_DISCRIMINATOR_ERROR} needed)"
     )
     text += "" if passed else "; the importance weights depend on few rows"
     return Guard("discriminator error", error, MIN_DISCRIMINATOR_ERROR, passed, text)

@@ -177,7 +177,7 @@ def read_inputs(
 
 
 def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
-    """Return the log of the members' mean softmax, (n, K), and their labels, (M, n)."""
+    """Return log probabilities, (n, K), and labels, (M, n), of the members."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0

@@ -74,7 +74,7 @@ METRIC_RANGE = (
     "metrics on 80 test shifts."
 )
 COST_RANGE = (
-    "The range of the cost is a rule of thumb. It contained the cost on 94 % of the shifts on "
+    "The range of the cost is a rule of thumb; it contained the cost on 94 % of the shifts on "
     "which the rule was chosen."
 )
 Wanted = tuple[str, str | None]  # a metric and a class, or None for all classes and their mean
@@ -345,7 +345,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows that a metric counts, and its value if there are enough rows."""
+    """Return the number of rows that a metric counts, and its value if possible."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -524,8 +524,8 @@ def read_costs(
         for pair in costs.pairs:
             if pair.true == pair.predicted:
                 raise ValueError(
-                    f"a pair gives a cost to {pair.true!r} predicted as {pair.true!r}, but a right "
-                    "prediction costs nothing: leave the pair out"
+                    f"the pair {pair.true!r} and {pair.true!r} is a right prediction and has no "
+                    "cost: leave it out"
                 )
             for name in (pair.true, pair.predicted):
                 if name not in classes:

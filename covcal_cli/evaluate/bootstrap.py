@@ -198,7 +198,6 @@ def _hull(first: Interval, second: Interval) -> Interval:
 def _percentiles(
     counts: Integers | Float64s, statistic: Callable[[Integers], Float64s], resampling: Resampling
 ) -> Interval:
-    """Return the percentile interval of a statistic of resampled counts, at the reached level."""
     rng, resamples = np.random.default_rng(resampling.seed), resampling.resamples
     n, size = round(float(counts.sum())), max(1, MAX_DRAWS // len(counts))
     values = [
@@ -211,12 +210,11 @@ def _percentiles(
 
 
 def _rare_outcomes(right: int, n: int) -> list[bool]:
-    """Return the rare outcomes: False if few rows are wrong, and True if few rows are right."""
+    """Return the rare outcomes: True for right, False for wrong."""
     return [outcome for outcome, count in ((False, n - right), (True, right)) if count < FEW]
 
 
 def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
-    """Return the loss of a right row, or of a wrong row whose label has 1 - `confidence`."""
     p = np.clip(confidence if correct else 1 - confidence, np.finfo(np.float64).tiny, 1.0)
     if name.endswith("nll"):
         return -np.log(p)
@@ -224,7 +222,7 @@ def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
 
 
 def _cell_probabilities(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
-    """Return the probability of each cell for a hypothetical row, if the confidence is right."""
+    """Return the probability of each cell for a hypothetical row."""
     weights = counts * np.clip(confidence if correct else 1 - confidence, 1e-12, 1.0)
     return np.asarray(weights / weights.sum())
 
@@ -316,7 +314,6 @@ def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Int
 
 
 def _is_chance(drawn: Float64s, observed: float, level: float, wanted: float) -> bool:
-    """Return whether chance alone may give the observed value."""
     if wanted == level:
         return bool((drawn >= observed).mean() > (1 - level) / 2)
     return observed <= float(drawn.mean() + quantile(wanted) * drawn.std())
@@ -603,7 +600,7 @@ def _of_gaps(
 def _with_hypothetical_rows(
     counts: Integers, sides: Sequence[_Side]
 ) -> tuple[Float64s, Sequence[_Side]] | None:
-    """Add a hypothetical row of each rare outcome. Return None if no outcome is rare."""
+    """Add a hypothetical row of each rare outcome, or return None."""
     right = np.all([side.gaps < 0 for side in sides], axis=0)
     rows, places = counts.astype(np.float64), np.arange(len(counts))
     moved = np.zeros(len(counts))

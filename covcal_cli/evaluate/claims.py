@@ -50,8 +50,8 @@ class MeanGap:
             word = "too high" if self.direction > 0 else "too low"
             return f"{word} by {points(self.value)} points ({_ends(*ends)})"
         return (
-            f"the average error may be 0: the confidence is at most {points(self.low)} points too "
-            f"low or {points(self.high)} points too high"
+            f"the average error may be 0: the confidence is at most {points(self.low)} points "
+            f"too low or {points(self.high)} points too high"
         )
 
 
@@ -129,8 +129,8 @@ class ClassGaps:
             return f"the confidence of all {self.n} predicted classes is right to within {limit}"
         rest = f"; {few} class{'' if few == 1 else 'es'} {have}" if few else ""
         return (
-            f"the confidence of {'at least ' if few else ''}{len(self.off)} of {self.n} predicted "
-            f"classes is wrong by over {limit} ({self._directions}){rest}"
+            f"the confidence of {'at least ' if few else ''}{len(self.off)} of {self.n} "
+            f"predicted classes is wrong by over {limit} ({self._directions}){rest}"
         )
 
     @property

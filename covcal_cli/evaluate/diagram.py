@@ -160,7 +160,7 @@ def text_diagram(bins: ReliabilityBins) -> str:
     starts = np.arange(0, len(counts), step)
     counts, hits, sums = (np.add.reduceat(part, starts) for part in (counts, hits, sums))
     edges = np.append(bins.edges[starts], 1.0)
-    lines = ["confidence      rows    conf     acc  # accuracy, > too sure, < too unsure"]
+    lines = ["# accuracy, > too sure, < too unsure", "confidence      rows    conf     acc"]
     for index in np.flatnonzero(counts):
         confidence, accuracy = sums[index] / counts[index], hits[index] / counts[index]
         low, high = sorted((round(confidence * _WIDTH), round(accuracy * _WIDTH)))

@@ -216,8 +216,8 @@ def evaluate(
                 elsewhere = " pass --split all to use labels of other splits, or"
             of_split_name = "" if split == ALL else f"{split} "
             raise UnlabelledError(
-                f"{path}: none of its {count} target {of_split_name}rows has a label:{elsewhere} "
-                f"{hint}"
+                f"{path}: none of its {count} target {of_split_name}rows has a "
+                f"label:{elsewhere} {hint}"
             )
         results = {version: entry.result() for version, entry in collector.metrics.items()}
         metrics = {version.name: entry for version, entry in results.items() if not version.earlier}
@@ -333,12 +333,12 @@ def _versions(
 
 
 _EARLIER_ROWS = (
-    "covcal has already used the target's training and validation rows, without their labels. On "
-    "later rows, the metrics may be a little worse"
+    "covcal has already used the target's training and validation rows. On later rows, the "
+    "metrics may be a little worse"
 )
 _FOR_CALIBRATION = (
-    "the labels from covcal label are for the calibration, so evaluate does not read them. To "
-    "measure, put labels of other rows into the target data and extract again"
+    "evaluate does not read the labels from covcal label, which are for the calibration. Put "
+    "labels of other rows into the target data, and extract again"
 )
 
 
@@ -399,7 +399,6 @@ class _Collector:
         rows: Rows,
         groupings: Mapping[str, "_Grouping"],
     ) -> ConfidenceBlock:
-        """Count rows for one calibration."""
         block = self.metrics[version].add(forecast, labelled)
         for by, grouping in groupings.items():
             if not version.earlier:
@@ -411,14 +410,12 @@ class _Collector:
         return block
 
     def add_pairs(self, blocks: Mapping[Version, ConfidenceBlock], predicted: Labels) -> None:
-        """Count rows for every pair of calibrations."""
         for (after, before), paired in self.pairs.items():
             paired.add(blocks[before], blocks[after], predicted if self._same_labels else None)
 
     def groups_by(
         self, by: str | None, settings: EvaluateSettings
     ) -> dict[str, tuple[GroupMetrics, ...]]:
-        """Return the metrics of every group, by calibration."""
         if by is None:
             return {}
         metrics = {}
@@ -436,7 +433,6 @@ class _Collector:
     def differences(
         self, results: Mapping[Version, Metrics], settings: EvaluateSettings
     ) -> tuple[Difference, ...]:
-        """Return differences from ``none`` and from the first calibration."""
         if not settings.resamples:
             return ()
         return tuple(
@@ -462,7 +458,7 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file, or raise an error with `hint`."""
+    """Return the rows of a split in every file."""
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
         return rows
@@ -517,7 +513,6 @@ def _read(
     predictions: Predictions,
     collector: _Collector,
 ) -> int:
-    """Count all labelled rows of a file. Return the number of unlabelled rows."""
     unlabelled = 0
     size = max(256, _CACHED_VALUES // target.n_classes)
     for block in target.blocks(
@@ -557,7 +552,6 @@ def _read(
 def _without_fitted(
     targets: Sequence[Domain], rows: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> tuple[list[Rows], list[Rows]]:
-    """Return for each file the rows to measure, and the rows to leave out."""
     fits = [fit for entry in calibrations.values() if (fit := entry.labelled_rows) is not None]
     if not fits:
         return list(rows), [part[:0] for part in rows]
@@ -567,8 +561,8 @@ def _without_fitted(
     ]
     if not any(inside.any() for inside in unused):
         raise CovcalError(
-            f"{targets[0].path}: every row of this split was used to fit a calibration, so no row "
-            "is left to measure: use fewer --labels, or another --split"
+            f"{targets[0].path}: a calibration was fitted to every row of this split: use "
+            "fewer --labels, or another --split"
         )
     pairs = list(zip(rows, unused, strict=True))
     return [part[inside] for part, inside in pairs], [part[~inside] for part, inside in pairs]
@@ -586,9 +580,8 @@ def _notes_on_fitted(
         if not any(rows_of_fit(target, target.rows(ALL), fit).any() for target in targets):
             document = documents[number] if number < len(documents) else name
             notes.append(
-                f"{document} was fitted to {fit.n} labelled rows, and {targets[0].path} has no row "
-                "with the same id or logits. So all rows are measured. Rows of the fit that now "
-                "have other ids and logits would be measured too"
+                f"{document} was fitted to {fit.n} labelled rows, but {targets[0].path} has "
+                "none of them. If their ids and logits were changed, the metrics are too good"
             )
     return notes
 
@@ -596,7 +589,6 @@ def _notes_on_fitted(
 def _notes_on_left_out(
     targets: Sequence[Domain], left_out: Sequence[Rows], calibrations: Mapping[str, Calibration]
 ) -> list[str]:
-    """Return a note if rows from `covcal pick` were left out: the remaining rows are easier."""
     picked = [
         fit
         for entry in calibrations.values()
@@ -609,24 +601,21 @@ def _notes_on_left_out(
     ):
         return []
     return [
-        "rows with low confidence were picked more often, and picked rows are left out here. So "
-        "the classifier looks better than it is: use a split without picked rows, such as the "
-        "test split"
+        "the picked rows had low confidence and are left out, so the classifier looks better "
+        "than it is: use a split without picked rows"
     ]
 
 
 def _notes_on_selection(
     targets: Sequence[Domain], rows: Sequence[Rows], seed: int
 ) -> Iterator[str]:
-    """Yield a note for each file if its labelled rows are not a random sample."""
     for target, of_file in zip(targets, rows, strict=True):
         some = thinned(of_file, _MOST_COMPARED, seed)
         scores = confidences(target.logits(some), 1.0)
         if how := tell_selection(scores[target_labels(target, some) >= 0], scores):
             yield (
-                f"the labelled rows are not a random sample of all rows, because {how}. So the "
-                "results hold only for the labelled rows. To measure all rows, draw rows with "
-                "covcal pick, and label these rows"
+                f"the labelled rows are not a random sample of all rows, because {how}. To "
+                "measure all rows, draw rows with covcal pick, and label these rows"
             )
 
 
@@ -640,7 +629,7 @@ class _Grouping:
 def _groupings(
     targets: Sequence[Domain], asked: Sequence[str], rows: Sequence[Rows], classes: Sequence[str]
 ) -> list[dict[str, _Grouping]]:
-    """Return the groupings of each file. All files have the same groups."""
+    """Return the groupings of each file."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
     for by in asked:
         groups = []

@@ -49,9 +49,8 @@ class Gates:
             if GATED[limit.metric].interval is None:
                 metrics = ", ".join(name for name, entry in GATED.items() if entry.interval)
                 raise CovcalError(
-                    f"{limit.metric} has no interval, so chance alone could fail this gate: use "
-                    f"a metric with an interval ({metrics}), or pass --confidence 0 to compare "
-                    "the plain value"
+                    f"{limit.metric} has no interval, so chance alone could fail this gate: "
+                    f"use a metric with an interval ({metrics}), or pass --confidence 0"
                 )
 
     @property
@@ -194,10 +193,7 @@ def _notes(evaluation: Evaluation, baseline: Baseline | None) -> Iterator[str]:
     if evaluation.unlabelled:
         yield f"{evaluation.unlabelled} rows without a label are left out"
     if evaluation.left_out:
-        yield (
-            f"{evaluation.left_out} rows are left out, because a calibration was fitted to rows "
-            "with these ids or logits"
-        )
+        yield (f"{evaluation.left_out} rows are left out, because a calibration was fitted to them")
 
 
 _WORDS: Mapping[Outcome, str] = {
@@ -230,8 +226,8 @@ def result_of_limit(
         if 0 < detected < GATED[verdict.metric].limits.high:
             label, lower_or_higher = _label(verdict.metric), "lower" if least else "higher"
             numbers += (
-                f". With {n} rows, this gate fails in 4 of 5 cases if the true {label} is "
-                f"{_shown(verdict.metric, detected)} or {lower_or_higher}"
+                f". With {n} rows, the gate detects a true {label} of "
+                f"{_shown(verdict.metric, detected)} or {lower_or_higher} in 4 of 5 cases"
             )
     return _result(gate, outcome, verdict.calibration, numbers)
 
@@ -246,8 +242,8 @@ def _of_groups(verdicts: Sequence[Verdict], level: float | None) -> GateResult:
         worst = max(failed, key=_excess)
         group, counted = printable(worst.group or ""), _counted(len(failed), len(verdicts))
         numbers = (
-            f"{group}: {_numbers(worst, level)} on {worst.n} rows, {limit}; {counted} proved to be "
-            "beyond the limit"
+            f"{group}: {_numbers(worst, level)} on {worst.n} rows, {limit}; {counted} proved "
+            "to be beyond the limit"
         )
         if still_open:
             numbers += f", {len(still_open)} not decided"
@@ -280,16 +276,15 @@ def _of_change(change: Change, level: float | None, n: int) -> GateResult:
         outcome = "not proved"
         detected = change.limit + detectable((change.low, change.high), level or 0.0)
         numbers += (
-            f"; with {n} rows, this gate fails in 4 of 5 cases if the true change is "
-            f"{as_text(detected)}"
+            f"; with {n} rows, the gate detects a true change of {as_text(detected)} in 4 of "
+            "5 cases"
         )
     if change.baseline != change.calibration:
-        numbers += f". Its name in the baseline is {printable(change.baseline)}"
+        numbers += f"; in the baseline, its name is {printable(change.baseline)}"
     return _result(gate, outcome, change.calibration, numbers)
 
 
 def _excess(verdict: Verdict) -> float:
-    """Return the distance from the limit to the interval, or to the value."""
     if GATED[verdict.metric].better == "higher":
         return verdict.limit - (verdict.value if verdict.high is None else verdict.high)
     return (verdict.value if verdict.low is None else verdict.low) - verdict.limit
@@ -318,7 +313,6 @@ def _numbers(verdict: Verdict, level: float | None) -> str:
 
 
 def _middle(metric: str, value: float, interval: Interval, level: float) -> float:
-    """Return the value of a metric, or the middle of the 95 % interval of an ECE."""
     if GATED[metric].interval != "gaps":
         return value
     share = quantile(LEVEL) / quantile(level)
@@ -327,13 +321,9 @@ def _middle(metric: str, value: float, interval: Interval, level: float) -> floa
 
 
 def _too_few(n: int, middle: float, interval: Interval, limit: float) -> str:
-    """Say how many rows would probably be enough."""
     rows = rows_to_decide(n, middle, interval, limit)
     if rows is None:
-        return (
-            f"{n} rows are too few; even {_MOST} times as many rows may be too few, because the "
-            "value is near the limit"
-        )
+        return f"{n} rows are too few; even {_MOST} times as many rows may be too few"
     return f"{n} rows are too few; about {rows:,} would be enough"
 
 
@@ -347,7 +337,6 @@ def _label(metric: str) -> str:
 
 
 def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a value as text, with enough digits to differ from `unlike`."""
     display = GATED[metric].screen
     percent = display is None or display.percent
     for digits in range(1 if percent else 4, 7):
@@ -359,7 +348,6 @@ def _shown(metric: str, value: float, *, unlike: float | None = None) -> str:
 
 
 def _difference(metric: str, value: float, *, unlike: float | None = None) -> str:
-    """Return a difference of two values as text. Differences of percentages are points."""
     text = _shown(metric, value, unlike=unlike)
     return in_points(text.removesuffix(" %")) if text.endswith(" %") else text
 

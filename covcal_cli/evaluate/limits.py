@@ -66,8 +66,7 @@ def parse_limit(text: str, *, least: bool = False) -> Limit:
             f"{allowed})"
         )
     raise ValueError(
-        f"a higher {limit.metric} is better: use --fail-below {text}, or --baseline with "
-        f"--fail-regression {limit.metric}=0.01 (--fail-above takes {allowed})"
+        f"a higher {limit.metric} is better: use --fail-below {text} (--fail-above takes {allowed})"
     )
 
 
@@ -86,7 +85,6 @@ def parse_regression(text: str) -> Limit:
 
 
 def _parse_metric(text: str) -> Limit:
-    """Parse ``METRIC=NUMBER`` or ``METRIC:GROUPS=NUMBER``."""
     left, equals, number = text.rpartition("=")
     metric, colon, by = left.partition(":")
     if not equals or metric not in GATED or (colon and not by):
@@ -237,9 +235,8 @@ class Baseline:
         for name, value in settings.items():
             if earlier[name] != value:
                 raise CovcalError(
-                    f"{self.path} was made with --{name} {earlier[name]}, not {value}, so its "
-                    f"metrics cannot be compared: pass --{name} {earlier[name]}, or make a new "
-                    "baseline"
+                    f"{self.path} was made with --{name} {earlier[name]}, not {value}: pass "
+                    f"--{name} {earlier[name]}, or make a new baseline"
                 )
 
     def note_on_rows(self, n: int) -> str | None:
@@ -247,8 +244,8 @@ class Baseline:
         if self.read.n == n:
             return None
         return (
-            f"{self.path} has {self.read.n} rows but this evaluation has {n}: the rows may "
-            "cause a change of a metric"
+            f"{self.path} has {self.read.n} rows but this evaluation has {n}, so a metric may "
+            "change without a change of the model"
         )
 
     def name_of(self, name: str, names: Sequence[str]) -> str:
@@ -263,8 +260,8 @@ class Baseline:
             return calibrations[0]
         raise CovcalError(
             f"{self.path} has no calibration {name!r} (it has "
-            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or use a name "
-            "that the baseline has: -c NAME=cal.json"
+            f"{', '.join(self.read.metrics) or 'nothing'}): make a new baseline, or pass a "
+            "name from the baseline: -c NAME=cal.json"
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
@@ -308,8 +305,8 @@ class Baseline:
         if bins is None:
             raise CovcalError(
                 f"{self.path} has no {percent(now.level, 0)} interval for {metric} of {name}: "
-                "make a "
-                "new baseline with --bootstrap 1000 and this --confidence, or pass --confidence 0"
+                "make a new baseline with --bootstrap 1000 and this --confidence, or pass "
+                "--confidence 0"
             )
         return ece_interval(bins, replace(now.resampling, level=level), PARTS[metric])
 
@@ -356,7 +353,7 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Add the interval of the change, in which positive numbers are changes for the worse."""
+    """Add the interval of the change."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)
@@ -387,7 +384,7 @@ def _value(value: Any, limit: Limit, name: str, where: Path | str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value):
         raise CovcalError(
-            f"{limit.metric} of {name} has no value in {where}, so it cannot be compared: leave "
-            "out this gate, or make a new baseline"
+            f"{limit.metric} of {name} has no value in {where}: leave out this gate, or make "
+            "a new baseline"
         )
     return float(value)

@@ -119,7 +119,6 @@ class LabelAssessments:
         )
 
     def _of_label(self, assessment: Assessment) -> Assessment:
-        """Remove the verdicts that are needed only for the mean."""
         asked = {(limit.metric, limit.limit, limit.by) for limit in self.limits}
         verdicts = [v for v in assessment.verdicts if (v.metric, v.limit, v.by) in asked]
         return replace(assessment, verdicts=verdicts)
@@ -157,7 +156,7 @@ def assess_labels(
         without = [name for name, result in results.items() if result is None]
         listed = ", ".join(without[:_LISTED]) + (", ..." if len(without) > _LISTED else "")
         notes.append(
-            f"{len(without)} of {len(labels)} labels are not measured, because the target has no "
-            f"values for them: {listed}"
+            f"{len(without)} of {len(labels)} labels are not measured, because the target has "
+            f"no values for them: {listed}"
         )
     return LabelAssessments(assessments, every, macro, list(dict.fromkeys(notes)))

@@ -105,24 +105,23 @@ def export(
     if labels and (kind is TORCH or decision is not None):
         what = "--decide" if decision is not None else kind.words
         raise CovcalError(
-            f"{document} is for {len(labels)} labels, but with {what}, export supports only one "
-            "label per row: use covcal apply, which writes the probability and decision of every "
-            "label"
+            f"{document} is for {len(labels)} labels, but with {what}, export supports only "
+            "one label per row: use covcal apply"
         )
     calibrations = for_each_label(labels, lambda: read_calibration(document))
     calibration = next(iter(calibrations.values()))
     if not calibration.model["sha256"]:
         raise CovcalError(
-            f"{document} was fitted on a table of outputs, so it names no model: run covcal "
-            "extract with the model, calibrate the new features file, and export that calibration"
+            f"{document} was fitted on a table, so it names no model: run covcal extract with "
+            "the model, and calibrate the new features file"
         )
     accept_above = None
     if decision is not None:
         decided = read_decision(decision, document)
         if decided.promise_by is not None:
             raise CovcalError(
-                f"{decision} has a threshold for each group ({decided.promise_by}), but a model "
-                "does not know the groups: use covcal apply --decide"
+                f"{decision} has a threshold for each group ({decided.promise_by}), but a "
+                "model does not know the groups: use covcal apply --decide"
             )
         accept_above = decided.accept_above
     for of_label in calibrations.values():
@@ -145,8 +144,8 @@ def export(
         if names_a_function(model):
             remedy = f"pass the --weights of extract, or {remedy}"
         raise CovcalError(
-            f"{document} was made for the model {calibration.model['name']}, and {model} is a "
-            f"different model (its sha256 differs): {remedy}"
+            f"{document} was made for the model {calibration.model['name']}, not for {model} "
+            f"(its sha256 differs): {remedy}"
         )
     # Open the model with the same tensors as in the extraction.
     aligned = calibrated_networks(calibration, networks)
@@ -179,7 +178,7 @@ def _as_extracted(
     calibration: Calibration,
     model: str,
 ) -> Original:
-    """Open a model with the same tensors for phi and the logits as in the extraction."""
+    """Open a model with the tensors of the extraction."""
     document = calibration.path
     # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
@@ -198,14 +197,13 @@ def _as_extracted(
         if extracted.logits not in (None, original.logits_tensor):
             refusal = refusal or CovcalError(
                 f"{document} was made from the logits {extracted.logits} of {model}, but its "
-                f"logits are now {original.logits_tensor}: pass the same --model-output as in "
-                "extract"
+                f"logits are now {original.logits_tensor}: pass the --model-output of extract"
             )
         elif settled.tail and settled.tail != calibration.reading.get("tail", settled.tail):
             refusal = refusal or CovcalError(
                 f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, but this output is now read as {settled.tail}: pass the same "
-                "--model-output as in extract, or extract the model and calibrate again"
+                f"{model}, but this output is now {settled.tail}: pass the --model-output of "
+                "extract, or extract again"
             )
         elif networks is None:
             return original
@@ -218,19 +216,19 @@ def _as_extracted(
                 )
             return original
     raise refusal or CovcalError(
-        f"{document} was made from the features {extracted.features} of {model}, but the model "
-        "has no such features now: extract the model and calibrate again"
+        f"{document} was made from the features {extracted.features} of {model}, but the "
+        "model has no such features now: extract the model and calibrate again"
     )
 
 
 def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
-    """Return the logits of all labels as columns, or None if a label has no rows."""
+    """Return the logits of all labels as columns, or None."""
     present = [rows.logits[:, 1] for rows in stored if rows is not None]
     return StoredRows(None, np.stack(present, axis=1)) if len(present) == len(stored) else None
 
 
 def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """Return the metadata of a model for several labels: JSON lists with one value per label."""
+    """Return the metadata of a model for several labels."""
     if not calibrations:
         return {}
     entries = {

@@ -361,7 +361,6 @@ def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
 
 
 def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy of the model with the forecaster and the metadata of the calibration."""
     model = onnx.ModelProto()
     model.CopyFrom(original.file.model)
     if opset_of(model) == 0:
@@ -369,7 +368,8 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
     if opset_of(model) < _LEAST_OPSET:
         raise CovcalError(
             f"{original.file.path} has opset {opset_of(model)}, but the calibration needs "
-            f"{_LEAST_OPSET} or later: convert it with onnx.version_converter, and extract again"
+            f"{_LEAST_OPSET} or later: convert it with onnx.version_converter, and extract "
+            "again"
         )
     build, forecaster = NodeBuilder(model), merge.forecaster
     features = original.add_features(build) if forecaster.networks is not None else ""
@@ -427,7 +427,6 @@ def _declared(
 
 
 def _rows(original: OnnxOriginal) -> int | str | None:
-    """Return the declared number of rows of the model's input: a number, a name, or None."""
     wanted = original.inputs[0].name
     graph = original.file.model.graph
     dims = next(value for value in graph.input if value.name == wanted).type.tensor_type.shape.dim

@@ -67,12 +67,12 @@ def prove(
     remedy = "export the classifier again with another exporter or opset"
     if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(
-            f"{answers.where}: the new model gives a different label on one of {agreement.rows} "
+            f"{answers.where}: the new model gives another label on one of {agreement.rows} "
             f"random inputs, so nothing was written: {remedy}"
         )
     if agreement.output_error > answers.output_tolerance:
         raise CovcalError(
-            f"{answers.where}: adding the calibration changes the model's own outputs by "
+            f"{answers.where}: the new model changes the model's own outputs by "
             f"{agreement.output_error:.1g} (relative), so nothing was written: {remedy}"
         )
     if forecaster.accept_above is not None and not np.array_equal(
@@ -86,7 +86,7 @@ def prove(
         raise CovcalError(
             f"{answers.where}: the new probabilities differ from covcal's own by "
             f"{agreement.probability_error:.1g} (at most {TOLERANCE:.0e} allowed), so nothing "
-            "was written: calibrate again with another method, or use covcal apply"
+            "was written: calibrate with another method, or use covcal apply"
         )
     return agreement
 
@@ -119,10 +119,7 @@ def _made_rows(rng: np.random.Generator, wanted: ModelInput, rows: int, open_siz
 
 def no_number(where: str) -> CovcalError:
     """Return the error for a model without finite outputs."""
-    return CovcalError(
-        f"{where} gives NaN or infinity on every random input, so the new model cannot be "
-        "checked: use covcal apply"
-    )
+    return CovcalError(f"{where} gives NaN or infinity on every random input: use covcal apply")
 
 
 def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:

@@ -253,7 +253,6 @@ class DomainExtraction:
         return np.flatnonzero(np.isin(self.split[self.kept], codes))
 
     def _is_as_promised(self, logits: RawRows) -> bool:
-        """Return whether the accuracy is about the mean confidence, so columns are classes."""
         unseen = self._unseen
         labelled = unseen[self.labels[self.kept][unseen] != UNKNOWN_LABEL]
         return self.accuracy is not None and self.accuracy.is_as_promised(
@@ -295,8 +294,8 @@ class DomainExtraction:
     def _doubt_on_scale(self) -> str:
         if isinstance(self.data, OutputTable):
             return (
-                "the outputs may be labels or rounded probabilities. Give the classifier's "
-                "probabilities with all their digits"
+                "the outputs may be labels or rounded probabilities. Give probabilities with "
+                "all their digits"
             )
         if self.pipeline is not None:
             return "the pixels may be unscaled. Check --scale, --mean and --std"
@@ -353,7 +352,6 @@ def rows_per_split(split: Splits) -> dict[str, int]:
 
 
 def _storable(values: AnyArray) -> AnyArray:
-    """Return a column in a type for HDF5: numbers unchanged, texts as UTF-8."""
     if values.dtype.kind in "OU":
         return utf8([str(value) for value in values])
     return values
@@ -388,9 +386,9 @@ def prove(
     if moved > _NOISE * largest:
         relative = moved / (largest or 1)
         raise CovcalError(
-            f"{classifier.name} gives different outputs for the same rows (relative difference "
-            f"{relative:.1g}), because it draws random numbers: export it without random "
-            "operators, dropout or noise layers"
+            f"{classifier.name} gives different outputs for the same rows (relative "
+            f"difference {relative:.1g}): export it without random operators, dropout or "
+            "noise layers"
         )
     return BatchRunner(classifier, size, alone=True), None
 
@@ -417,9 +415,8 @@ class BatchRunner:
         if not self._alone:
             return None
         return (
-            f"in {self.classifier.name}, the logits of a row depend on the other rows of its "
-            "batch (dynamic quantisation or batch statistics). So each row runs alone, which is "
-            "slower"
+            f"in {self.classifier.name}, the logits of a row depend on its batch, so each row "
+            "runs alone, which is slower"
         )
 
     def run(self, inputs: Inputs) -> Results:

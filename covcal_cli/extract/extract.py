@@ -176,7 +176,7 @@ def extract(
 
 
 def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
-    """Return warnings that columns may be ranks, unless the source shows that they are classes."""
+    """Return warnings that columns may be ranks instead of classes."""
     source = plan.domains.get("source")
     if source is not None and source.has_order_of_classes:
         return []
@@ -188,7 +188,6 @@ def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
 
 
 def _summary(plan: ExtractPlan, warnings: Sequence[str | None], note: str | None) -> dict[str, Any]:
-    """Return the fields of `Summary`."""
     return {
         "reading": plan.reading(),
         "head": plan.classifier.describe(),
@@ -204,7 +203,7 @@ def _summary(plan: ExtractPlan, warnings: Sequence[str | None], note: str | None
 def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
-    """Run and write every row. Return a warning if the domains look the same or exchanged."""
+    """Run and write every row, and return a warning or None."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
@@ -282,9 +281,9 @@ def _require_one_form(
     skipped = {number for number, _ in spools[name].skipped}
     number = [number for number in domain.rows.tolist() if number not in skipped][row]
     raise CovcalError(
-        f"{domain.data.path}: {plan.classifier.name} gives probabilities that sum to 1 in "
-        f"{evidence.summing} of {evidence.rows} rows, but row {domain.data.ids[number]} has the "
-        f"sum {total:g}: remove such rows, or export the model with its logits"
+        f"{domain.data.path}: {plan.classifier.name} gives probabilities in "
+        f"{evidence.summing} of {evidence.rows} rows, but row {domain.data.ids[number]} has "
+        f"the sum {total:g}: remove such rows, or export the model with its logits"
     )
 
 
@@ -364,7 +363,7 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
 def _timed(
     plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
 ) -> float:
-    """Return the seconds to read and run some rows; 0 if no row is readable."""
+    """Return the seconds to read and run some rows."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
@@ -375,7 +374,7 @@ def _timed(
 
 
 def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Path]) -> str | None:
-    """Return a warning if both domains have the same rows, or seem exchanged; else None."""
+    """Return a warning if the domains look the same or exchanged, or None."""
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
     # Compare outputs too, because a corrupted copy of the data has the same ids and labels.
@@ -384,17 +383,13 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     if are_same and "features" in source:
         are_same = np.array_equal(_some(source["features"]), _some(target["features"]))
     if are_same:
-        return (
-            f"{paths['target']} has the same rows as {paths['source']} (equal ids, features and "
-            f"logits), so {NO_SHIFT}"
-        )
+        return f"{paths['target']} has the same rows as {paths['source']}, so {NO_SHIFT}"
     shared = _shared_rows(*logits, len(source["ids"]))
     if shared is not None:
         return (
-            f"{percent(shared, 0)} of the rows of {paths['target']} have the same outputs as rows "
-            "of "
-            f"{paths['source']}, but the target should hold new data. Unless this is only a test, "
-            "leave these rows out"
+            f"{percent(shared, 0)} of the rows of {paths['target']} have the same outputs as "
+            f"rows of {paths['source']}, but the target should hold new data: leave these "
+            "rows out"
         )
     ours, theirs = (confidences(values, 1.0) for values in logits)
     if min(len(ours), len(theirs)) < FEW_ROWS:
@@ -404,10 +399,9 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
     if gain < _SURER or gain <= _SURER_DEVIATIONS * noise:
         return None
     return (
-        f"the classifier is more confident on the target {paths['target']} (mean "
-        f"{percent(theirs.mean(), 1)}) than on the source {paths['source']} "
-        f"({percent(ours.mean(), 1)}). A shift "
-        "usually lowers confidence: check that SOURCE comes before TARGET"
+        f"the classifier is more confident on the target {paths['target']} "
+        f"({percent(theirs.mean(), 1)}) than on the source {paths['source']} "
+        f"({percent(ours.mean(), 1)}), which is unusual: check that SOURCE comes before TARGET"
     )
 
 
@@ -429,7 +423,7 @@ def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | N
 
 
 def _some(dataset: Any) -> Float32s:
-    """Return evenly spread rows of a dataset, which is read in blocks of a few MiB."""
+    """Return evenly spread rows of a dataset."""
     n, width = dataset.shape
     step = max(1, -(-n // _COMPARED_ROWS))
     size = step * max(1, BLOCK_BYTES // (4 * width * step))

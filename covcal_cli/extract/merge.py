@@ -154,7 +154,6 @@ def _join_domains(
 
 
 def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
-    """Return the parts of a domain: one file with all rows, or every shard once."""
     if len(files) == 1 and "shard" not in files[0].attributes:
         group = files[0].handle[name]
         rows, skipped = len(group["labels"]), len(group.get("skipped", ()))
@@ -179,14 +178,13 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
         )
     if skipped > MAX_SKIPPED * chosen:
         raise CovcalError(
-            f"{skipped} of {chosen} {name} images could not be read, more than "
-            f"{percent(MAX_SKIPPED, 0)}: repair or remove them, and extract again"
+            f"{skipped} of {chosen} {name} images could not be read (at most "
+            f"{percent(MAX_SKIPPED, 0)} allowed): repair or remove them, and extract again"
         )
     return parts
 
 
 def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
-    """Return a domain's part in a file. `rows` and `skipped` are row numbers."""
     group = file.handle[name]
     texts = (group[fact].texts() if fact in group else () for fact in _SKIPPED)
     return Part(
@@ -199,7 +197,7 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
 
 
 def _small(rows: Rows) -> Any:
-    """Return row numbers as 32-bit integers if possible, which halves the memory."""
+    """Return row numbers as 32-bit integers if possible."""
     fits = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
     return rows.astype(np.uint32) if fits else rows
 
@@ -209,15 +207,14 @@ def _plain(value: Any) -> Attribute:
 
 
 def _require_every_shard(name: str, files: Sequence[FeatureFile]) -> None:
-    """Refuse missing or repeated shards."""
     shards: dict[int, FeatureFile] = {}
     counts = set()
     for file in files:
         if "shard" not in file.attributes:
             other = next(second for second in files if second is not file)
             raise CovcalError(
-                f"{file.path} holds the whole {name}, but {other.path} has {name} rows too: give "
-                "one whole file, or all shards"
+                f"{file.path} holds the whole {name}, but {other.path} has {name} rows too: "
+                "give one whole file, or all shards"
             )
         shard = Shard.parse(str(file.attributes["shard"]))
         counts.add(shard.count)

@@ -207,8 +207,8 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
     """Return the error for two files with different values `a` and `b`."""
     texts = [text if len(text) <= 160 else f"{text[:157]}..." for text in (str(a), str(b))]
     return CovcalError(
-        f"{first} and {second} differ in their {what} ({texts[0]} and {texts[1]}): extract both "
-        "with the same model and options"
+        f"{first} and {second} differ in their {what} ({texts[0]} and {texts[1]}): extract "
+        "both with the same model and options"
     )
 
 
@@ -229,8 +229,8 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
         note = f"there is no stopped run of {output}, so this run starts from the first row"
     elif earlier is not None:
         note = (
-            f"an earlier run of {output} was stopped, and its rows are extracted again. Next "
-            "time, pass --resume to keep them"
+            f"covcal extracts the rows of a stopped run of {output} again. Next time, pass "
+            "--resume to keep them"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -350,7 +350,6 @@ class DomainSpool:
             file.truncate(self.kept * self.widths[name] * 4)
 
     def _is_whole(self, line: bytes) -> bool:
-        """Return whether a line of the journal has complete and undamaged numbers."""
         try:
             entry = parsed_json(line.decode("utf-8")) if line.endswith(b"\n") else None
         except ValueError:
@@ -371,7 +370,6 @@ class DomainSpool:
         return True
 
     def _is_entry(self, entry: Any) -> TypeGuard[dict[str, Any]]:
-        """Return whether a line of the journal fits the lines before it."""
         if not isinstance(entry, dict) or set(entry) != _ENTRY:
             return False
         if not isinstance(entry["affine"], float):
@@ -400,7 +398,6 @@ class DomainSpool:
 
 
 def _with_entry(checksum: int, entry: Mapping[str, Any]) -> int:
-    """Return the checksum of a batch and its journal line."""
     values = [entry[name] for name in ("done", "kept", "skipped", "affine")]
     return zlib.crc32(json.dumps(values).encode(), checksum)
 
@@ -492,7 +489,6 @@ def require_origin(file: FeatureFile) -> None:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Return the first preprocessing setting that differs."""
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
     except (TypeError, ValueError):  # A damaged attribute is not JSON.

@@ -297,7 +297,6 @@ def prepare(
 
 
 def _is_trained(settings: ExtractSettings, opened: OpenedClassifier) -> bool:
-    """Return whether the file will have features, which adapt and the discriminator need."""
     if isinstance(opened, TableClassifier):
         return opened.n_features is not None
     return settings.phi != "none"
@@ -345,7 +344,6 @@ def available_cores() -> int:
 
 
 def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
-    """Return a warning if no folder of target images has the name of a class."""
     if not target.holds_images or not target.path.is_dir():
         return None
     from covcal_cli.data.folder import FolderData
@@ -356,15 +354,15 @@ def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
     if any(classes.index(folder) is not None for folder in folders):
         return None
     return (
-        f"{target.path}: the folders ({listed(folders)}) do not have the names of classes, so the "
-        "rows have no labels. If the folders are classes, give them the names of the classes"
+        f"{target.path}: the folders ({listed(folders)}) are not named like classes, so the "
+        "rows have no labels. If they are classes, rename the folders"
     )
 
 
 def _require_labelled(
     data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
 ) -> None:
-    """Refuse a source with labels of fewer than two classes. With `several`, check every label."""
+    """Refuse a source with labels of fewer than two classes."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.flatnonzero(np.bincount(labels[labels != UNKNOWN_LABEL]))
@@ -374,7 +372,7 @@ def _require_labelled(
         )
         raise CovcalError(
             f"{data.path} has no labels, but a source needs labels: {remedy}. If it is the "
-            "target, give its path after the path of the source"
+            "target, give its path second"
         )
     if several:
         lacking = [
@@ -384,14 +382,13 @@ def _require_labelled(
         ]
         if lacking:
             raise CovcalError(
-                f"all labelled rows of {data.path} have the same value for {listed(lacking)}, so "
-                "the confidence of these labels cannot be calibrated: leave out the outputs of "
-                "these labels, or give more rows"
+                f"all labelled rows of {data.path} have the same value for {listed(lacking)}: "
+                "leave out the outputs of these labels, or give more rows"
             )
     elif len(present) == 1:
         raise CovcalError(
-            f"all labelled rows of {data.path} have one class ({classes.names[present[0]]}), so "
-            "confidence cannot be calibrated: give a source with several classes"
+            f"all labelled rows of {data.path} have one class ({classes.names[present[0]]}): "
+            "give a source with several classes"
         )
 
 
@@ -442,8 +439,8 @@ def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> Non
     if lacking:
         paths = " and ".join(dict.fromkeys(str(domain.path) for domain in domains.values()))
         raise CovcalError(
-            f"there is no column {shown(lacking[0])} to keep in {paths}: name another column with "
-            "one value per row (ids, labels and split are not kept)"
+            f"there is no column {shown(lacking[0])} to keep in {paths}: name another column "
+            "with one value per row"
         )
 
 
@@ -453,19 +450,20 @@ def _image_pipeline(
     settings: ExtractSettings,
     model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
-    """Return the pipeline for images and a note on its origin, or None, and warnings."""
+    """Return the pipeline for images, a note and warnings."""
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
         if settings.preprocess is not None:
             raise CovcalError(
-                "--preprocess is only for images, but the rows already have the shape of the "
-                "model's input: leave it out"
+                "the rows already have the shape of the model's input and are not "
+                "preprocessed: leave out --preprocess"
             )
         if not options.is_default:
             raise CovcalError(
-                "the rows already have the shape of the model's input and are not preprocessed: "
-                "leave out --size, --scale, --mean, --std, --color, --layout and --resample"
+                "the rows already have the shape of the model's input and are not "
+                "preprocessed: leave out --size, --scale, --mean, --std, --color, --layout "
+                "and --resample"
             )
         return None, None, []
     base, origin = base_preprocessing(classifier, settings, model)
@@ -475,8 +473,8 @@ def _image_pipeline(
     except CovcalError as error:
         raise CovcalError(f"{classifier.name}: {error}") from error
     warnings = [
-        f"the {name} is used unchanged, but the images are preprocessed: check that the {name} "
-        "was prepared in the same way"
+        f"the {name} is used unchanged, but the images are preprocessed: check that the "
+        f"{name} was prepared in the same way"
         for name, needed in images.items()
         if not needed
     ]
@@ -496,19 +494,19 @@ def base_preprocessing(
     if of_model is not None:
         preprocessing, origin = of_model
         return preprocessing, (
-            f"images are preprocessed as {origin} says. To skip preprocessing, pass --preprocess "
-            "none"
+            f"images are preprocessed as {origin} says. To skip preprocessing, pass "
+            "--preprocess none"
         )
     if settings.preprocessing.is_default:
         return Preprocessing(), (
-            "you gave no preprocessing, so images are only resized to the model's input: check "
-            "that training did the same"
+            "you gave no preprocessing, so images are only resized: check that training did "
+            "the same"
         )
     return Preprocessing(), None
 
 
 def _listing(data: DomainData) -> str:
-    """Return a hash of all ids, and of the size and date of a data file."""
+    """Return a hash that changes with the rows of the data."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()

@@ -230,7 +230,6 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _require_numbers(calibration: Calibration) -> None:
-    """Raise ValueError for a missing number."""
     estimates = calibration.estimates
     labelled = estimates.get("labelled")
     if calibration.labelled_rows is not None and labelled is None:
@@ -253,7 +252,6 @@ def _require_numbers(calibration: Calibration) -> None:
 
 
 def _fault(calibration: Calibration) -> str | None:
-    """Return a message about an impossible field or two contradictory fields; else None."""
     aligned = calibration.aligned_temperature
     if (aligned is not None) != (calibration.forecaster == "blend"):
         return f"temperatures.aligned is {aligned} but forecaster is {calibration.forecaster}"

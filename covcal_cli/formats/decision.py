@@ -263,7 +263,6 @@ def rows_file_of(path: str | Path) -> Path:
 
 
 def _input(path: str | Path, roles: Sequence[str], what: str, remedy: str) -> Path:
-    """Return the path of an input. For safety, refuse a path outside the decision's folder."""
     decision = read_document(Decision, Path(path), remedy="make it with covcal decide")
     entry = next(entry for entry in decision.inputs if entry.role in roles)
     if leaves_folder_of(entry.path, Path(path)) or not entry.path.is_file():

@@ -217,7 +217,7 @@ class Domain:
         return _cut(rows, max(widths[name] for name in names or widths))
 
     def _checked_rows(self) -> int:
-        """Return the number of rows. Refuse datasets with different numbers of rows."""
+        """Return the number of rows."""
         group = self._group
         for name in _REQUIRED:
             if name not in group:
@@ -385,8 +385,8 @@ class FeatureFile:
         """Refuse a file without the probabilities of all classes, which `what` needs."""
         if self.has_one_confidence:
             raise CovcalError(
-                f"{self.path} holds one confidence per row, but {what} needs the probabilities "
-                "of all classes: extract them as columns prob_NAME"
+                f"{self.path} holds one confidence per row, but {what} needs the "
+                "probabilities of all classes: extract them as columns prob_NAME"
             )
 
     @property
@@ -425,12 +425,10 @@ class FeatureFile:
         self._file.close()
 
     def _place(self, attributes: Mapping[str, Any]) -> str:
-        """Return the group to read: the whole file, or the group of the current label."""
         names = _label_names(self.path, attributes)
         return f"label/{names.index(multilabel.chosen_label(self.path, names))}" if names else "/"
 
     def _require_labels(self) -> None:
-        """Refuse a file in which the numbers of labels and of label names differ."""
         named = len(_label_names(self.path, self._file.attrs))
         if named and named != (stored := self._file.n_beside):
             raise CovcalError(
@@ -452,12 +450,11 @@ class FeatureFile:
         return str(schema)
 
     def _require_usual_datasets(self) -> None:
-        """Refuse a file with a dataset of an unknown form."""
         for name, dataset in self._file.datasets.items():
             if dataset.can_grow:
                 raise CovcalError(
-                    f"{self.path}: the size of /{name} is not final, so some rows may be missing: "
-                    "make the file again"
+                    f"{self.path}: the size of /{name} is not final, so some rows may be "
+                    "missing: make the file again"
                 )
             if dataset.dtype.kind in "fiu" and not dataset.is_usual:
                 raise CovcalError(

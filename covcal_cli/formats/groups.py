@@ -79,8 +79,8 @@ def values_by_group(
         return np.asarray(np.array(values)[domain.logits(rows).argmax(axis=1)])
     if by not in domain.columns:
         raise CovcalError(
-            f"{domain.path} has no {domain.name} column {by!r}, but the decision has a threshold "
-            "for each value of this column: extract the file again with this column"
+            f"{domain.path} has no {domain.name} column {by!r}, which holds the groups of the "
+            "decision: extract the file again with this column"
         )
     of_names = dict(sorted(zip(names, values, strict=True), key=lambda pair: pair[1]))
     distinct, numbers = np.unique(domain.column(by, rows), return_inverse=True)
@@ -104,8 +104,8 @@ def joined_groups(
     for entry in groups[1:]:
         if (entry.values.dtype.kind == "S") != (values.dtype.kind == "S"):
             raise CovcalError(
-                f"column {column!r} has different types in {targets[0].path} and "
-                f"{entry.target.path} (texts and numbers): group by another column"
+                f"column {column!r} holds texts in one file and numbers in another "
+                f"({targets[0].path} and {entry.target.path}): group by another column"
             )
         values = np.union1d(values, entry.values)
     if len(values) > MAX_GROUPS:

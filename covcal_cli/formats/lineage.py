@@ -67,8 +67,8 @@ def labels_of(
         needed = labels_of_document(read_json(document, remedy=remedy))
         if lacking := [name for name in needed if name not in labels]:
             raise CovcalError(
-                f"{file} does not have the label {shown(lacking[0])} of {document}: extract it "
-                "again with all labels, or make a calibration of fewer labels"
+                f"{file} does not have the label {shown(lacking[0])} of {document}: extract "
+                "it again with all labels, or make a calibration of fewer labels"
             )
     return labels
 
@@ -107,8 +107,8 @@ def require_current(calibration: Calibration, *, purpose: str, named: Path | Non
         fitted = replace(fitted, is_outside=False)
     if fitted.is_outside:
         raise CovcalError(
-            f"{document} was fitted on {fitted.path}. That file is outside the folder of "
-            f"{document}, so covcal does not check whether it has changed: {otherwise}"
+            f"covcal cannot check {fitted.path}, because it is outside the folder of "
+            f"{document}: {otherwise}"
         )
     if fitted.path.is_file():
         _require_unchanged(fitted, document, otherwise)
@@ -129,8 +129,8 @@ def _fitted_file(calibration: Calibration, purpose: str) -> Path:
     path = fitted.path
     if fitted.is_outside:
         raise CovcalError(
-            f"{document} was fitted on {path}, which is outside the folder of the calibration. To "
-            f"{purpose} this file, pass {path} -c {document}"
+            f"{document} was fitted on {path}, which is outside the folder of the "
+            f"calibration: pass {path} -c {document} to {purpose} this file"
         )
     if not path.is_file():
         raise CovcalError(
@@ -141,7 +141,6 @@ def _fitted_file(calibration: Calibration, purpose: str) -> Path:
 
 
 def _require_unchanged(fitted: Input, document: Path, otherwise: str) -> None:
-    """Refuse a file that has changed since the calibration, or whose features file has changed."""
     if not is_unchanged(fitted):
         raise CovcalError(
             f"{fitted.path} has changed since {document} was fitted on it: calibrate again, or "
@@ -182,8 +181,8 @@ def _require_origin(path: Path, otherwise: str) -> None:
         raise CovcalError(f"{text}: run covcal adapt --force, or {otherwise}")
     if outside:
         raise CovcalError(
-            f"{path} was made from {outside[0]}. That file is outside the folder of {path}, so "
-            f"covcal does not check whether it has changed: {otherwise}"
+            f"covcal cannot check {outside[0]}, because it is outside the folder of "
+            f"{path}: {otherwise}"
         )
 
 

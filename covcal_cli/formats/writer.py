@@ -56,7 +56,6 @@ class _Sink(io.FileIO):
             return self.tell()
 
     def require_written(self) -> None:
-        """Raise the first write error, if any."""
         if self.error is not None:
             raise self.error
 

@@ -123,7 +123,7 @@ class Draw:
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return which kinds of batches have labels: for a limited error (True) or not (False)."""
+        """Return which kinds of batches have labels: True for a limited error."""
         batches = np.unique(self.batch[self.labelled])
         # A merged file joins the names of the scores of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
@@ -146,8 +146,8 @@ class Draw:
         if not missing:
             return ()
         return (
-            f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes that "
-            "the labelled rows are a random sample of their batch, but cannot check this",
+            f"{missing} of the rows that covcal pick drew have no label yet. covcal assumes "
+            "that the labelled rows are a random sample of their batch",
         )
 
     def right(self, logits: Floats) -> Float64s:
@@ -506,8 +506,8 @@ def inclusions_for_decision(
         else:
             raise CovcalError(
                 f"{target.path}: the rows were picked for another calibration or for other "
-                "groups: pass that calibration with -c and that column with --promise-by, or pick "
-                "again with covcal pick --for"
+                "groups: pass the same -c and --promise-by, or pick again with covcal pick "
+                "--for"
             )
     return of_batches
 

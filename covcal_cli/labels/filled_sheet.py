@@ -43,7 +43,7 @@ from covcal_cli.labels.sheet import (
 from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
-_AGAIN = "sort whole lines, never a single column; or fill in a new copy of the CSV of covcal pick"
+_AGAIN = "sort whole lines, never a single column; or fill in the CSV of covcal pick again"
 _NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, beside its labels.
 _RELATIVE = 1e-3  # Largest relative error from rounding in a spreadsheet.
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
@@ -106,8 +106,8 @@ def _sheet(table: LabelTable) -> Sheet:
                 break
         else:
             raise CovcalError(
-                f"{path}: the cells id and draw in {table.place(line)} do not belong together: "
-                f"{_AGAIN}"
+                f"{path}: the cells id and draw in {table.place(line)} do not belong "
+                f"together: {_AGAIN}"
             )
         stratum, probability, steps = struct.unpack(NUMBERS, cell.numbers)
         strata.append(stratum)
@@ -142,7 +142,6 @@ def _sheet(table: LabelTable) -> Sheet:
 
 
 def _with_our_names(table: LabelTable) -> LabelTable:
-    """Return the table with the names of required columns in lower case."""
     ours = {name.lower() for name in table.columns if name.lower() in (*_NEEDED, "label")}
     ours -= set(table.columns)
     columns = {n.lower() if n.lower() in ours else n: c for n, c in table.columns.items()}
@@ -150,7 +149,6 @@ def _with_our_names(table: LabelTable) -> LabelTable:
 
 
 def _require_columns(table: LabelTable, *, has_labels: bool) -> None:
-    """Raise a CovcalError if a column is missing."""
     lacking = [name for name in _NEEDED if name not in table.columns]
     if not has_labels:
         lacking.append("label")
@@ -186,7 +184,6 @@ def _draw_cells(table: LabelTable) -> list[_DrawCell]:
 
 
 def _batch_number(path: Path, lines: Sequence[_DrawCell]) -> int:
-    """Return the batch number, or raise a CovcalError if the lines have several."""
     number = lines[0].batch
     for other in (line.batch for line in lines):
         if other != number:
@@ -203,7 +200,6 @@ def _require_unmoved(
     probabilities: Sequence[float],
     confidences: Sequence[float],
 ) -> None:
-    """Raise a CovcalError if an inclusion probability or a confidence was changed."""
     for line, cell in enumerate(table.columns["inclusion"]):
         _require_near(table, line, "inclusion", cell, probabilities[line])
     for line, cell in enumerate(table.columns.get("confidence", ())):
@@ -216,7 +212,7 @@ def _require_unmoved(
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may mean, because some programs turn ids into numbers."""
+    """Yield the ids that a cell may mean; some programs turn ids into numbers."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -225,7 +221,6 @@ def _written_ids(cell: str) -> Iterator[str]:
 
 
 def _labels(table: LabelTable) -> list[str]:
-    """Return the labels in the column ``label``, or else in ``choice``."""
     columns = [
         [unescaped(cell.strip()) for cell in table.columns[name]]
         for name in ("label", CHOICE)
@@ -240,7 +235,6 @@ def _labels(table: LabelTable) -> list[str]:
 
 
 def _batch(path: Path, facts: Sequence[str]) -> tuple[Batch, str, Share | None]:
-    """Return the batch, the data hash and the labeller's share of a sheet."""
     if len(facts) != 1:
         fault = "its first line, which describes the draw, is missing"
         if facts:
@@ -264,7 +258,6 @@ def _split(letter: str) -> str:
 
 
 def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | None) -> None:
-    """Raise a CovcalError if lines are missing or surplus."""
     own = np.arange(batch.drawn) if share is None else share.places(batch.drawn)
     if missing := len(np.setdiff1d(own, places)):
         raise CovcalError(
@@ -273,8 +266,8 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
         )
     if len(places) > len(own):
         raise CovcalError(
-            f"{path}: it has {len(places)} lines for {len(own)} picked rows: take out the lines "
-            "that covcal pick did not write"
+            f"{path}: it has {len(places)} lines for {len(own)} picked rows: take out the "
+            "lines that covcal pick did not write"
         )
 
 
@@ -325,17 +318,13 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
         raise CovcalError(
-            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, but covcal pick wrote "
-            f"{expected:.4g} for this row. The column was changed, or sorted without the others: "
-            f"{_AGAIN}"
+            f"{table.path}: {name} in {table.place(line)} is {shown(cell)}, but covcal pick "
+            f"wrote {expected:.4g} for this row: {_AGAIN}"
         )
 
 
 def _moved(path: Path, place: str, name: str) -> CovcalError:
-    return CovcalError(
-        f"{path}: the cell {name} in {place} belongs to another row, because some columns were "
-        f"sorted without the others: {_AGAIN}"
-    )
+    return CovcalError(f"{path}: the cell {name} in {place} belongs to another row: {_AGAIN}")
 
 
 def _require_possible(sheet: Sheet) -> None:
@@ -343,8 +332,8 @@ def _require_possible(sheet: Sheet) -> None:
     for_decision = region_of(sheet.batch.score) is not None
     if not is_possible(sheet.inclusion, population, for_decision=for_decision):
         raise CovcalError(
-            f"{sheet.path}: its inclusion probabilities do not fit a draw of {n} of {population} "
-            "rows: take the file that covcal pick wrote"
+            f"{sheet.path}: {n} rows of {population} cannot have its inclusion probabilities: "
+            "take the file that covcal pick wrote"
         )
 
 
@@ -376,12 +365,11 @@ def require_labels_beside_rows(
                 )
             for step in (*range(-_MOST_STEPS, 0), *range(1, _MOST_STEPS + 1)):
                 if _is_shifted(labels, predicted, step, _RAREST / len(columns) / _MOST_STEPS):
-                    side, other = ("low", "above") if step < 0 else ("high", "below")
+                    side = "low" if step < 0 else "high"
                     lines = "one line" if abs(step) == 1 else f"{abs(step)} lines"
                     raise CovcalError(
                         f"{sheet.path}: the labels in the column {column} seem to be {lines} too "
-                        f"{side}, because they fit the predictions of the lines {other} better: "
-                        "move them back"
+                        f"{side}: move them back"
                     )
             continue
         # Compare how labels fit the predictions at the new and at the old positions of lines.
@@ -393,8 +381,8 @@ def require_labels_beside_rows(
         return
     if _sign_test(now, now + before) > 0.01:
         raise CovcalError(
-            f"{sheet.path}: the lines are in another order than covcal pick wrote, and the labels "
-            "may belong to other lines: sort whole lines by the column draw"
+            f"{sheet.path}: the lines are not in the order of covcal pick, so the labels may "
+            "belong to other lines: sort whole lines by the column draw"
         )
 
 
@@ -480,17 +468,17 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):
         raise CovcalError(
-            f"{sheet.path} was picked from other data than {file.path}: give the file from which "
-            f"it was picked, or pick again from {file.path}"
+            f"{sheet.path} was picked from other data than {file.path}: give the file from "
+            f"which it was picked, or pick again from {file.path}"
         )
     rows = rows_of(target, sheet)
     outside = rows[~np.isin(target.split[rows], [SPLITS.index(name) for name in batch.splits])]
     if len(outside):
         row = outside[:1]
         raise CovcalError(
-            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} row "
-            f"of {file.path}, but rows were picked only from {' and '.join(batch.splits)}: do "
-            "not change the splits, because evaluate needs the other rows"
+            f"{sheet.path}: {shown(target.ids(row)[0])} is a {SPLITS[target.split[row[0]]]} "
+            f"row of {file.path}, but rows were picked only from "
+            f"{' and '.join(batch.splits)}: do not change the splits"
         )
     there = len(before.batches)
     if sheet.number > there:
@@ -512,7 +500,7 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
             others = f"the sheets of all {sheet.share.labellers} labellers"
         raise CovcalError(
             f"{sheet.path} holds only {len(rows)} of the {batch.drawn} picked rows: give "
-            f"{others} in the same command (with --partial, if some rows have no label yet)"
+            f"{others} in the same command"
         )
     left = target.count(*batch.splits) - len(before.rows)
     is_new = not np.isin(rows, before.rows).any()
@@ -522,8 +510,8 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         or (there and before.batches[0].splits != batch.splits)
     ):
         raise CovcalError(
-            f"{sheet.path} is older than other labelled batches. It was picked from "
-            f"{batch.population} rows, but {file.path} has only {left} rows left: pick again"
+            f"{sheet.path} is older than other labelled batches: pick again from the {left} "
+            f"rows that {file.path} has left"
         )
     added = Draw(
         rows=rows,

@@ -165,7 +165,6 @@ def label(
 
 
 def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> dict[str, Sheet]:
-    """Return the sheet of each label, by name ("" if rows have one label)."""
     if not names:
         return {"": _with_class_names(sheet, file)}
     for name in sorted({*sheet.several} ^ {*names}):
@@ -181,8 +180,8 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
     values = {cell for of_label in by_label.values() for cell in of_label.labels}
     if values == {"", CLASSES[1]}:
         raise CovcalError(
-            f"{sheet.path} has the answer 1 in some cells, but 0 in none. An empty cell means "
-            "that the answer is not known: write 0 where a row does not have the label"
+            f"{sheet.path} has the answer 1 but never 0. An empty cell means that the answer "
+            "is not known: write 0 where a row does not have the label"
         )
     return by_label
 
@@ -213,7 +212,6 @@ def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
 def _require_beside_rows(
     files: Mapping[str, FeatureFile], sheet: Sheet, by_label: Mapping[str, Sheet], rows: Rows
 ) -> None:
-    """Raise a CovcalError if cells or labels seem to be beside the wrong rows."""
     predicted = {name: predicted_names(file, rows) for name, file in files.items()}
     cells = kept_cells(next(iter(files.values())).require_target(), rows)
     filled_sheet.require_cells_beside_rows(sheet, cells, predicted_texts(predicted))
@@ -233,7 +231,6 @@ def _joined(
     *,
     force: bool,
 ) -> tuple[Draw, Labelling]:
-    """Add the labels of sheets to a draw. `rows` has the rows of each sheet."""
     before = draw_with_labels(file)
     old = dict(zip(before.rows.tolist(), before.labels.tolist(), strict=True))
     votes: dict[int, dict[int, int]] = {}
@@ -291,14 +288,12 @@ def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
     if not is_clear or error == 0 or agreed - by_chance > _RANDOM * error:
         return ()
     return (
-        f"{agreed} of {n} labels agree with the predicted class, about as many as if "
-        f"the labels were in random order. But the mean confidence of these rows is "
-        f"{percent(expected / n, 0)}. Look at a few rows, and check their labels",
+        f"only {agreed} of {n} labels agree with the predicted class, but the mean confidence "
+        f"of these rows is {percent(expected / n, 0)}: check their labels",
     )
 
 
 def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labelling:
-    """Sum the results of all labels."""
     first = next(iter(of_label.values()))
     if not names:
         return first
@@ -316,7 +311,6 @@ def _together(of_label: Mapping[str, Labelling], names: Sequence[str]) -> Labell
 
 
 def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
-    """Return the message for sheets with empty labels."""
     paths = " and ".join(dict.fromkeys(str(sheet.path) for sheet in sheets))
     empty = {name: part.empty_cells for name, part in labelling.of_label.items()}
     empty = {name: count for name, count in empty.items() if count}
@@ -325,9 +319,9 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
     write = f" ({counts}{more})" if empty else ""
     absent = ", with 0 where the row does not have the label" if empty else ""
     return (
-        f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}, but "
-        f"estimates need the labels of whole batches: fill in the rest{absent}. To use the "
-        "filled-in labels as a random sample of their batch, pass --partial"
+        f"{paths}: {labelling.empty_cells} of {labelling.cells} labels are empty{write}: fill "
+        f"in the rest{absent}. If the filled-in labels are a random sample of their batch, "
+        "pass --partial"
     )
 
 
@@ -364,7 +358,6 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    """Return the number of the labeller of each sheet."""
     taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
     labellers = []
     for sheet in sheets:
@@ -478,7 +471,6 @@ def _said(by_source: Sequence[tuple[Path, int]], classes: Sequence[str]) -> str:
 
 
 def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with_file: bool) -> str:
-    """Return the message for rows on which labellers disagree."""
     beside = (
         ""
         if agreement is None
@@ -488,8 +480,8 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
     rows = "1 row" if len(differing) == 1 else f"{len(differing)} rows"
     choices = f"{', '.join(RESOLVE[:-1])} or {RESOLVE[-1]}"
     return (
-        f"labellers disagree on {rows}{beside}: {some_of(differing)}. Correct the labels, or pass "
-        f"--resolve {choices}{force}"
+        f"labellers disagree on {rows}{beside}: {some_of(differing)}. Correct the labels, or "
+        f"pass --resolve {choices}{force}"
     )
 
 

@@ -69,8 +69,8 @@ LEAST_LABELS = 5
 _MOST_GAIN = 4
 _SAMPLED = f"A range that was computed from labels is a {short_percent(LEVEL)} interval."
 _COUNTED = (
-    "All rows have labels, so the metrics of these rows have no range. The range of the accuracy "
-    "is for later rows."
+    "All rows have labels, so the metrics of these rows have no range. The range of the "
+    "accuracy is for later rows."
 )
 
 
@@ -92,8 +92,8 @@ def difference_estimate(
     if math.isfinite(size):
         low, high = _interval(accuracy, size, right, level)
     interval = (
-        f"{short_percent(level)} interval from the labels alone, for all rows that covcal pick "
-        "could draw"
+        f"{short_percent(level)} interval from the labels alone, for all rows that covcal "
+        "pick could draw"
     )
     return Estimate("labels", accuracy, low, high, ASSUMPTION, interval=interval)
 

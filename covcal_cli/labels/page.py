@@ -174,15 +174,12 @@ class _Thumbnails:
     dtype = "object"
 
     def describe(self) -> str:
-        """Describe the pipeline in one line."""
         return f"RGB of at most {LONGEST_SIDE} pixels a side"
 
     def to_json(self) -> str:
-        """Return an empty object, because the pipeline has no settings."""
         return "{}"
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
-        """Write the data URI of an image."""
         out[0] = data_uri(image)
 
 

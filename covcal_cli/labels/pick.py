@@ -102,8 +102,8 @@ class PickSettings:
         require_at_least("overlap", self.overlap, 0)
         if self.overlap + (0 if self.overlap else self.labellers) > self.rows:
             raise CovcalError(
-                f"{self.rows} rows are too few for {self.labellers} labellers with an overlap of "
-                f"{self.overlap}: pick more rows (-n)"
+                f"{self.rows} rows are too few for {self.labellers} labellers with an overlap "
+                f"of {self.overlap}: pick more rows (-n)"
             )
         require_at_least("seed", self.seed, 0)
         for name in self.splits:
@@ -203,7 +203,7 @@ def pick(
         calibration = calibration or calibration_of(decision)
         made_for = _promise_of(decision, calibration)
     if networks is not None and calibration is None:
-        raise UnusedOptionError("--networks", "only a calibration (-c) uses it")
+        raise UnusedOptionError("--networks", "needs a calibration (-c)")
     inputs = [Path(name) for name in (calibration, networks, images, decision, *earlier) if name]
     outputs = _Outputs(output, page, images, settings.labellers)
     outputs.check([path, *inputs], force=force)
@@ -304,12 +304,11 @@ class _Outputs:
         self._interfaces = [output.with_suffix(".xml")] if output and is_for_label_studio else []
 
     def check(self, inputs: Sequence[Path], *, force: bool) -> None:
-        """Refuse formats that do not work together, and files that cannot be written."""
         suffix = "" if self._output is None else self._output.suffix.lower()
         if suffix in SUFFIXES and self._page is not None:
             raise CovcalError(
-                f"with --page the labels are saved as CSV, not as tasks such as {self._output}: "
-                "give --output a name that ends in .csv, or leave out --page"
+                f"the page saves labels as CSV, not as tasks such as {self._output}: give "
+                "--output a name that ends in .csv, or leave out --page"
             )
         if suffix == DOCCANO and self._images is not None:
             raise CovcalError(
@@ -326,7 +325,7 @@ class _Outputs:
     def write(
         self, sheets: Sequence[Sheet], classes: tuple[str, ...], *, force: bool
     ) -> dict[str, str]:
-        """Write all files, or none. Return the reasons of unreadable images by row id."""
+        """Write all files, or none, and return the reasons of unreadable images."""
         unreadable: dict[str, str] = {}
         with moved_together():
             for place, sheet in zip(self._sheets, sheets, strict=False):
@@ -383,7 +382,6 @@ class _Frame:
         return self._keys[places].astype(np.float64) + self._less
 
     def score_parts(self) -> Iterator[Float64s]:
-        """Yield the scores of all rows in blocks."""
         size = len(self._keys) if self._is_exact else _CHUNK
         for start in range(0, len(self._keys), size):
             yield self._scores(slice(start, start + size))
@@ -391,7 +389,7 @@ class _Frame:
     def drawn(
         self, probabilities: _Inclusion, rng: np.random.Generator
     ) -> tuple[Rows, Float64s, Float64s]:
-        """Draw rows. Return row numbers, ascending, scores and inclusion probabilities."""
+        """Draw rows, and return their numbers, scores and inclusion probabilities."""
 
         def parts() -> Iterator[tuple[Integers, Float64s]]:
             for band in self._order(rng):
@@ -416,7 +414,6 @@ class _Frame:
         return rows, right, probabilities(right, places)
 
     def _order(self, rng: np.random.Generator) -> Iterable[Integers]:
-        """Return all rows in the order of the draw, in parts."""
         if self._is_random:
             return [rng.permutation(len(self._keys))]
         if self._is_by_score:
@@ -436,9 +433,9 @@ class _Frame:
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
                 raise CovcalError(
-                    f"{self._file.path}: some rows were already picked for another purpose than "
-                    "--set alone. Their labels cannot prove how often the sets are right: extract "
-                    "the data to another file, and run covcal pick on that file"
+                    f"{self._file.path}: some rows were already picked for another purpose "
+                    "than --set alone: extract the data to another file, and run covcal pick "
+                    "on that file"
                 )
             self._is_random = True
             share = n / len(self._keys)
@@ -481,7 +478,6 @@ def _variance(scores: Float64s, inclusion: Float64s) -> float:
 
 
 def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
-    """Read a decision for which labels can make a promise."""
     made_for = read_decision(decision, calibration)
     if made_for.error is None and made_for.sets is None:
         raise CovcalError(
@@ -502,44 +498,39 @@ def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: P
     of_fit = rows[rows_of_fit(file.require_target(), rows, fitted)]
     if others := len(np.setdiff1d(of_fit, before.rows)):
         raise CovcalError(
-            f"{document} was fitted to labels of {others} rows of {file.path}, but {file.path} "
-            "does not hold these labels, so new labels could not make a promise. Give the file "
-            "that covcal label wrote. Or run covcal calibrate --labels none -o other.json, and "
-            "pass -c other.json to covcal decide and covcal pick"
+            f"{document} was fitted to labels of {others} rows that {file.path} does not "
+            "hold: give the file that covcal label wrote, or decide with a calibration from "
+            "covcal calibrate --labels none"
         )
 
 
 def _require_left(path: Path, left: int, n: int, splits: tuple[str, ...], before: Draw) -> None:
-    """Refuse to draw more rows than are left."""
     if left < n:
         others = f", because {len(before.rows)} were drawn before" if before.batches else ""
         remedy = f"ask for at most {left}" if left else "extract more rows"
         raise CovcalError(
-            f"{path} has only {left} target {' and '.join(splits)} rows left to label{others}: "
-            f"{remedy}"
+            f"{path} has only {left} target {' and '.join(splits)} rows left to "
+            f"label{others}: {remedy}"
         )
 
 
 def _require_csv(
     path: Path, output: Path | None, page: Path | None, decision: str | Path | None
 ) -> None:
-    """Refuse options that do not work with several labels."""
     suffix = "" if output is None else output.suffix.lower()
     if page is not None or suffix in SUFFIXES:
         what = "--page" if page is not None else f"a file of tasks ({suffix})"
         raise CovcalError(
-            f"{path} holds several labels, but {what} is for rows with one label each: label the "
-            "CSV, which has a column for each label"
+            f"{path} holds several labels, but {what} is for rows with one label each: label "
+            "the CSV, which has a column for each label"
         )
     if decision is not None:
         raise CovcalError(
-            f"{path} holds several labels, but --for draws rows for one decision: leave out --for. "
-            "covcal estimate uses all labels that you give"
+            f"{path} holds several labels, but --for draws rows for one decision: leave out --for"
         )
 
 
 def _numbered(path: Path, labellers: int) -> list[Path]:
-    """Return NAME-1, NAME-2, ... for several labellers, or the path itself for one."""
     if labellers == 1:
         return [path]
     return [
@@ -548,7 +539,6 @@ def _numbered(path: Path, labellers: int) -> list[Path]:
 
 
 def _dealt(sheet: Sheet, settings: PickSettings) -> tuple[Sheet, ...]:
-    """Return the sheet of each labeller. A single labeller gets all rows."""
     if settings.labellers == 1:
         return (sheet,)
     shares = [
@@ -566,7 +556,6 @@ def _scaled(file: FeatureFile, document: Path, networks: str | Path | None) -> S
 
 
 def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the splits from which rows are drawn, which all batches of a file share."""
     if not before.batches:
         return asked or _UNSEEN
     drawn_from = before.batches[0].splits
@@ -596,5 +585,4 @@ def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
 
 
 def _path(images: Path, row_id: str) -> str:
-    """Return the path of the image with this id; "" if there is no such file."""
     return str(images / row_id) if (images / row_id).is_file() else ""

@@ -69,10 +69,9 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
         if len(draw.batches) != len(fullest.batches) or draw.batches[0].splits != splits:
             whole = next(file.path for file, draw, _ in parts if draw is fullest)
             raise CovcalError(
-                f"{file.path} holds {len(draw.batches)} batches of picked rows, but {whole} "
-                f"holds {len(fullest.batches)}, from the {' and '.join(splits)} rows: pick and "
-                "label the same number of batches in each file, or merge the files and pick "
-                "again"
+                f"{file.path} has {len(draw.batches)} batches of picked rows, but {whole} has "
+                f"{len(fullest.batches)}, from the {' and '.join(splits)} rows: pick and "
+                "label the same number of batches in each file"
             )
     everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
     draws_of_files = [draw for _, draw, _ in parts]

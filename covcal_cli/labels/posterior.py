@@ -120,7 +120,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
 
 
 def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: float) -> float:
-    """Return the log T whose mean confidence is the accuracy. `profiles` are log odds at each T."""
+    """Return the log T whose mean confidence is the accuracy."""
     means = sigmoid(profiles + offset).mean(axis=1)
     return float(np.interp(accuracy, means[::-1], log_ts[::-1]))
 

@@ -128,7 +128,6 @@ def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) ->
 
 
 def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: int) -> float:
-    """Fit a temperature to labelled source validation rows, or return 1 if there are none."""
     if source is None:
         return 1.0
     rows = source.drawn(_MOST_FITTED, seed, "validation")

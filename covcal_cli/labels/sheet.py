@@ -254,7 +254,6 @@ def answers_of(sheet: Sheet) -> dict[str, Sequence[str]]:
 
 
 def _free_name(name: str, others: Collection[str]) -> str:
-    """Return a unique name for a kept column."""
     free = name.strip() or GROUP_PREFIX
     while free in (*COLUMNS, CHOICE) or (free != name and free in others):
         free = f"{GROUP_PREFIX}{free}"
@@ -396,7 +395,6 @@ def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, "" for a missing number."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if not isinstance(value, np.floating):

@@ -149,7 +149,7 @@ def _parsed(path: Path, text: str) -> Any:
 
 
 def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of a task for each person who labelled it, or once if nobody did."""
+    """Yield the cells of a task for each person who labelled it."""
     cells = _texts(task["data"])
     annotations = [
         annotation
@@ -166,7 +166,6 @@ def _of_label_studio(path: Path, task: Mapping[str, Any]) -> Iterator[dict[str, 
 
 
 def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the chosen class of an annotation; "" without a choice."""
     results = annotation.get("result")
     chosen = {
         str(result.get("from_name")): result["value"]["choices"]
@@ -179,13 +178,11 @@ def _choice(path: Path, annotation: Mapping[str, Any], cells: Mapping[str, str])
 
 
 def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) -> str:
-    """Return the only label of a row. `chosen` are the choices by interface element."""
     name = next((name for name in _LABELS if name in chosen), None)
     if name is None and len(chosen) > 1:
         raise CovcalError(
-            f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): in "
-            'the labelling interface, give the control with the classes the name "label", and '
-            "export again"
+            f"{path} holds several choices for a row ({', '.join(map(shown, chosen))}): name "
+            'the control with the classes "label", and export again'
         )
     value = next(iter(chosen.values()), "") if name is None else chosen[name]
     if isinstance(value, dict):
@@ -199,8 +196,8 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
     label = labels[0] if labels else ""
     if label is not None and not isinstance(label, str):
         raise CovcalError(
-            f"{path}: the row {shown(cells.get(ROW_ID, ''))} has the label {shown(str(label))}, "
-            "which is not the name of a class: export names, not numbers"
+            f"{path}: the row {shown(cells.get(ROW_ID, ''))} has the label "
+            f"{shown(str(label))}, which is not the name of a class: export names, not numbers"
         )
     return label or ""
 
@@ -215,7 +212,6 @@ def _of_line(path: Path, item: Any) -> dict[str, str]:
 
 
 def _of_doccano(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of a line of doccano. Lines of older versions have a key ``meta``."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     meta = item.get("meta")
@@ -225,7 +221,6 @@ def _of_doccano(path: Path, item: Any) -> dict[str, str]:
 
 
 def _texts(item: Mapping[str, Any]) -> dict[str, str]:
-    """Return the cells of an item as texts, without the id of the annotation tool."""
     return {
         name: str(value)
         for name, value in item.items()
@@ -234,7 +229,6 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    """Return one table for each annotator, with all rows and the annotator's labels."""
     lines: dict[str, Mapping[str, str]] = {}  # The record of each row, by its cell ``draw``.
     labels: dict[str, dict[str, str]] = {}  # Labels by annotator, and by the cell ``draw``.
     for record in records:

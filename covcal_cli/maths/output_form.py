@@ -367,7 +367,7 @@ class OutputEvidence:
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the sum of each row after `lowest` is subtracted, or None if the sums differ."""
+        """Return the common sum of all rows after `lowest` is subtracted, or None."""
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
         least, greatest = sorted(sign * (total - self.width * lowest) for total in self.sums)
@@ -387,7 +387,7 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Round a sum that is nearly a whole number. Return None for sums that logits may have."""
+        """Round a sum that is nearly a whole number."""
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
             return whole
@@ -424,9 +424,8 @@ class OutputEvidence:
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
         if form == "clipped":
             return (
-                f"the outputs look like clipped probabilities: all values lie between "
-                f"{self.low:g} and {self.high:g}, and rows have sums from {self.sums[0]:.3g} to "
-                f"{self.sums[1]:.3g}"
+                f"all outputs lie between {self.low:g} and {self.high:g}, like clipped "
+                "probabilities"
             )
         if form == "bounded":
             several = "" if self.width == 1 else " and rows do not sum to 1"
@@ -443,19 +442,18 @@ class OutputEvidence:
             size = _short(self._complement_of or 1.0)
             return (
                 f"every row sums to about {_short(self.sums[0])}, so each value may be {size} "
-                f"minus the probability of one of {self.width} classes"
+                "minus a probability"
             )
         if self.reversal == "logarithms":
             name, power = _LOGARITHMS[self._factor or -1.0]
             return (
-                f"in every row, the sum of {power} is 1, so the values seem to be {name} of "
-                "probabilities p"
+                f"the values seem to be {name} of probabilities p, because the sum of {power} is 1"
             )
         if self.reversal == "log odds":
             factor = "" if self._odds[0] == 1 else f"{self._odds[0]:.7g} * "
             return (
-                f"in every row, the sum of 1 / (1 + exp(-{factor}value)) is 1, so the values seem "
-                f"to be {_ODDS[self._odds[0]]}(p / (1 - p)) of probabilities p"
+                f"the values seem to be {_ODDS[self._odds[0]]}(p / (1 - p)) of probabilities "
+                f"p, because the sum of 1 / (1 + exp(-{factor}value)) is 1"
             )
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"
@@ -475,10 +473,7 @@ class OutputEvidence:
                 + (" (if the values are negated, change their sign)" if self.width == 2 else "")
             )
         if lowest:
-            return (
-                f"the values look like quantised scores from {lowest:g} to {-lowest - 1:g}: with "
-                f"{-lowest:g} added to each value, every row sums to about {_short(total)}"
-            )
+            return f"the values look like quantised scores from {lowest:g} to {-lowest - 1:g}"
         least, greatest = self.sums
         if self.are_whole and least == greatest and least not in _GREATEST_INTEGERS:
             return f"every row sums to {total:g}, as votes of {total:g} trees do"
@@ -507,9 +502,8 @@ class OutputEvidence:
         if not self._step or self.form != "logits":
             return None
         return (
-            f"outputs are as large as {_short(self._step_at)}, where stored numbers are "
-            f"{_short(self._step)} apart, so their digits are lost: subtract the largest output of "
-            "each row before the outputs are stored"
+            f"outputs as large as {_short(self._step_at)} are stored in steps of "
+            f"{_short(self._step)}: subtract the largest output of each row first"
         )
 
     def doubt_on_columns(self) -> str | None:
@@ -521,8 +515,8 @@ class OutputEvidence:
                 if kind in kinds:
                     name = "last" if place else "first"
                     return (
-                        f"the {name} column {is_or_holds} in all {self.rows} rows, so it may not "
-                        "be the output of a class: remove the column if it is no class"
+                        f"the {name} column {is_or_holds} in all {self.rows} rows: remove the "
+                        "column if it is not the output of a class"
                     )
         return None
 
@@ -543,9 +537,7 @@ class OutputEvidence:
         all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
             f"in {all_or_number} {self.rows} rows, the outputs of all columns are in the same "
-            "order. So the columns may be ranks (best answer, second best, ...), not classes. "
-            "Ranks give wrong results: give one column per class, in the same order in every "
-            f"row{two}"
+            f"order, like ranks: give one column per class{two}"
         )
 
     def _doubt_on_values(self) -> str | None:
@@ -565,10 +557,9 @@ class OutputEvidence:
         limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0
         if are_logits and self.low < 0 and 0.9 * limit < largest <= limit:
             return (
-                f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which is "
-                "unusual for logits. If they are shifted probabilities, give the probabilities. If "
-                "the last layer is tanh, give the values before tanh. If the outputs are "
-                "cosines, multiply them by the scale that training used"
+                f"all outputs of {self.rows} rows lie between {-limit:g} and {limit:g}, which "
+                "is unusual for logits. Give the values before tanh, or cosines times the "
+                "scale of training"
             )
         middle = sum(self.sums) / 2
         # Rows of centred logits sum to about 0 as well.
@@ -584,15 +575,15 @@ class OutputEvidence:
         if are_logits and is_positive:
             if self.width == 1:
                 return (
-                    f"the only output is at least 0 in all {self.rows} rows, so the same class is "
-                    "always predicted. If the outputs are percentages or scores, give probabilities"
+                    f"the only output is at least 0 in all {self.rows} rows, so the same "
+                    "class is always predicted. If the outputs are percentages or scores, "
+                    "give probabilities"
                 )
             whole = " and all are whole numbers" if self.are_whole else ""
             return (
                 f"all outputs of {self.rows} rows are at least 0{whole}, which is unusual for "
-                "logits. If the lowest output is the best (costs, distances), multiply the outputs "
-                "by -1. If the outputs are votes, percentages or other scores, divide each row by "
-                "its sum and give probabilities"
+                "logits. Multiply costs or distances by -1. For votes or percentages, divide "
+                "each row by its sum and give probabilities"
             )
         return None
 
@@ -605,8 +596,8 @@ class OutputEvidence:
         if not is_low:
             return None
         return (
-            f"no probability is above {self.high:.3f}. If softmax is applied twice, {self.width} "
-            "classes give such low probabilities: check the model's last layers"
+            f"no probability is above {self.high:.3f}, so softmax may be applied twice: check "
+            "the model's last layers"
         )
 
     def _are_clipped(self) -> bool:

@@ -120,15 +120,15 @@ class SourceAccuracy:
         if self.negated is not None:
             return (
                 f"{share}, but the class with the lowest output is right in "
-                f"{100 * self.negated:.0f} % of the rows, so the outputs are negated. Change their "
-                "sign, and extract again"
+                f"{100 * self.negated:.0f} % of the rows: change the sign of the outputs, and "
+                "extract again"
             )
         if self.permuted is None:
             return None
         return (
-            f"{share}. With the classes in another order, it would get "
-            f"{100 * self.permuted:.0f} %: {self.exchanged}. Name the classes in the model's order "
-            "with --classes, and extract again"
+            f"{share}, but {100 * self.permuted:.0f} % with the classes in another order: "
+            f"{self.exchanged}. Name the classes in the model's order with --classes, and "
+            "extract again"
         )
 
     @property
@@ -148,8 +148,8 @@ class SourceAccuracy:
         if self.auroc is not None:
             ranking = f"; its AUROC is {self.auroc:.2f} (0.5 by chance)"
         return (
-            f"the classifier gets {100 * self.share:.1f} % of the source right, which is {worth} "
-            f"{baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
+            f"the classifier gets {100 * self.share:.1f} % of the source right, which is "
+            f"{worth} {baseline} ({100 * level:.1f} %){ranking}. {CHECKS}"
         )
 
     @property

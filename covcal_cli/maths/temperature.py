@@ -176,7 +176,7 @@ class _Shift:
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return a `_Shift` whose logit `floor` has probability 0 for all T up to `highest_t`."""
+        """Return a `_Shift` for all T up to `highest_t`."""
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
 
@@ -406,7 +406,7 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the minima and the ends, and the point T = 1, with losses on all rows."""
+        """Return the minima, the ends and the point T = 1."""
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
         self._refine(few_rows, starts, [])
@@ -422,7 +422,7 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move every descent to its minimum. Return the losses at `values_at`."""
+        """Move every descent to its minimum."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):

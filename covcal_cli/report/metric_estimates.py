@@ -24,8 +24,8 @@ ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % contains no information: label rows with covcal pick."
 TOO_FEW = "too few rows"
 TOO_FEW_ROWS = (
-    f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class, or for the precision fewer '
-    "than 5 rows predicted as the class. With labels, only labelled rows count."
+    f'"{TOO_FEW.capitalize()}" means fewer than 5 rows of the class, or for the precision '
+    "fewer than 5 rows predicted as the class."
 )
 LEAST, MOST = "--fail-below", "--fail-above"
 # A metric and its limit: an upper limit for a cost, else a lower limit.
@@ -52,8 +52,8 @@ def cost_limit(text: str) -> MetricLimit:
         limit = math.nan
     if left != COST or not 0 <= limit < math.inf:
         raise ValueError(
-            f"{shown(text)} must be cost=NUMBER with a number of at least 0. For all other "
-            f"metrics a higher value is better: use {LEAST}"
+            f"{shown(text)} must be cost=NUMBER with a number of at least 0. For other "
+            f"metrics, use {LEAST}"
         )
     return (COST, None), limit, MOST
 
@@ -88,8 +88,8 @@ def metric_gate(
         reason = "this period has no metrics, because it was joined from several files"
         if estimate is not None:
             reason = (
-                f"{name} cannot be estimated from only about {estimate.rows:.1f} rows: leave out "
-                "this gate, or give more rows"
+                f"{name} cannot be estimated from only about {estimate.rows:.1f} rows: leave "
+                "out this gate, or give more rows"
             )
         return GateResult(subject, text, f"gate {text} skipped{on}: {reason}", "skipped")
     judged_end = end or ("low" if option == LEAST else "high")

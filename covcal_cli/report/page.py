@@ -181,12 +181,11 @@ def estimate_diagram(content: ReportContent) -> str:
 
 
 def _beside_range(content: ReportContent) -> str:
-    """Return which confidences are outside the range of the estimated accuracy."""
     assert content.estimation is not None
     best = content.estimation.estimates[0]
     text = (
-        f"The grey bar is the range of the estimated accuracy ({interval(best.low, best.high)}). "
-        "The mean confidence should equal the accuracy."
+        "The grey bar is the range of the estimated accuracy "
+        f"({interval(best.low, best.high)}). The mean confidence should equal the accuracy."
     )
     before, after = content.calibration.target_confidence
     inside = []
@@ -318,10 +317,9 @@ def _measured(content: ReportContent) -> Iterable[str]:
     ]
     if evaluation.resamples:
         texts[0] += (
-            f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. The "
-            "intervals do not include the noise in the fit of the calibration. By chance, even a "
-            "perfect calibration has a measured ECE above 0. The interval of the ECE accounts for "
-            "this."
+            f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. By "
+            "chance, even a perfect calibration has a measured ECE above 0. The interval of "
+            "the ECE accounts for this."
         )
     notes = "".join(f"<p>{safe(text)}</p>" for text in texts)
     yield section("Metrics", metrics_table(evaluation) + notes)
@@ -353,8 +351,7 @@ def _estimated(content: ReportContent) -> Iterable[str]:
     if rows is not None:
         heading = "Estimates with and without labels"
         labels = (
-            ' Only the estimates "combined" and "labels" used target labels, namely the '
-            f"{rows.n} labels that you gave."
+            f' The estimates "combined" and "labels" used the {rows.n} target labels that you gave.'
         )
     yield section(
         heading,
@@ -377,8 +374,8 @@ def _calibrations(content: ReportContent) -> Iterable[str]:
         own = calibration.labelled_rows
         if used is not None and (own is None or own.n != used.n):
             texts.append(
-                f"This calibration used {own.n if own else 'no'} labels, but the estimate of the "
-                f"target accuracy used {used.n}. So their accuracies differ."
+                f"The calibration used {own.n if own else 'no'} labels, but the estimated "
+                f"accuracy used {used.n}, so their accuracies differ."
             )
         texts += [f"Warning: {text}" for text in calibration.warnings]
         texts += [f"Note: {text}" for text in calibration.notes]

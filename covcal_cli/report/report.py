@@ -87,7 +87,6 @@ def _content(
     networks: Path | None,
     decided: Path | None,
 ) -> ReportContent:
-    """Return the content of a report about one label."""
     accepting = None if decided is None else read_decision(decided, *files)
     calibrations = read_named(files, networks, names)
     with FeatureFile(path) as file:
@@ -140,7 +139,6 @@ def _content(
 
 
 def _origins(calibrations: Iterable[Calibration], path: Path) -> dict[Path, dict[str, str]]:
-    """Return the attributes of files that calibrations were fitted on, except `path`."""
     origins = {}
     for calibration in calibrations:
         fitted = calibration.inputs[0]

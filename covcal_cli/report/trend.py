@@ -349,7 +349,6 @@ def _with_interval(accuracy: PeriodAccuracy | None) -> str:
 
 
 def _by_labels(period: Period) -> str:
-    """Return the accuracy from labels, with the periods of these labels."""
     accuracy = period.by_labels
     labels = "" if accuracy is None else accuracy.of.partition(" (")[0]
     return _with_interval(accuracy) + (f", {labels}" if " of " in labels else "")
@@ -371,15 +370,14 @@ _ACCURACY, _EVIDENCE = 240, 120
 _TOP, _BOTTOM, _AXIS = 26, 24, 46
 _WIDTH, _KEY = 1000, 56
 _EVIDENCE_NOTE = (
-    "The evidence says how many times more likely the rows are if something has changed. An "
-    "alarm is raised if the evidence is above the dashed line. The height of the dashed line "
-    "depends on the allowed number of false alarms per year."
+    "The evidence says how many times more likely the rows are if something has changed. "
+    "Evidence above the dashed line raises an alarm."
 )
 _LEAST_P = 0.0001
 _DRIFT_NOTE = (
-    "The columns are compared with the calibration's rows. PSI is the population stability index "
-    "(0.1 is a moderate change). p is the p-value of the Kolmogorov-Smirnov or chi-square test, "
-    "corrected for the number of columns."
+    "The columns are compared with the calibration's rows. PSI is the population stability "
+    "index (0.1 is a moderate change). p is the corrected p-value of the Kolmogorov-Smirnov "
+    "or chi-square test."
 )
 
 
@@ -394,7 +392,6 @@ class _Drawing:
 
     @property
     def figure(self) -> str:
-        """The figure as HTML, as wide as the page."""
         return (
             '<figure class="trend"><div class="plot">\n'
             f'<svg width="{_AXIS}" height="{self.height}" aria-hidden="true">{self.axis}</svg>\n'
@@ -444,14 +441,11 @@ class _Field:
         )
 
     def path(self, run: Sequence[Period], value: Callable[[Period], float]) -> str:
-        """Return the points of a line through periods, as SVG."""
         return " ".join(f"{self.trend.x(period):.3f},{self.y(value(period)):.1f}" for period in run)
 
     def line(
         self, kind: str, value: Callable[[Period], float | None], *, dotted: bool = True
     ) -> Iterator[str]:
-        """Yield a line. `dotted` adds a dot for every period."""
-
         def number(period: Period) -> float:
             return value(period) or 0.0
 

@@ -84,8 +84,8 @@ class ReportContent:
         doubt = self.source_accuracy.doubt
         warning = f" Warning: {doubt}." if doubt else ""
         return (
-            f"The classifier gets {self.source_accuracy} right. Compare this with the accuracy "
-            f"that you measured in training.{warning}"
+            f"The classifier gets {self.source_accuracy} right. Compare this with the "
+            f"accuracy that you measured in training.{warning}"
         )
 
     @property
@@ -136,7 +136,6 @@ def commands(content: ReportContent) -> list[str]:
 
 
 def _label(content: ReportContent, path: Path) -> list[str]:
-    """Return the commands that pick and label rows of a file, except for a known decision."""
     lines = []
     for number, batch in enumerate(content.batches.get(path, ()), 1):
         pick, label = _pick(path, number, batch)
@@ -148,7 +147,6 @@ def _label(content: ReportContent, path: Path) -> list[str]:
 
 
 def _pick(path: Path, number: int, batch: Batch) -> tuple[str, str]:
-    """Return the commands that pick and label a batch."""
     file, sheet = as_word(path), f"CSV{'' if number == 1 else number}"
     splits = "" if batch.splits == ESTIMATED else "".join(f" --split {s}" for s in batch.splits)
     pick = f"covcal pick {file} -n {batch.drawn} -o {sheet}{splits}{_seed(batch.seed)}"
@@ -156,7 +154,6 @@ def _pick(path: Path, number: int, batch: Batch) -> tuple[str, str]:
 
 
 def _decide(content: ReportContent, decision: Decision) -> list[str]:
-    """Return the commands that make a decision, and that pick and label rows for it."""
     path, document = as_word(decision.rows_file), as_word(content.decided or "decide.json")
     decide = f"covcal decide {path} -c {as_word(decision.calibration.path)}"
     sets = decision.sets
@@ -186,7 +183,6 @@ def _decide(content: ReportContent, decision: Decision) -> list[str]:
 
 
 def _extract_and_adapt(path: Path, attributes: Mapping[str, str]) -> list[str]:
-    """Return the commands that make a file."""
     is_adapted = FEATURES_FILE in attributes
     features = path.parent / attributes[FEATURES_FILE] if is_adapted else path
     try:
@@ -302,7 +298,7 @@ def verdict(content: ReportContent) -> Verdict:
     if not decision.is_promise or not is_of_file or class_order_action(content.calibration):
         more = "" if decision.is_promise or not decision.share else " This is not a promise."
         if not is_of_file:
-            more += f" These are rows of {decision.rows_file}, not of {content.path}."
+            more += f" The decision is about rows of {decision.rows_file}, not of {content.path}."
         elif measured is not None and measured.accepted_error is not None:
             more += f" {accepted_sentence(measured)}"
         return replace(result, sentences=(f"{sentence(decision)}{more}", *result.sentences))
@@ -318,7 +314,6 @@ def verdict(content: ReportContent) -> Verdict:
 
 
 def _of_confidence(content: ReportContent) -> Verdict:
-    """Return the verdict on the confidence of the first calibration."""
     if content.evaluation is None:
         return _expected(content)
     return _measured(content, content.evaluation)
@@ -355,13 +350,12 @@ def sentence(decision: Decision) -> str:
 def accepted_sentence(measured: DecisionMetrics) -> str:
     """Return the measured share of accepted rows and their error."""
     return (
-        f"On {measured.n} labelled rows, {percent(measured.accepted_share)} are accepted, and "
-        f"{percent(measured.accepted_error)} of these are wrong."
+        f"On {measured.n} labelled rows, {percent(measured.accepted_share)} are accepted. "
+        f"{percent(measured.accepted_error)} of the accepted rows are wrong."
     )
 
 
 def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
-    """Return the verdict on the worst label, with advice for every label."""
     verdicts = {label: _of_confidence(content) for label, content in labels.items()}
     worst = max(labels, key=lambda label: (_TONES.index(verdicts[label].tone), off(labels[label])))
     sentences = []
@@ -406,8 +400,8 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
     classes = ClassGaps.of(evaluation.classes.get(name, ()), evaluation.level)
     accuracy = percent(evaluation.metrics[name].accuracy, 1)
     sentences = [
-        f"Measured on {evaluation.n} labelled target rows. By their labels, the classifier gets "
-        f"{accuracy} of these {measured_rows(evaluation)} right.{_left_out(evaluation)}",
+        f"Measured on {evaluation.n} labelled target rows. The classifier gets {accuracy} of "
+        f"these {measured_rows(evaluation)} right.{_left_out(evaluation)}",
         *_errors(evaluation, name),
         *_compared(_differences(evaluation, name)),
         *_better(evaluation, name, content.calibrations),
@@ -514,7 +508,6 @@ def _left_out(evaluation: Evaluation) -> str:
 
 
 def _errors(evaluation: Evaluation, name: str) -> list[str]:
-    """Return sentences about the ECE before and after calibration."""
     sentences = []
     for calibration in dict.fromkeys((NONE, name)):
         before = calibration == NONE and name != NONE
@@ -541,7 +534,6 @@ def _errors(evaluation: Evaluation, name: str) -> list[str]:
 
 
 def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
-    """Return a sentence on predicted labels that are no longer the most probable class."""
     metrics = evaluation.metrics[name]
     if name == NONE or not metrics.has_all_classes or evaluation.predictions != "original":
         return []
@@ -564,7 +556,6 @@ def _average(gap: MeanGap) -> str:
 
 
 def _compared(changes: Sequence[Difference]) -> list[str]:
-    """Return a sentence that compares a calibration with the uncalibrated classifier."""
     if not changes:
         return []
     worse, better = (
@@ -585,7 +576,6 @@ def _compared(changes: Sequence[Difference]) -> list[str]:
 
 
 def _better(evaluation: Evaluation, name: str, calibrations: Iterable[str]) -> list[str]:
-    """Return a sentence for each calibration that is proved better than the first one."""
     sentences = []
     for candidate in calibrations:
         changes = _differences(evaluation, candidate, name)
@@ -601,8 +591,8 @@ def _better(evaluation: Evaluation, name: str, calibrations: Iterable[str]) -> l
 def _expected(content: ReportContent) -> Verdict:
     calibration = content.calibration
     sentences = [
-        f"No {content.settings.split or 'test'} row of the target has a label, so nothing here is "
-        "measured."
+        f"No {content.settings.split or 'test'} row of the target has a label, so nothing "
+        "here is measured."
     ]
     ends = None
     if content.estimation is not None:
@@ -644,8 +634,8 @@ def basis(estimation: "Estimation") -> str:
     """Return a sentence on the rows and the labels of the estimated accuracy."""
     rows = f"{estimation.target_rows:,} target {' and '.join(ESTIMATED)} rows"
     if estimation.labelled_rows is None:
-        return f"It is estimated from {rows} without labels."
-    return f"It combines {estimation.labelled_rows.n} labels with an estimate from {rows}."
+        return f"The estimate uses {rows}, without labels."
+    return f"The estimate uses {estimation.labelled_rows.n} labels and {rows}."
 
 
 def unmeasured_action(
@@ -672,8 +662,8 @@ def unmeasured_action(
         return "mixed", f"Label {rows}: {first}{number}"
     if calibration.labelled_rows is not None:
         return "mixed", (
-            f"Use the calibration: it is fitted to {calibration.labelled_rows.n} labels. Measure "
-            "it on other labelled rows when you can"
+            f"Use the calibration, which is fitted to {calibration.labelled_rows.n} labels. "
+            "Measure it on other labelled rows when you can"
         )
     if ends is None:
         return "mixed", "Label 50 rows first: the accuracy on the target is not estimated"

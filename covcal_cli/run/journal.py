@@ -226,7 +226,6 @@ def _is_worth_keeping(path: Path) -> bool:
 
 
 def _numbered(name: str, number: str) -> str:
-    """Return the second name of a result, such as cal.1.json or cal.1.reference.json."""
     if name == REFERENCE:  # watch derives this name from the name of the calibration.
         return reference_path(Path(_numbered(CALIBRATION, number))).name
     path = Path(name)

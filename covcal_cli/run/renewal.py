@@ -191,9 +191,8 @@ def earlier_run(folder: Path) -> Earlier:
             raise CovcalError(f"--from needs {path}, which {state}: {again}")
     if labels_in(folder / FEATURES):
         raise CovcalError(
-            f"{folder} holds results of several labels, but --from compares two calibrations of "
-            "one classifier: run covcal run MODEL SOURCE TARGET with another -o, and compare the "
-            "reports"
+            f"{folder} holds results of several labels, but --from is for one label: run "
+            "covcal run MODEL SOURCE TARGET with another -o"
         )
     with FeatureFile(folder / FEATURES) as file:
         try:
@@ -225,8 +224,7 @@ def _model(folder: Path, journal: Journal, options: Sequence[object]) -> str | N
     if _is_code(name):
         return name
     raise CovcalError(
-        f"{folder} was made with the model {name} (path relative to this folder), but this file is "
-        "missing: put the model back"
+        f"{folder} was made with the model {name}, which is missing: put the model back"
     )
 
 

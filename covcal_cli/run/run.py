@@ -77,14 +77,13 @@ class RunSettings:
         method = METHODS.get(self.method)
         if method is not None and method.needs_prior:
             raise CovcalError(
-                f"method {self.method} needs a target prior, but run does not take one: use "
-                f"another method here, then run covcal calibrate with --method {self.method} "
-                "--target-prior on the features"
+                f"method {self.method} needs a target prior, which covcal run does not take: "
+                f"run covcal calibrate --method {self.method} --target-prior on the features"
             )
         if self.extraction.multilabel and self.adapts:
             raise CovcalError(
-                "--multilabel does not work with --adapt or methods that adapt: leave out --adapt, "
-                "and use another --method"
+                "--multilabel does not work with --adapt or methods that adapt: leave out "
+                "--adapt, and use another --method"
             )
 
     @property
@@ -219,8 +218,8 @@ class Steps:
             if not earlier:
                 raise
             raise LimitExceededError(
-                f"{error}. Do not use {', '.join(earlier)} in {self.folder}, because an earlier "
-                "run made these files from the same features"
+                f"{error}. Do not use {', '.join(earlier)} in {self.folder}, which an earlier "
+                "run made from the same features"
             ) from error
 
     def _model_name(self, model: str) -> str:
@@ -238,7 +237,7 @@ class Steps:
         return preprocessing.to_json()
 
     def _name(self, path: Path) -> str:
-        """Return a path relative to the folder, so that folder and data can be moved together."""
+        """Return a path relative to the folder."""
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
@@ -518,7 +517,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether a folder is empty or comes from a run, perhaps an interrupted run."""
+    """Return whether a folder is empty or comes from a run."""
     journal = folder / JOURNAL
     unfinished = hidden_sibling(journal, "partial").name
     return journal.exists() or all(entry.name == unfinished for entry in folder.iterdir())

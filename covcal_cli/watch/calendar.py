@@ -98,8 +98,8 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
     if by not in target.columns:
         columns = ", ".join(target.columns) or "none"
         raise CovcalError(
-            f"{target.path} has no column {by} (columns: {columns}): add the column to the table "
-            "and extract again, or watch one file per period"
+            f"{target.path} has no column {by} (columns: {columns}): add the column to the "
+            "table and extract again, or watch one file per period"
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
@@ -121,7 +121,6 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
 
 
 def _day(text: str) -> date:
-    """Parse a text as a date, in UTC if it has a time with an offset."""
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
@@ -132,7 +131,6 @@ def _day(text: str) -> date:
 
 
 def _named(day: date, every: str) -> str:
-    """Return the name of the period to which a date belongs."""
     if every == "week":
         year, week, _ = day.isocalendar()
         return f"{year:04d}-W{week:02d}"
@@ -180,7 +178,6 @@ def missing_between(before: str, after: str) -> list[str]:
 
 
 def _of_number(kind: str, number: int) -> str:
-    """Return the name of a period from its unit and number."""
     if kind == "day":
         return date.fromordinal(number).isoformat()
     if kind == "week":  # day number 1 was a Monday

@@ -60,7 +60,7 @@ def sketch(name: str, values: AnyArray) -> ColumnSketch | None:
 
 
 def _identifies(name: str, values: AnyArray) -> bool:
-    """Return whether whole numbers rise from row to row, or have a name such as "id"."""
+    """Return whether numbers are ids: they rise, or have a name such as "id"."""
     numbers = values[np.isfinite(values)]
     is_counter = bool((np.diff(numbers) > 0).all())
     is_named = _IDENTIFIER.fullmatch(name) is not None
@@ -179,7 +179,7 @@ def _of_numbers(usual: Floats, present: Floats) -> tuple[str, str, str]:
 
 
 def _of_shares(usual: Mapping[str, float], shares: Mapping[str, float]) -> tuple[str, str, str]:
-    """Return the category with the largest change of its share, and its new and old share."""
+    """Return the category whose share changed most, and its shares."""
     name = max(usual, key=lambda name: abs(shares.get(name, 0.0) - usual[name]))
     now, before = (f"{100 * part.get(name, 0.0):.0f} %" for part in (shares, usual))
     return f"share of {name}", now, before

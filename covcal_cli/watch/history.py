@@ -160,8 +160,8 @@ def _extended(earlier: History, content: bytes) -> History:
         periods[period.key] = period
     if damaged and not is_history:  # the file is of another kind, such as a calibration
         raise CovcalError(
-            f"{path} is not a history of covcal watch: none of its lines describes a period. Pass "
-            "another file as --history"
+            f"{path} is not a history of covcal watch, because no line describes a period: "
+            "pass another --history"
         )
     size = earlier.size + len(content) - len(rest)
     lines = earlier.lines + len(whole)

@@ -380,7 +380,7 @@ class LateLabels:
                 where = f"in {period}" if count > 1 else f"in {other} and in {period}"
                 raise CovcalError(
                     f"{self.path}: several rows have the id {self._id(line)} ({where}): use "
-                    "unique ids, or add a column named 'period' with the period of each row"
+                    "unique ids, or add a column 'period' with the name of the row's period"
                 )
         classes = named_classes(file.classes)
         texts = RowLabels(self.texts, self.path, "label", texts_are_numbers=True)
@@ -406,12 +406,11 @@ class LateLabels:
                 raise CovcalError(f"{self.path}: {unknown}")
             raise CovcalError(
                 f"{self.path}: none of its ids is in a watched period (the first is "
-                f"{self._id(0)}): use the ids in the files that covcal extract wrote, and give "
-                "these files to covcal watch"
+                f"{self._id(0)}): use the ids of the features files, and give these files to "
+                "covcal watch"
             )
 
     def _unknown_period(self, start: str) -> str:
-        """Return a message about a period of the CSV that is not watched, or ""."""
         names = [] if self.periods is None else self.periods.tolist()
         unknown = next((name for name in names if name not in self.watched), None)
         if unknown is None:

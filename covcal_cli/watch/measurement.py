@@ -112,8 +112,9 @@ def standard_of(
         segments = segments_by(column, settings, calibration, reference)
         if not segments.sketches:
             notes = (
-                f"the drift of segments is not shown, because it needs {calibration.inputs[0].path}"
-                f" with the column {column}. So covcal watch judges segments only with labels",
+                "the drift of segments is not shown, because it needs "
+                f"{calibration.inputs[0].path} with the column {column}. Only labels can "
+                "judge the segments",
             )
     return Standard(
         calibration,
@@ -162,8 +163,7 @@ def make_reference(calibration: Calibration, document: Path) -> Reference:
         elif fitted.path.exists():
             state = "has changed"
         raise CovcalError(
-            f"{document} has no reference data for watch. The file "
-            f"{reference_path(document).name} is missing, and watch cannot make this file, "
+            f"{document} has no reference data for watch ({reference_path(document).name}), "
             f"because {fitted.path} {state}: {remedy}"
         )
     with FeatureFile(fitted.path) as file:
@@ -172,8 +172,8 @@ def make_reference(calibration: Calibration, document: Path) -> Reference:
         reference = sketches.reference_of(file, scaled, calibration.seed, identity)
     if reference is None:
         raise TooFewRowsError(
-            f"{fitted.path} has fewer than 2 labelled source validation rows, which are too few "
-            "for watch: extract more labelled source rows, and calibrate again"
+            f"{fitted.path} has fewer than 2 labelled source validation rows, which are too "
+            "few for watch: extract more labelled source rows, and calibrate again"
         )
     return reference
 
@@ -289,7 +289,6 @@ def _with_accepted(
     standard: Standard,
     labels: FileLabels | None,
 ) -> Measured:
-    """Add to a period the rows that the watched decision accepts."""
     decision = standard.decision
     if decision is None:
         return entry
@@ -386,7 +385,6 @@ def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
 
 
 def _joined_ids(ids: NDArray[np.bytes_]) -> bytes:
-    """Join ids, with a zero byte after each id."""
     width = ids.dtype.itemsize
     cells = np.zeros((len(ids), width + 1), dtype=np.uint8)
     cells[:, :width] = np.ascontiguousarray(ids).view(np.uint8).reshape(-1, width)
@@ -494,7 +492,6 @@ def joined(first: Measured, second: Measured) -> Measured:
 
 
 def _joined_accepted(first: Measured, second: Measured) -> Accepted | None:
-    """Join the accepted rows of two parts, or return None for different decisions."""
     parts = first.accepted, second.accepted
     if parts[0] is None or parts[1] is None or parts[0].decision != parts[1].decision:
         return None

@@ -140,8 +140,8 @@ class Watch:
             self._standard = _standard_of_file(Path(calibration), self._settings)
         else:
             raise ArgumentError(
-                "source_logits, source_labels, target_logits and columns are only for a "
-                "Calibrator, because a cal.json has its own reference data: leave them out"
+                "a cal.json has its own reference data: leave out source_logits, "
+                "source_labels, target_logits and columns"
             )
         if decide is not None:
             decision = watched_decision(Path(decide), Path(str(calibration)))
@@ -244,7 +244,6 @@ class Watch:
         return next(line for line in reversed(reported) if line.measured.period == period)
 
     def _logits(self, logits: Any) -> tuple[Float64s, Any]:
-        """Return the logits, and the other columns of a data frame."""
         names = list(self._standard.calibration.classes)
         calibrator = self._calibrator
         if calibrator is not None:
@@ -268,7 +267,6 @@ class Watch:
         return rows, rest
 
     def _labels(self, labels: Any, n: int) -> Labels:
-        """Return class numbers, and -1 where a label is missing."""
         values = _objects(labels, "labels")
         if values.shape != (n,):
             raise ArgumentError(f"labels must have shape ({n},), not {values.shape}")
@@ -288,14 +286,13 @@ class Watch:
 
 
 def _require_classes(logits: Any, classes: list[Any]) -> None:
-    """Refuse a data frame whose column names are not class names."""
     columns = columns_of(logits) or []
     texts = [name for name in columns if isinstance(name, str) and not name.isdecimal()]
     lacking = [name for name in map(str, classes) if name not in columns]
     if texts and lacking and not all(map(str.isdecimal, lacking)):
         raise ArgumentError(
-            f"logits have the columns {', '.join(texts[:5])} but no column {lacking[0]}, which is "
-            "a class of the calibration: name the columns like the classes"
+            f"logits have no column {lacking[0]}, which is a class of the calibration "
+            f"(columns: {', '.join(texts[:5])}): name the columns like the classes"
         )
 
 
@@ -307,7 +304,6 @@ def _features(features: Any, n: int) -> AnyArray:
 
 
 def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
-    """Return the columns as a features file stores them: as float64, or as texts in UTF-8."""
     if columns is None:
         return {}
     keys = columns_of(columns)
@@ -330,11 +326,10 @@ def _columns(columns: Any, name: str, n: int) -> dict[str, AnyArray]:
 
 
 def _require_segment(segment: str | None, arrays: Mapping[str, AnyArray], name: str) -> None:
-    """Raise an error if the arrays lack the column of the segments."""
     if segment not in (None, PREDICTED) and f"columns/{segment}" not in arrays:
         raise ArgumentError(
-            f"{name} has no column {segment!r}, which segment names: give it in {name}, or pass "
-            f"segment={PREDICTED!r}"
+            f"{name} has no column {segment!r}, which segment names: give it in {name}, or "
+            f"pass segment={PREDICTED!r}"
         )
 
 
@@ -344,7 +339,7 @@ def _objects(values: Any, name: str) -> AnyArray:
 
 
 def _numbers_or_texts(values: AnyArray) -> AnyArray:
-    """Return objects as numbers if all are numbers, else as texts. Missing values are NaN or ""."""
+    """Return objects as numbers if all are numbers, else as texts."""
     present = [not is_missing(value) for value in values.tolist()]
     if all(isinstance(value, Real) for value in values[present].tolist()):
         numbers = np.full(len(values), np.nan)
@@ -355,7 +350,6 @@ def _numbers_or_texts(values: AnyArray) -> AnyArray:
 
 
 def _standard_of_file(document: Path, settings: WatchSettings) -> Standard:
-    """Return a cal.json with its reference data."""
     calibration = read_calibration(document)
     if calibration.scaling.reads_aligned or calibration.reading.get("tail") == ONE_CONFIDENCE:
         raise ArgumentError(
@@ -373,7 +367,6 @@ def _standard_of_arrays(
     columns: tuple[Any, Any],
     settings: WatchSettings,
 ) -> Standard:
-    """Return a fitted calibrator with its reference data."""
     if source_logits is None or source_labels is None:
         raise ArgumentError(
             "the Calibrator keeps no arrays: give the source_logits, source_labels and "

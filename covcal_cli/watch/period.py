@@ -376,10 +376,7 @@ class Period(Document):
             return f"changed since {self.alarm.began}: {self.alarm.change}"
         if self.segment is None:
             return UNCHANGED
-        return (
-            f"no change was found since {self.segment.since}. covcal watch now compares with the "
-            f"rows since then ({self.segment.reason})"
-        )
+        return f"no change was found since {self.segment.since} ({self.segment.reason})"
 
     @property
     def accepted(self) -> str:

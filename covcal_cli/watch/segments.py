@@ -141,10 +141,6 @@ def segments_of(
 def _parts(
     column: str, domain: Domain, rows: Rows, classes: Sequence[str]
 ) -> list[tuple[str, Rows]]:
-    """Return the name and the rows of each segment that occurs in `rows`.
-
-    Raises `CovcalError` if the column is missing, or has too many values.
-    """
     if column in domain.columns or column != PREDICTED:
         groups = column_groups(domain, column, rows, others=[PREDICTED])
         names, numbers = groups.names, groups.numbers(rows)
@@ -168,7 +164,6 @@ def _predicted(domain: Domain, rows: Rows) -> Integers:
 def _values(
     column: str, domain: Domain, rows: Rows, scaled: ScaledLogits, classes: Sequence[str]
 ) -> dict[str, AnyArray]:
-    """Return confidence, predicted class and kept columns of rows, by name."""
     kept = {name: domain.column(name, rows) for name in domain.columns if name != column}
     return kept | {
         CONFIDENCE: scaled.confidence(domain, rows),

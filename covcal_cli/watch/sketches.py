@@ -110,7 +110,6 @@ def reference_of(
 
 
 def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
-    """Cluster labelled rows. Return None if there are too many classes."""
     n_classes = logits.shape[1]
     if n_classes > _MOST_CLASSES_CLUSTERED:
         return None
@@ -131,7 +130,7 @@ def _clusters(logits: Floats, labels: Labels) -> Clusters | None:
 
 
 def _places(logits: Floats) -> ClassPlaces | None:
-    """Return the mean logits of each predicted class. None: two classes, or too many."""
+    """Return the mean logits of each predicted class, or None."""
     if not 2 < logits.shape[1] <= _MOST_CLASSES_PLACED:
         return None
     of = clusters.places(logits, clusters.LEAST_ROWS_OF_CLASS)
@@ -140,12 +139,10 @@ def _places(logits: Floats) -> ClassPlaces | None:
 
 
 def _drawn(domain: Domain, of: Space, seed: int, *splits: str) -> Rows:
-    """Return the rows of the splits, or a random sample of many rows."""
     return domain.drawn(min(MAX_ROWS, most_points(domain, of)), seed, *splits)
 
 
 def _baseline_rows(domain: Domain, of: Space, seed: int) -> Rows:
-    """Return the reference rows of a domain."""
     splits = ESTIMATED if domain.name == "target" else ("validation",)
     return _drawn(domain, of, seed, *splits)
 
@@ -159,7 +156,6 @@ def baseline_of(file: FeatureFile, reference: Reference, seed: int) -> tuple[Dom
 def _signals(
     file: FeatureFile, baseline: Domain, scaled: ScaledLogits, coordinates: Coordinates, seed: int
 ) -> tuple[tuple[Signal, ...], Packed | None]:
-    """Return all signals, and the whitening matrix of the axis signals."""
     of = coordinates.of
     rows, unseen = _baseline_rows(baseline, of, seed), _drawn(baseline, of, seed, "validation")
     logits = baseline.logits(rows)

@@ -219,7 +219,6 @@ def alarm_of(
 def _alarm_within(
     entries: Sequence[Measured], reference: Reference, threshold: float
 ) -> tuple[Alarm, str]:
-    """Return the alarm that compares later periods with the first period."""
     first, *following = entries
     moving = [
         signal
@@ -248,7 +247,6 @@ def _alarm_within(
 def _table(
     signals: Sequence[tuple[int, Mapping[str, float]]], names: Sequence[str]
 ) -> tuple[Float64s, Float64s]:
-    """Return the number of rows and the mean of each signal, by period, (t, S)."""
     rows = np.zeros((len(signals), len(names)))
     means = np.zeros_like(rows)
     for place, (count, period) in enumerate(signals):
@@ -325,7 +323,7 @@ def _share_in_words(name: str, share: float, usual: float) -> str:
         return f"the scores of class {name} changed, but its predicted frequency did not"
     digits = 0 if min(share, usual) > 0.1 and percent(share, 0) != percent(usual, 0) else 1
     now, before = percent(share, digits), percent(usual, digits)
-    return f"class {name} is predicted {now} of the time instead of {before}"
+    return f"class {name} is predicted for {now} of the rows instead of {before}"
 
 
 # The results of gates.

@@ -124,8 +124,8 @@ def watch(
     notes += [f"{path} has no rows, so it has no period" for path in empty]
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
-        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise: label "
-        "rows of other files"
+        f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise: "
+        "label rows of other files"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels
@@ -210,8 +210,8 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
     for source in files:
         if leaves_folder_of(source.path, history):
             warnings.append(
-                f"{source.path} is outside the folder of {history}, so labels are not joined to "
-                f"its rows: give {source.path} to covcal watch too"
+                f"{source.path} is outside the folder of {history}, so labels are not joined "
+                f"to its rows: give {source.path} to covcal watch too"
             )
         elif not source.path.is_file():
             warnings.append(
@@ -225,7 +225,6 @@ def _sources_of(periods: Iterable[Measured], history: Path) -> tuple[list[Source
 def _fresh(
     measured: Sequence[Measurement], history: History, sha256: str, *, join: bool, force: bool
 ) -> tuple[dict[str, Measured], list[str]]:
-    """Return the new and changed periods by name, and notes."""
     recorded = {period.measured.period: period.measured for period in history.of(sha256)}
     fresh: dict[str, Measured] = {}
     notes = []
@@ -258,8 +257,8 @@ def _fresh(
             fresh[name] = joined(before, entry)
         elif name in fresh:
             raise CovcalError(
-                f"two periods are called {name}: pass --join if both files belong to this period, "
-                "or give one of the files another name: NAME=FILE"
+                f"two periods are called {name}: pass --join if both files belong to this "
+                "period, or name one of the files: NAME=FILE"
             )
         elif force:
             fresh[name] = entry
@@ -278,7 +277,6 @@ def _fresh(
 def _shown(
     measured: Sequence[Measurement], lines: Sequence[Period], sequence: Sequence[Period]
 ) -> tuple[list[Period], bool]:
-    """Return the new periods and True, or else the last period and False."""
     asked = {entry.entry.period for entry in measured}
     reported = [line for line in lines if line.measured.period in asked]
     if reported:
@@ -291,13 +289,12 @@ def _require_own_rows(entry: Measured, others: Mapping[str, Measured]) -> None:
     for name, other in others.items():
         if entry.has_rows_of(other):
             raise CovcalError(
-                f"{entry.file} has the same rows as the period {name}, so {entry.period} would "
-                f"count them twice: give the file the name of this period, {name}={entry.file}"
+                f"{entry.file} has the rows of the period {name}, so {entry.period} would "
+                f"count them twice: name the file {name}={entry.file}"
             )
 
 
 def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
-    """Return a note that names missing periods before the reported periods."""
     asked = {period.measured.period for period in reported}
     missing = [
         name
@@ -349,8 +346,7 @@ def selected(measurements: Sequence[Measurement]) -> list[str]:
     more = f" and {len(names) - 1} more periods" if len(names) > 1 else ""
     return [
         f"{names[0]}{more}: the labelled rows are not a random sample of the period, because "
-        f"{of[0].selection}. So results from these labels may be wrong: draw rows with covcal "
-        "pick, and label these rows"
+        f"{of[0].selection}: draw rows with covcal pick, and label these rows"
     ]
 
 
@@ -385,7 +381,6 @@ def repeated(measurements: Sequence[Measurement], recorded: Mapping[str, Measure
 
 
 def _warnings(periods: Sequence[Period]) -> list[str]:
-    """Return a warning about periods that cannot be judged."""
     unknown = [
         period for period in periods if period.verdict == "not known" and period.measured.rows
     ]
@@ -418,7 +413,6 @@ def _warnings(periods: Sequence[Period]) -> list[str]:
 def _rare(
     periods: Sequence[Period], classes: Sequence[str], metrics: Sequence[Wanted]
 ) -> Iterator[str]:
-    """Yield a warning if a class is so rare that errors in this class cannot change the verdict."""
     last = next((period for period in reversed(periods) if period.measured.rows), None)
     if last is None or len(classes) != 2 or metrics:
         return
@@ -427,9 +421,9 @@ def _rare(
     if last.verdict == "holds" and share < last.tolerance:
         name, tolerance = printable(classes[rarest]), in_points(f"{100 * last.tolerance:g}")
         yield (
-            f"class {name} is predicted for {percent(share, 1)} of the rows, which is less than "
-            f"the tolerance of {tolerance}. So the verdict would hold even if every such row were "
-            f"wrong: watch this class with --metrics {as_word(f'precision:{name},recall:{name}')}"
+            f"class {name} is predicted for {percent(share, 1)} of the rows, too few to "
+            f"change the verdict (tolerance {tolerance}): watch this class with --metrics "
+            f"{as_word(f'precision:{name},recall:{name}')}"
         )
 
 
@@ -447,9 +441,9 @@ def _notes(
         )
     if reference.is_carried_over:
         notes.append(
-            "the reference data come from an earlier calibration, because the rows of the present "
-            "calibration raised the alarm. If these rows are normal, delete the calibration's "
-            "file that ends in .reference.json"
+            "the reference data come from an earlier calibration, because the rows of the "
+            "present calibration raised the alarm. If these rows are normal, delete the "
+            "calibration's file that ends in .reference.json"
         )
     if any(entry.auc_source is None and entry.rows for entry in measurements):
         notes.append(

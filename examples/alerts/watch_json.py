@@ -45,8 +45,8 @@ def alarm_text(period: Json) -> str:
     if alarm["raised"]:
         lines.append(f"Rows: changed since {alarm['since']}: {alarm['change']}")
     lines.append(
-        "Next: label about fifty rows with covcal pick, or calibrate again. If the new rows are "
-        "normal, end the alarm with covcal watch --history FILE --acknowledge REASON."
+        "Next: label about fifty rows with covcal pick, or calibrate again. To accept the new "
+        "rows as normal, run covcal watch --history FILE --acknowledge REASON."
     )
     return "\n\n".join(lines)
 

@@ -256,9 +256,11 @@ def main() -> None:
         "--years",
         type=int,
         default=200,
-        help="simulated years without drift, for each number of rows a week",
+        help="simulated years without drift for each number of rows per week",
     )
-    parser.add_argument("--runs", type=int, default=20, help="runs for each drift and size")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="runs for each drift and number of rows"
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="rows a week")
     asked = parser.parse_args()
     print(table(asked.sizes, asked.years, asked.runs))

@@ -461,7 +461,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--recipes", nargs="+", choices=list(recipes(1)), default=list(recipes(1)))
-    parser.add_argument("--shifts", nargs="+", help="names of the shifts to try; all by default")
+    parser.add_argument("--shifts", nargs="+", help="names of the shifts; default: all")
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()

@@ -176,7 +176,7 @@ def test_learning_rate_warms_up() -> None:
         ({"preset": "best"}, "default, paper"),
         ({"members": 0}, "1 or more"),
         ({"weight_decay": 0.1}, "preset paper"),
-        ({"preset": "paper", "weight_decay": math.nan}, "0 or more"),
+        ({"preset": "paper", "weight_decay": math.nan}, "weight decay of at least 0"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], words: str) -> None:

@@ -506,7 +506,7 @@ class TestNewRows:
             (lambda file: file.__delitem__("networks"), "/networks is missing"),
             (
                 lambda file: file["networks/head/bias_0"].__setitem__(0, 9.0),
-                "cal.json was not fitted with the aligned networks of",
+                "cal.json was not fitted with the networks of",
             ),
         ],
     )

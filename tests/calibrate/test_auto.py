@@ -88,7 +88,7 @@ def test_other_class_frequencies_alone_take_temp(tmp_path: Path) -> None:
     assert told.method_used == "prior"
     assert told.forecaster_temperature == plain.forecaster_temperature
     assert "fall in confidence" not in guards_of(told)
-    assert "a check of COT failed (the estimated rise of the error" in told.reason
+    assert "a check failed (the estimated error rises by" in told.reason
     assert told.target_prior.shares == pytest.approx(SKEWED)
 
 
@@ -145,7 +145,7 @@ def test_few_errors_raise_confidence_to_the_end_of_the_likelihood_interval(
     found = calibrate(path)
     assert found.method_used == "consensus"
     assert plain < found.forecaster_temperature < 0.4
-    assert "so T is at least" in found.reason or "prove that T is at most" in found.reason
+    assert "so T is at least" in found.reason or "too few errors to prove a T above" in found.reason
     least = min(source_validation_loss(path, one) for one in np.geomspace(0.01, 1, 400))
     rise = 2 * (source_validation_loss(path, found.forecaster_temperature) - least)
     assert rise == pytest.approx(chi2.ppf(0.95, 1), rel=0.05)
@@ -160,7 +160,7 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     found = calibrate(path)
     assert found.forecaster_temperature == 1.0
     assert found.method_used == "none"
-    assert "the source has too few errors to prove that confidence must rise" in found.reason
+    assert "The source has too few errors to prove that confidence must rise" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
@@ -318,7 +318,7 @@ def test_the_table_on_screen_is_that_of_cal_json(command: str, tmp_path: Path) -
         assert ("matched" in line) == candidate.matched
     headings = ["Checks"]
     if command == "calibrate":
-        headings += ["Checks of the importance weights (consensus does not use these weights)"]
+        headings += ["Checks of the importance weights (consensus does not use them)"]
     assert [part.partition(":\n")[0] for part in checks] == headings
     lines = [line for part in checks for line in part.splitlines()[1:]]
     used, unused = checks_of(found)
@@ -350,7 +350,7 @@ def test_the_reason_beside_every_candidate_is_true(
         elif candidate.why == "chosen: its mean confidence equals the estimated accuracy":
             assert candidate.matched
             assert calibration.reason.endswith("until both are equal.")
-        elif candidate.why.endswith("as near to the estimated accuracy as T allows"):
+        elif candidate.why.endswith("is nearest to the estimated accuracy"):
             assert kind == "below chance"
             assert not candidate.matched
             after = percent(candidate.target_confidence, 1)
@@ -360,7 +360,7 @@ def test_the_reason_beside_every_candidate_is_true(
             == "chosen: the source has too few errors to prove that confidence must rise"
         ):
             assert plain < 1
-        elif candidate.why.startswith("chosen: T is at least "):
+        elif candidate.why.startswith("chosen: without labels, T is at least "):
             assert candidate.temperature == min(1, plain)
         else:
             assert not candidate.chosen

@@ -314,7 +314,7 @@ def test_a_classifier_without_an_error_is_warned_about(tmp_path: Path) -> None:
 
 def test_a_note_names_a_confidence_as_on_training_rows(tmp_path: Path) -> None:
     """Unsure classifiers look like this too, so it is a note and not a warning."""
-    doubt = "If the classifier was trained on these rows, extract other source rows"
+    doubt = "trained on these rows, extract other source rows"
     path = write_features(tmp_path / "a.h5", source=few_errors(5))
     for text in (calibrate(path).notes[0], estimate(path).notes[0]):
         assert text.startswith("on the source, the mean confidence is ")
@@ -602,11 +602,11 @@ def test_weights_that_are_all_0_are_told_with_the_remedy() -> None:
     weights = importance_weights(np.full((1, 60), 1e6), np.full((1, 60), -1e6))
     assert not weights.weights.any()
     (warning,) = warnings_on_weights(weights)
-    assert warning.startswith("all importance weights are 0, because no source validation row is")
-    assert warning.endswith("use auto, or label target rows (covcal pick)")
+    assert warning.startswith("no source validation row is similar to the target")
+    assert warning.endswith("use auto, or label target rows with covcal pick")
     for guard in guards_on_weights(weights)[:2]:
         assert not guard.passed
-        assert guard.sentence.startswith("all importance weights are 0")
+        assert guard.sentence.startswith("no source row is similar")
 
 
 @pytest.mark.parametrize(("domain", "value"), [("source", np.nan), ("target", np.inf)])

@@ -219,7 +219,7 @@ def test_inspect_knows_it(tmp_path: Path) -> None:
 def test_verbose_shows_every_guard(tmp_path: Path) -> None:
     """-v prints the guards' sentences to stderr."""
     done = covcal("estimate", "-v", write(tmp_path / "f.h5")).require_success()
-    assert "passed  cot: the estimated rise of the error" in done.out
+    assert "passed  cot: the estimated error rises by" in done.out
 
 
 def test_an_open_file_gives_the_same_estimates(tmp_path: Path) -> None:

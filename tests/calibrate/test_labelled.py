@@ -177,7 +177,7 @@ def test_evaluate_says_that_it_leaves_rows_out(path: Path, tmp_path: Path) -> No
     left_out = json.loads((tmp_path / "m.json").read_text())["left_out"]
     assert left_out > 0
     assert (
-        f"note: {left_out} rows are left out, because a calibration was fitted to rows"
+        f"note: {left_out} rows are left out, because a calibration was fitted to them"
         in done.require_success().err
     )
 
@@ -217,7 +217,7 @@ def test_fitted_rows_are_found_under_other_ids(target: Arrays, tmp_path: Path) -
         write_features(tmp_path / "g.h5", target=rows)
         arguments = ("-c", "l.json", "--split", "all", "-o", "m.json", "-f")
         done = covcal("evaluate", "g.h5", *arguments, cwd=tmp_path).require_success()
-        assert ("g.h5 has no row with the same id or logits" in done.err) == note
+        assert ("g.h5 has none of them" in done.err) == note
         return int(json.loads((tmp_path / "m.json").read_text())["left_out"])
 
     order = np.random.default_rng(0).permutation(number)

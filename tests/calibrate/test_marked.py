@@ -63,7 +63,7 @@ def test_auto_takes_them(path: Path, tmp_path: Path) -> None:
     assert of_labels["accuracy_low"] < of_labels["accuracy"] < of_labels["accuracy_high"]
     alone, without = (of_labels[f"accuracy_{one}"] for one in ("by_labels", "without_labels"))
     assert f"70 labels show an accuracy of {100 * alone:.1f} % (" in done.out
-    assert f"Combined with the estimate of {100 * without:.1f} % without labels" in done.out
+    assert f"the estimate without labels ({100 * without:.1f} %) together give" in done.out
     rows = content["labelled_rows"]
     assert (rows["design"], rows["population"], rows["batches"]) == ("marked", 400, [30, 40])
     found = read_calibration(tmp_path / "cal.json")
@@ -96,14 +96,14 @@ def test_report_says_how_it_was_made(path: Path) -> None:
     covcal("report", path, "-c", save(path), "-o", page, "-f").require_success()
     text = page.read_text(encoding="utf-8")
     assert "--labels marked" in text
-    assert '"combined" and "labels" used target labels, namely the 70 labels that you gave.' in text
+    assert '"combined" and "labels" used the 70 target labels that you gave.' in text
     rows = r"[\d,]+ target train and validation rows"
-    assert re.search(rf"It combines 70 labels with an estimate from {rows}\.", text)
+    assert re.search(rf"The estimate uses 70 labels and {rows}\.", text)
     # A calibration without labels has another accuracy.
     covcal("calibrate", path, "--labels", "none", "-o", "none.json", "-f", cwd=path.parent)
     covcal("report", path, "-c", "none.json", "-o", page, "-f", cwd=path.parent).require_success()
     shown = page.read_text(encoding="utf-8")
-    assert "used no labels, but the estimate of the target accuracy used 70" in shown
+    assert "used no labels, but the estimated accuracy used 70" in shown
 
 
 @pytest.mark.parametrize("settings", [{"labels": "none"}, {"method": "cot"}])
@@ -227,17 +227,17 @@ def test_calibrate_does_not_fit_to_labels_for_a_decision(
     assert tuple(notes) == without.notes
     assert "the 60 labels were picked for a decision" in note
     assert "--labels marked -o labelled.json" in note
-    errors, expected = re.findall(r"(\d+) are wrong, and the confidence expects ([\d.]+)", labels)[
-        0
-    ]
+    errors, expected = re.findall(
+        r"(\d+) of the 60 labelled rows are wrong, and the confidence predicts ([\d.]+)", labels
+    )[0]
     assert abs(int(errors) - float(expected)) < 2.58 * 0.5 * math.sqrt(60)
     monkeypatch.setattr(Draw, "right", lambda draw, _: np.arange(len(draw)) % 2.0)
     contradicted = calibrate(decided / "features.h5")
     assert contradicted.notes == (note, *notes)
     text, *warnings = contradicted.warnings
     assert tuple(warnings) == without.warnings
-    assert "labels contradict this calibration: of the 60 labelled rows" in text
-    assert f"30 are wrong, and the confidence expects {expected}" in text
+    assert "labels contradict this calibration: 30 of the 60 labelled rows" in text
+    assert f"the confidence predicts {expected}" in text
     assert unmeasured_action(contradicted)[1].startswith("Do not trust the confidence: the labels")
 
 
@@ -258,7 +258,7 @@ def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Pa
     for place in (decided, decided / "alone"):
         done = covcal("estimate", cwd=place).require_success()
         assert "60 labels" not in done.out
-        assert "To use these labels anyway, pass --labels marked" in done.err
+        assert "To use them anyway, pass --labels marked" in done.err
         assert "next: covcal decide features.h5 -" in done.err
     found = estimate(decided / "features.h5").estimates
     assert found == estimate(decided / "features.h5", EstimateSettings(labels="none")).estimates
@@ -266,8 +266,8 @@ def test_estimate_leaves_labels_for_a_decision_out_as_calibrate_does(decided: Pa
     assert ", 60 labels" in done.out
     found = estimate(decided / "features.h5", EstimateSettings(labels="marked")).estimates
     both = [f"{in_percent(one.accuracy)} %" for one in found[1:3]]
-    assert "interval from the labels alone" in done.out
-    assert f"the labels ({both[0]}) with the estimate without labels ({both[1]})" in done.out
+    assert "interval from the labels" in done.out
+    assert f"the labels ({both[0]}) and the estimate without labels ({both[1]})" in done.out
     assert "anyway" not in done.err
 
 

@@ -189,7 +189,7 @@ def test_cot_is_never_below_the_sources_temperature(tmp_path: Path) -> None:
         expected = max(wanted, inputs.temperature)
         assert found.forecaster_temperature == pytest.approx(expected, rel=1e-4)
         kept.append(wanted < inputs.temperature)
-        assert kept[-1] == any("the T that fits the source" in note for note in found.notes)
+        assert kept[-1] == any("the fit to the source" in note for note in found.notes)
     assert set(kept) == {True, False}
 
 
@@ -236,8 +236,8 @@ def test_label_shift_weighs_rows_by_their_class(tmp_path: Path) -> None:
     assert "confusion condition" in {guard.name for guard in found.guards}
     (note,) = (text for text in found.notes if "RLLS" in text)
     moved = f"{100 * label_shift(inputs, 'rlls').moved:.1f} %"
-    text = "RLLS estimates that the class frequencies changed by"
-    assert note == f"{text} {moved} (total variation distance)"
+    text = "estimated change of the class frequencies:"
+    assert note == f"{text} {moved} in total (RLLS)"
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,11 @@ def test_without_a_known_prior_it_is_a_usage_error(tmp_path: Path, method: str) 
     path = write_features(tmp_path / "f.h5")
     done = covcal("calibrate", path, "--method", method, "-o", tmp_path / "cal.json")
     assert done.code == 2
-    assert "give --target-prior uniform, or a JSON file with a share per class" in done.err
+    assert "give --target-prior uniform, a JSON file with a share per class" in done.err
     assert not (tmp_path / "cal.json").exists()
     with pytest.raises(CovcalError, match="class frequencies on the target"):
         CalibrateSettings(method=method)
-    with pytest.raises(CovcalError, match="but run does not take one"):
+    with pytest.raises(CovcalError, match="which covcal run does not take"):
         RunSettings(method=method)
 
 

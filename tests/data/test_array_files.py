@@ -119,7 +119,7 @@ def test_the_only_wide_array_is_the_input_whatever_its_name(tmp_path: Path) -> N
 
 def test_two_wide_arrays_without_an_x_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, train=ROWS, test=ROWS[:3])
-    with pytest.raises(CovcalError, match=r"from an array x, but the file holds only train, test"):
+    with pytest.raises(CovcalError, match=r"there is no array x, only train, test"):
         opened(path, VECTORS)
 
 

@@ -77,7 +77,7 @@ def test_torch_files_with_a_tensor_of_air(name: str, tmp_path: Path) -> None:
             archive.writestr(member, b"")
         archive.writestr("a/data/0", bytes(1000))
         archive.infolist()[-1].file_size = 3_000_000_000
-    line = r"a/data/0 would take 3.0 GB, but has only \d+ bytes"
+    line = r"a/data/0 needs 3.0 GB, but the file holds only \d+ bytes"
 
     def opened() -> None:
         if name == "a.pth":
@@ -116,7 +116,7 @@ def test_texts_to_classify_are_no_groups(suffix: str, tmp_path: Path) -> None:
     file = ArrayFile(path)
     assert list(file.facts.groups) == ["site"]
     assert file.notes == (
-        f"{path}: covcal does not keep review, because some texts are longer than 256 characters. "
+        f"{path}: covcal leaves out review because of texts longer than 256 characters. "
         "To keep review for covcal pick, pass --keep review",
     )
 

@@ -71,10 +71,7 @@ def test_percentages_are_divided_and_rows_without_confidence_left_out(tmp_path: 
     read = opened(table(tmp_path / "a.csv", "prediction,score,id", rows))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.6], rtol=1e-6)
     assert read.ids == ["r0", "r3"]
-    assert any(
-        "2 rows are left out, because their confidence is -1 or empty" in note
-        for note in read.notes
-    )
+    assert any("2 rows without a confidence are left out" in note for note in read.notes)
     with_signs = [("a", "80%"), ("b", "none"), ("c", "6%")]
     read = opened(table(tmp_path / "b.csv", "prediction,conf", with_signs))["target"]
     np.testing.assert_allclose(shares(read).max(axis=1), [0.8, 0.5], rtol=1e-3)
@@ -144,10 +141,12 @@ def test_names_that_differ_are_refused_or_noted(tmp_path: Path) -> None:
     same = read(("caf\u00e9", 0.9, "cafe\u0301"), (" ice  tea", 0.8, "ice\u00a0tea\u200b"), usual)
     assert same.class_names == ("caf\u00e9", "dog", "ice tea")
     notes = " ".join(read(("dog.", 0.9, "dog"), usual).notes)
-    assert "in 1 rows, the prediction differs from the label only in case or punct" in notes
+    assert "in 1 rows, prediction and label differ only in case or punct" in notes
     with pytest.raises(CovcalError, match=r"no prediction \(0, 1\) is one of the labels \(a, b\)"):
         read(*[(0, 0.9, "a"), (1, 0.8, "b")] * 5)
-    with pytest.raises(CovcalError, match=r"label disagree .* in 1 of 2 rows, .* in line 3: keep"):
+    with pytest.raises(
+        CovcalError, match=r"label contradict each other in 1 of 2 rows, .* in line 3: keep"
+    ):
         read((*usual, 1), (*usual, 0), header="prediction,confidence,label,correct")
 
 
@@ -175,7 +174,7 @@ def test_codes_that_differ_in_zeros_are_different_classes(tmp_path: Path) -> Non
 def test_values_of_two_units_are_refused(other: float, tmp_path: Path) -> None:
     rows = [("a", 0.9), ("b", 0.8), ("a", 0.7), ("a", other)]
     path = table(tmp_path / "a.csv", "prediction,confidence", rows)
-    with pytest.raises(CovcalError, match=rf"up to {other:g} \(line 5\), and 3 of 4 values are at"):
+    with pytest.raises(CovcalError, match=rf"up to {other:g} \(line 5\), but 3 of 4 values are at"):
         opened(path)
     rows = [("a", 1 + 1e-7), ("b", 0.5)]
     np.testing.assert_allclose(
@@ -218,7 +217,7 @@ def choice(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        ("prediction,label", ("a", "a"), "no column is called confidence"),
+        ("prediction,label", ("a", "a"), "there is no column confidence"),
         ("prediction,confidence", ("a", 0.5), "which predictions are right: add a column correct"),
         ("confidence,label", (0.5, "a"), "the predictions are missing: add a column prediction"),
         ("confidence,label", (0.5, "1"), "one class, rename it to prob_NAME"),

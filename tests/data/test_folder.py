@@ -139,7 +139,7 @@ def test_classes_are_found_by_name(
         (
             ["1", "2", "3"],
             2,
-            r"3 class folders \(1, 2, 3\) but the model has 2 classes: put a dot before the",
+            r"3 class folders \(1, 2, 3\) but the model has 2 classes: put a dot before",
         ),
         (["1", "01"], 5, "two class names mean the same number"),
         ([f"c{i:02d}" for i in range(20)], 3, r"c11, and 8 more\) but the model has 3"),

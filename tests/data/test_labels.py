@@ -36,7 +36,7 @@ def labels(values: list[Any], kind: str) -> RowLabels:
 def test_minus_one_that_may_be_a_class_is_an_error(
     values: list[int], count: int, kind: str
 ) -> None:
-    message = rf"label holds -1, .* and there are {count} classes. So -1 may be .*--classes FILE"
+    message = rf"label holds -1, .* and there are {count} classes. If -1 is a class"
     with pytest.raises(CovcalError, match=message):
         labels(values, kind).indices(numbered_classes(count))
 

@@ -249,7 +249,9 @@ class TestLayoutsOfTools:
         assert opened(path, "probabilities").class_names == names
         if kind == "parquet":
             lists["class_names"][3] = ["a", "b", "c"]
-            with pytest.raises(CovcalError, match="class_names does not list the same classes"):
+            with pytest.raises(
+                CovcalError, match="the lists in column class_names have different classes"
+            ):
                 opened(write_parquet(path, arrays | lists), "probabilities")
 
     @pytest.mark.parametrize("names", [("c", "a", "b"), ("0", "1", "2")])
@@ -270,7 +272,7 @@ class TestLayoutsOfTools:
         ("cell", "remedy"),
         [
             ("[0.1, 0.9]", "one column of numbers prob_NAME per class"),
-            ("52.3%", "divide the percentages by 100 and save them without the percent sign"),
+            ("52.3%", "divide the percentages by 100, without the percent sign"),
         ],
     )
     def test_texts_are_no_outputs(self, cell: str, remedy: str, tmp_path: Path) -> None:
@@ -460,7 +462,7 @@ def test_columns_that_may_be_ranks_are_doubted(
     else:
         path = tmp_path / "o.npz"
         np.savez(path, **{holds: values})  # type: ignore[arg-type]
-    assert "So the columns may be ranks" in (opened(path, holds).doubt_on_order or "")
+    assert "in the same order, like ranks" in (opened(path, holds).doubt_on_order or "")
 
 
 class TestAnswersOfLanguageModels:
@@ -488,10 +490,7 @@ class TestAnswersOfLanguageModels:
         mass = 1 - lost * np.linspace(0.5, 1.5, N)[:, None]
         table = opened(write(kind, tmp_path, self.P * mass, "probabilities"), "probabilities")
         np.testing.assert_allclose(softmax(read(table)), self.P, atol=1e-6)
-        assert (
-            f"on average, {100 * lost:.0f} % of the probability belongs to answers"
-            in table.notes[0]
-        )
+        assert f"on average, {100 * lost:.0f} % of the probability is not on" in table.notes[0]
         assert len(table.notes) == notes
 
     @pytest.mark.parametrize(("kind", "holds"), [*BOTH, ("parquet", "probabilities")])
@@ -658,7 +657,7 @@ def test_the_names_tell_one_from_the_other(
     kind: str, holds: OutputKind, asked: OutputKind, tmp_path: Path
 ) -> None:
     path = write(kind, tmp_path, LOGITS, holds)
-    message = rf"reads such names as {holds}: pass --{holds}. .* use the names {asked[:4]}"
+    message = rf"covcal reads as {holds}: pass --{holds}. .* use the names {asked[:4]}"
     with pytest.raises(CovcalError, match=message):
         opened(path, asked)
 

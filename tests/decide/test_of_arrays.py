@@ -60,7 +60,7 @@ def test_bad_input_is_refused() -> None:
         covcal.Decision(error=5)
     with pytest.raises(covcal.CovcalError, match="give each row once"):
         covcal.Decision(error=0.1).fit(logits, [1, 1], labels[:2])
-    with pytest.raises(covcal.CovcalError, match="1 rows and 0 labels"):
+    with pytest.raises(covcal.CovcalError, match="1 rows but 0 labels"):
         covcal.Decision(error=0.1).fit(logits, [1])
     with pytest.raises(covcal.CovcalError, match="has no coverage"):
         covcal.Decision(error=0.1).fit(logits).sets(logits)
@@ -95,6 +95,6 @@ def test_frames_are_read_by_name_and_position() -> None:
     with pytest.raises(ValueError, match="same order as they were in fit"):
         decision.accept(frame[["b", "a", "c"]])
     labelled = frame.sample(frac=1, random_state=0)
-    with pytest.raises(covcal.CovcalError, match="index of logits does not count the rows"):
+    with pytest.raises(covcal.CovcalError, match="index of logits must be 0, 1, 2"):
         decision.fit(labelled, np.arange(5), np.zeros(5))
     decision.fit(labelled)

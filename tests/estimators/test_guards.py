@@ -61,7 +61,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.detectable_shift(0.021, 0.01),
         lambda: guards.detectable_shift(0.02, 0.01),
-        "2.00 points, which is 2.0 standard errors (more than 2 needed); it may be chance",
+        "2.00 points or 2.0 standard errors (more than 2 needed); it may be chance",
     ),
     (
         lambda: guards.fall_in_confidence(0.03, 0.01, 0.2),
@@ -82,7 +82,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.clusters_know_classes(0.5),
         lambda: guards.clusters_know_classes(0.6),
-        "60.0 % of the source's rows end in the cluster of another class",
+        "60.0 % of the source rows are in the cluster of another class",
     ),
     (
         lambda: guards.enough_rows(0.12),

@@ -177,7 +177,7 @@ class TestForecasters:
         (tmp_path / "other").mkdir()
         other = plain_case(tmp_path / "other", networks=made_networks(WIDTH, CLASSES, seed=1))
         line = case.export("--networks", other.model.parent / "adapted.h5").error_line()
-        assert "was not fitted with the aligned networks of" in line
+        assert "was not fitted with the networks of" in line
         assert not case.output.exists()
 
     def test_networks_that_nothing_needs(self, tmp_path: Path) -> None:

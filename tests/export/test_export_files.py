@@ -139,7 +139,7 @@ class TestRefusals:
         model.doc_string = "retrained"
         case.model.write_bytes(model.SerializeToString())
         line = case.export().error_line()
-        assert "is a different model (its sha256 differs)" in line
+        assert "(its sha256 differs)" in line
         assert line.endswith("or extract and calibrate the new model")
         assert not case.output.exists()
 
@@ -147,7 +147,7 @@ class TestRefusals:
         """A table of logits has no model that could be exported."""
         case = plain_case(tmp_path, attributes={"model_sha256": "", "model_name": ""})
         line = case.export().error_line()
-        assert "was fitted on a table of outputs" in line
+        assert "was fitted on a table" in line
         assert not case.output.exists()
 
     def test_another_head(self, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ class TestRefusals:
         case = plain_case(tmp_path, attributes={"logits_tensor": "aux"})
         line = case.export().error_line()
         assert "made from the logits aux of" in line
-        assert line.endswith("pass the same --model-output as in extract")
+        assert line.endswith("pass the --model-output of extract")
 
     def test_an_opset_without_broadcasting(self, tmp_path: Path) -> None:
         """Before opset 7 the operators added would mean something else."""
@@ -227,7 +227,7 @@ class TestTheProof:
             return str(build.node("ArgMin", logits, output=output, axis=1, keepdims=0))
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "gives a different label on one of 16 random inputs" in line
+        assert "gives another label on one of 16 random inputs" in line
 
     def test_changed_outputs_are_caught(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -243,7 +243,7 @@ class TestTheProof:
             return real(build, logits, output)
 
         line = self.broken(plain_case(tmp_path), monkeypatch, "add_label", wrong)
-        assert "adding the calibration changes the model's own outputs by" in line
+        assert "the new model changes the model's own outputs by" in line
 
     def test_the_library_says_what_it_found(self, tmp_path: Path) -> None:
         """The report holds the figures of the proof."""

@@ -183,7 +183,7 @@ ERRORS: dict[str, tuple[Callable[[Path], None], tuple[str | int, ...], str]] = {
     "new opset": (newer, (), "opset 99|operator set 99"),
     "custom op": (custom, (), r"my\.custom"),
     "several heads": (save("two heads"), (), "choose one with --model-output NAME"),
-    "no head": (save("no layer"), (), r"trees, kernels or neighbours.*--phi input"),
+    "no head": (save("no layer"), (), r"choose the features with --phi input"),
     "not affine": (save("relu after the 1x1 convolution"), (), "--phi none"),
     "colour": (grey_images, ("--color", "RGB"), "--color RGB does not fit .*: change --color"),
     "size": (grey_images, ("--size", 7), "--size 7 does not fit .*: pass --size 4"),

@@ -180,16 +180,15 @@ PERCENT = np.round(100 * PROBABILITIES, 1)
         (
             "--probabilities",
             {"prob": SUREST, "label": NOISY},
-            "prob is one number per row, but the labels show 3 classes: give one column of outputs "
-            "per class",
+            "prob is one number per row, but there are 3 classes of labels: give one column of "
+            "outputs per class",
         ),
         (
             "--probabilities",
             {"confidence": SUREST, "prediction": [0] * N},
             "holds no probabilities, only confidence, prediction. Name the outputs prob_NAME, "
-            "one column per class, or give an array probabilities [n, K]. For two classes, one "
-            "column is enough. If confidence is the confidence of one class per row, pass "
-            "--confidence",
+            "one column per class, or give an array probabilities [n, K]. If confidence is the "
+            "confidence of one class per row, pass --confidence",
         ),
         (
             "--logits",
@@ -298,7 +297,7 @@ class TestDecimalCommas:
         line = refusal(tmp_path, model(tmp_path), "--target", name)
         assert line == (
             f"t.csv: column {column} holds '{cell}' in line {row + 2}, with a decimal comma: "
-            "write numbers with a decimal point. If the column holds texts, rename it to "
+            "write a decimal point. If the column holds texts, rename it to "
             f"group_{column}"
         )
 

@@ -330,7 +330,7 @@ def test_names_tell_what_a_table_holds(domains: dict[str, Arrays], tmp_path: Pat
     np.savez(tmp_path / "ensemble.npz", logits=np.zeros((3, 9, 4)), y=np.zeros(9))
     line = covcal("extract", "ensemble.npz", "t.npz", "-f", cwd=tmp_path).error_line()
     assert "the file has logits [3, 9, 4], y." in line
-    assert "array logits of shape [n, K]" in line
+    assert "prob_NAME or logit_NAME, one column per class" in line
     (tmp_path / "both.csv").write_text("prob_a,prob_b,logit_a,logit_b\n0.5,0.5,0,0\n")
     line = covcal("extract", "both.csv", "both.csv", "-f", cwd=tmp_path).error_line()
     assert "pass --logits or --probabilities" in line

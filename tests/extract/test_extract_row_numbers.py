@@ -34,7 +34,7 @@ def test_a_row_number_too_many_is_named(kind: str, values: list[int], tmp_path: 
     """And the remedy that the line gives works."""
     line = extract(tmp_path, both(kind, tmp_path, customer_no=values)).error_line()
     assert f"s.{kind} has 4 columns of numbers, but the model expects float32 [N, 3]. " in line
-    assert line.endswith("customer_no looks like row numbers or ids, so rename it to id")
+    assert line.endswith("customer_no looks like row numbers, so rename it to id")
     extract(tmp_path, both(kind, tmp_path, id=values)).require_success()
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids")[2] == str(values[2]).encode()
@@ -99,10 +99,7 @@ def test_the_index_of_pandas_names_the_rows_and_is_left_out(
 ) -> None:
     done = extract(tmp_path, both(kind, tmp_path, **{name: SHUFFLED})).require_success()
     shown = name or "the column without a name"
-    assert (
-        f"note: s.{kind}: {shown} is not used as a feature, because it is the "
-        "index that pandas saved" in done.err
-    )
+    assert f"note: s.{kind}: {shown} is the index of pandas and not used as a feature" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in SHUFFLED]
 
@@ -121,10 +118,7 @@ def test_a_named_index_of_pandas_is_known_by_what_the_file_says(name: str, tmp_p
         tables.append(f"{domain}.parquet")
         parquet().write_table(made, tmp_path / tables[-1])
     done = extract(tmp_path, tables).require_success()
-    assert (
-        f"source.parquet: {name} is not used as a feature, because it is the "
-        "index that pandas saved" in done.err
-    )
+    assert f"source.parquet: {name} is the index of pandas and not used as a feature" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     ids = dataset(tmp_path, "target/ids").tolist()
     assert (ids == [str(v).encode() for v in SHUFFLED]) == (name == "customer")
@@ -134,7 +128,7 @@ def test_saved_twice_it_is_there_twice(tmp_path: Path) -> None:
     """The first names the rows; and a column id goes before any index."""
     twice = {"": SHUFFLED, "Unnamed: 0": COUNT}
     done = extract(tmp_path, both("csv", tmp_path, **twice)).require_success()
-    assert "s.csv: the column without a name, Unnamed: 0 is not used" in done.err
+    assert "s.csv: the column without a name, Unnamed: 0 is the index of pandas" in done.err
     assert dataset(tmp_path, "source/ids")[0] == str(SHUFFLED[0]).encode()
     names = [f"r{row}" for row in range(N)]
     extract(tmp_path, both("csv", tmp_path, **twice, id=names), "-f").require_success()
@@ -162,10 +156,7 @@ def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
     labels = [ANIMALS[k] for k in Y["source"]]
     save("csv", tmp_path, "t", {"Unnamed: 0": COUNT, **outputs(), "label": labels})
     done = covcal("extract", "--logits", "--target", "t.csv", cwd=tmp_path).require_success()
-    assert (
-        "note: t.csv: Unnamed: 0 is not used as a feature, because it is the "
-        "index that pandas saved" in done.err
-    )
+    assert "note: t.csv: Unnamed: 0 is the index of pandas and not used as a feature" in done.err
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in COUNT]
 
 

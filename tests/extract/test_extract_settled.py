@@ -65,7 +65,7 @@ WORDS = {
     "votes of 7": "every row sums to 7, as votes of 7 trees do, so each row is scaled",
     "0 to 255": "every row sums to about 255, as quantised scores from 0 to 255 do",
     "shares of 3.5": "every row sums to about 3.5, as shares of 3.5 do",
-    "clipped": "all values lie between 0.02 and 0.98, and rows have sums",
+    "clipped": "all outputs lie between 0.02 and 0.98, like clipped probabilities",
     "sigmoids": "all outputs of 240 rows lie between 0 and 1 and rows do not sum to 1",
 }
 SAME = "import torch\n\n\nclass Same(torch.nn.Linear):\n    def __init__(self):\n"
@@ -174,7 +174,7 @@ def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
     """Divided by their sum, they would make the least probable class the most probable."""
     data = save(tmp_path, 1 - probabilities())
     line = covcal("extract", *same(tmp_path, "alone"), *data, cwd=tmp_path).error_line()
-    assert "each value may be 1 minus the probability" in line
+    assert "each value may be 1 minus a probability" in line
     assert line.endswith("add a layer to the model for this: subtract every value from 1")
 
 
@@ -199,7 +199,7 @@ def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Pa
     done = covcal("extract", model, "s.npz", "t.npz", "--phi", "none", cwd=tmp_path)
     if beyond:
         assert "one number per row, from " in done.error_line()
-        assert "covcal cannot know what this number means" in done.error_line()
+        assert "with unknown meaning" in done.error_line()
         return
     assert "used as the probability of the second of two classes" in done.require_success().err
     with h5py.File(tmp_path / "features.h5") as file:

@@ -232,7 +232,7 @@ class TestPrior:
         both = ("estimate", "-c", "temp.json", "-c", "given.json")
         assert "target prior" not in covcal(*both, cwd=folder).require_success().err
         found = covcal(*both, "-c", "plain.json", cwd=folder).require_success()
-        assert "plain.json has the target prior source" in found.err
+        assert "have different target priors" in found.err
         given = estimated("-c", "temp.json", "-c", "given.json", cwd=folder)
         assert given["target_prior"]["name"] == "prior.json"
 

@@ -66,7 +66,7 @@ def test_a_calibration_that_nobody_named_must_prove_itself(here: Path) -> None:
     """Of other rows too: whether it is still of its file is not looked up outside."""
     write_features(here / "new.h5", target=made_domain("target", seed=1))
     line = covcal("apply", "new.h5", "-o", "rows.csv", cwd=here).error_line()
-    assert "does not check whether it has changed: pass -c cal.json" in line
+    assert "outside the folder of cal.json: pass -c cal.json" in line
     covcal("apply", "new.h5", "-c", "cal.json", "-o", "rows.csv", cwd=here).require_success()
 
 
@@ -85,6 +85,6 @@ def test_an_adapted_file_names_its_features_file(
     assert file_here() == Path("adapted.h5")
     with edited(path) as file:
         file.attrs[FEATURES_FILE] = "../features.h5"
-    with pytest.raises(CovcalError, match=r"made from \.\./features\.h5\. That file is outside"):
+    with pytest.raises(CovcalError, match=r"cannot check \.\./features\.h5, because it is outside"):
         file_here()
     covcal("inspect", path).require_success()

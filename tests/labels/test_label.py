@@ -68,7 +68,7 @@ def test_labels_go_in_by_id_with_the_design(folder: Path) -> None:
     path = folder / "adapted.h5"
     before = without_marks(path)
     done = covcal("label", path, folder / "first.csv").require_success()
-    assert f"Labels     {N} new: {N} of the {N} picked rows" in done.out
+    assert f"{N} added; {N} of the {N} picked rows" in done.out
     assert without_marks(path) == before
     found, known = labelled(path), truth(path)
     with FeatureFile(path) as file:
@@ -155,7 +155,7 @@ def test_part_of_a_batch_waits_for_the_rest(folder: Path) -> None:
     assert not {line["id"] for line in lines_of(folder / "rest.csv")} & set(inclusion)
     write_lines(sheet, whole)
     done = covcal("label", path, sheet).require_success()
-    assert "Labels     3 new" in done.out
+    assert "3 added" in done.out
     assert labelled(path).notes == ()
 
 
@@ -170,7 +170,7 @@ def test_a_label_is_replaced_when_asked(folder: Path) -> None:
     assert f"'{first['id']}' is '{first['label']}' in {path}, '{other}' in {sheet}" in line
     assert path.read_bytes() == before
     done = covcal("label", path, sheet, "--force").require_success()
-    assert "Labels     0 new, 1 replaced" in done.out
+    assert "0 added, 1 replaced" in done.out
 
 
 @pytest.mark.parametrize("name", ["first.csv", "./first.csv", "link.csv"])
@@ -377,7 +377,7 @@ class TestTwoLabellers:
         assert ("2 rows have no label yet" in done.err) is (rule == "drop")
         assert ("may seem too high" in done.err) is (rule == "drop")
         if steps == 1:
-            assert f"Agreement  on {N - 2} of {N} rows" in done.out
+            assert f"on {N - 2} of {N} rows" in done.out
 
     def test_a_majority_needs_a_third(self, two: Path) -> None:
         arguments = ("label", "adapted.h5", "ann.csv", "bob.csv")
@@ -386,7 +386,7 @@ class TestTwoLabellers:
         third = lines_of(two / "bob.csv")
         write_lines(two / "cat.csv", third)
         done = covcal(*arguments, "cat.csv", "--resolve", "majority", cwd=two).require_success()
-        assert f"Labels     {N} new" in done.out
+        assert f"{N} added" in done.out
         with FeatureFile(two / "adapted.h5") as file:
             draw = labelled(two / "adapted.h5")
             by_id = dict(zip(file.require_target().ids(draw.rows), draw.labels, strict=True))
@@ -403,7 +403,7 @@ class TestTwoLabellers:
             write_lines(two / name, half)
         shutil.copy(two / "adapted.h5", two / "other.h5")
         done = covcal("label", "adapted.h5", "ann.csv", "bob.csv", cwd=two).require_success()
-        assert f"Labels     {N} new" in done.out
+        assert f"{N} added" in done.out
         assert "Agreement" not in done.out
         line = covcal("label", "other.h5", "ann.csv", cwd=two).error_line()
         assert f"8 of {N} labels are empty" in line
@@ -450,11 +450,11 @@ def test_without_arguments_it_reads_what_pick_wrote(folder: Path) -> None:
     assert "error: to-label.csv does not exist: give the CSV file that covcal pick" in done.err
     shutil.copy(folder / "first.csv", folder / "to-label.csv")
     done = covcal("label", cwd=folder).require_success()
-    assert f"Labels     {N} new" in done.out
+    assert f"{N} added" in done.out
     assert "reading adapted.h5" in done.err
     assert len(labelled(folder / "adapted.h5")) == N
     done = covcal("label", "second.csv", cwd=folder).require_success()
-    assert "Labels     10 new: 30 of the 30 picked rows in 2 batches" in done.out
+    assert "10 added; 30 of the 30 picked rows in 2 batches" in done.out
 
 
 def answered(folder: Path, header: str, words: tuple[str, str], *more: str) -> list[int] | str:

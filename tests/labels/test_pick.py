@@ -103,7 +103,7 @@ def test_networks_are_for_a_calibration_of_theirs(
     arguments = ("pick", picked / "adapted.h5", "--networks", picked / "adapted.h5")
     output = ("-o", tmp_path / "x.csv")
     for more in ((), ("-c", small_files / "temp.json")):
-        assert "uses it" in covcal(*arguments, *more, *output).usage_error()
+        assert "calibration" in covcal(*arguments, *more, *output).usage_error()
 
 
 def test_a_target_alone_is_drawn_by_its_own_confidence(tmp_path: Path) -> None:

@@ -58,4 +58,4 @@ def test_labels_of_one_rare_class_are_reported(tmp_path: Path) -> None:
         file = tmp_path / f"{is_reported}.h5"
         covcal.extract(None, source, target, file, covcal.ExtractSettings(outputs="logits"))
         notes = " ".join(covcal.evaluate(file, {}).notes)
-        assert ("hold only for the labelled rows" in notes) == is_reported
+        assert ("not a random sample of all rows" in notes) == is_reported

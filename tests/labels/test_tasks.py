@@ -184,7 +184,7 @@ def test_an_export_is_read_back_equal(kind: str, folder: Path) -> None:
     """The file has the same bytes as after the labels of a sheet."""
     export = EXPORTS[kind](folder)
     done = covcal("label", "x.h5", export.name, "-o", "y.h5", cwd=folder).require_success()
-    assert f"Labels     {N} new: {N} of the {N} picked rows now have a label" in done.out
+    assert f"{N} added; {N} of the {N} picked rows now have a label" in done.out
     assert "Agreement" not in done.out
     assert sha256_of(folder / "y.h5") == sha256_of(folder / "right.h5")
 
@@ -303,4 +303,4 @@ def test_an_export_that_cannot_be_read_is_one_line(kind: str, folder: Path) -> N
 
 def test_a_page_beside_tasks_is_refused(folder: Path) -> None:
     run = ("pick", "x.h5", "-o", "t.json", "--page", "t.html")
-    assert "with --page the labels are saved as CSV" in covcal(*run, cwd=folder).error_line()
+    assert "the page saves labels as CSV" in covcal(*run, cwd=folder).error_line()

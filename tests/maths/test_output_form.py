@@ -173,7 +173,7 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ("scores from 0 to 10", "every row sums to about 10, as shares of 10 do"),
         ("8 bits", "every row sums to about 255, as quantised scores from 0 to 255 do"),
         ("16 bits", "every row sums to about 65535, as quantised scores from 0 to 65535 do"),
-        ("signed 8 bits", "with 128 added to each value, every row sums to about 253"),
+        ("signed 8 bits", "quantised scores from -128 to 127"),
         (
             "probabilities less 1",
             "with 1 added to each value, every row sums to 1, as shifted probabilities do",
@@ -188,21 +188,21 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ),
         (
             "complements",
-            "to about 2, so each value may be 1 minus the probability of one of 3 classes",
+            "to about 2, so each value may be 1 minus a probability",
         ),
         (
             "complements of votes",
-            "so each value may be 20 minus the probability of one of 3 classes",
+            "so each value may be 20 minus a probability",
         ),
         (
             "rounded -log p",
-            "the sum of exp(-value) is 1, so the values seem to be -log p of probabilities p",
+            "the values seem to be -log p of probabilities p, because the sum of exp(-value) is 1",
         ),
         (
             "log10 p",
-            "sum of 10^value is 1, so the values seem to be log10 p of probabilities p",
+            "seem to be log10 p of probabilities p, because the sum of 10^value is 1",
         ),
-        ("log odds", "is 1, so the values seem to be log(p / (1 - p)) of probabilities p"),
+        ("log odds", "of probabilities p, because the sum of 1 / (1 + exp(-value)) is 1"),
         ("ranks from 0", "every row holds the ranks 0 to 2, which do not show the confidence"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
         ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
@@ -300,7 +300,7 @@ class TestDoubts:
         self, offset: float, kind: str, step: str
     ) -> None:
         lost = (logits(4) + offset).astype(kind)
-        assert f"stored numbers are {step} apart" in seen(lost, 50).doubts()[0]
+        assert f"are stored in steps of {step}:" in seen(lost, 50).doubts()[0]
         kept = {"f4": 1e4, "f2": 20.0, "f8": 1e9}[kind]
         for others in (
             (logits(4) + kept).astype(kind),

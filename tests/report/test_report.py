@@ -336,7 +336,7 @@ class TestVerdict:
             )
             assert (outside is not None) == (not low <= float(mean) <= high)
         assert "estimated accuracy" in page.words
-        assert "covcal uses the first estimate. It is estimated from 800 target" in page.words
+        assert "covcal uses the first estimate. The estimate uses 800 target" in page.words
 
     def test_the_estimated_accuracy_has_its_range(self, tmp_path: Path) -> None:
         """In whole percent: the estimate is not known better."""
@@ -347,8 +347,8 @@ class TestVerdict:
         best = printed_json("estimate", "features.h5", cwd=tmp_path)["estimates"][0]
         assert (
             f"Estimated accuracy on the target: {100 * best['accuracy']:.0f} % (between "
-            f"{100 * best['low']:.0f} and {100 * best['high']:.0f} %). It is estimated from 800 "
-            "target train and validation rows without labels."
+            f"{100 * best['low']:.0f} and {100 * best['high']:.0f} %). The estimate uses 800 "
+            "target train and validation rows, without labels."
         ) in page.words
 
 

@@ -502,10 +502,7 @@ def gone_features(folder: Path) -> str:
 
 def gone_model(folder: Path) -> str:
     (folder / "digits.onnx").unlink()
-    return (
-        "out was made with the model ../digits.onnx (path relative to this folder), but this file "
-        "is missing"
-    )
+    return "out was made with the model ../digits.onnx, which is missing"
 
 
 def named_code(folder: Path) -> str:

@@ -395,7 +395,7 @@ def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
     (line,) = done.err.splitlines()[-1:]
     assert "calibrated.onnx" in line
     assert "report.html" in line
-    assert line.endswith("in out, because an earlier run made these files from the same features")
+    assert line.endswith("in out, which an earlier run made from the same features")
     assert (folder / "out" / "calibrated.onnx").is_file()
 
 

@@ -241,7 +241,7 @@ def test_another_file_is_not_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "cal.json"
     path.write_text('{\n "schema": "covcal.calibration/1"\n}\n')
     before = path.read_bytes()
-    with pytest.raises(CovcalError, match="none of its lines describes a period"):
+    with pytest.raises(CovcalError, match="no line describes a period"):
         append(History(path), lambda _history: [period("w1")])
     assert path.read_bytes() == before
 

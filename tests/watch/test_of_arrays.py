@@ -107,7 +107,7 @@ class TestACalibrationFile:
 
     def test_a_frame_with_other_class_names_is_refused(self, made: Path) -> None:
         frame = pd.DataFrame(rows("w1")["logits"], columns=["Else", *CLASSES[1:]])
-        with pytest.raises(ValueError, match=f"but no column {CLASSES[0]}, which is"):
+        with pytest.raises(ValueError, match=f"have no column {CLASSES[0]}, which is"):
             covcal.Watch(made / "cal.json").observe(frame, period="w")
 
     def test_a_calibrator_refuses_classes_in_another_order_than_its_columns(self) -> None:

@@ -165,7 +165,7 @@ def test_what_is_missing_is_named_with_the_remedy(
         alone(folder / "features.h5", clusters_domain("target"))
     before = sorted(path.name for path in folder.iterdir())
     line = covcal("watch", "w0.h5", cwd=folder).error_line()
-    assert "cal.json has no reference data for watch. The file cal.reference.json" in line
+    assert "cal.json has no reference data for watch (cal.reference.json)" in line
     assert f"features.h5 {change}: put features.h5 back" in line
     assert sorted(path.name for path in folder.iterdir()) == before
 

@@ -140,7 +140,7 @@ class TestVerdicts:
         """The class has its share of the period, and its share of the calibration's target."""
         (found,) = watched(made, "favoured.h5")["periods"]
         said = re.search(
-            r"class class (\d) is predicted (\d+) % of the time instead of (\d+) %",
+            r"class class (\d) is predicted for (\d+) % of the rows instead of (\d+) %",
             found["alarm"]["change"],
         )
         assert said is not None
@@ -245,7 +245,7 @@ class TestVerdicts:
         assert "class fraud is predicted for 0.8 % of the rows" in warning
         assert warning.endswith("--metrics precision:fraud,recall:fraud")
         assert not list(_rare([replace(rare, tolerance=0.005)], ("ok", "fraud"), ()))
-        assert "fraud is predicted 1.7 % of the time instead of 0.8 %" in _share_in_words(
+        assert "fraud is predicted for 1.7 % of the rows instead of 0.8 %" in _share_in_words(
             "fraud", 0.0172, 0.0078
         )
 
@@ -255,7 +255,7 @@ class TestVerdicts:
 
     def test_the_same_rows_in_two_periods_are_refused(self, made: Path) -> None:
         line = covcal("watch", "w0.h5", "again=w0.h5", cwd=made).error_line()
-        assert "has the same rows as the period w0, so again would count them twice" in line
+        assert "has the rows of the period w0, so again would count them twice" in line
 
     def test_the_screen_begins_with_the_answer(self, made: Path) -> None:
         """The verdict on the last period, its rows, the counts; then the numbers."""

@@ -46,8 +46,7 @@ def open_onnx(model: str | Path, settings: ModelSettings, threads: int) -> "Open
     path = Path(model)
     if settings.weights is not None and path.exists():
         raise CovcalError(
-            f"{path} contains its weights: leave out --weights, which is only for a torch model "
-            "given as module:function"
+            f"{path} contains its weights: leave out --weights, which is only for module:function"
         )
     require_file(path, remedy=REMEDY)
     providers = provider_names(settings.providers)
@@ -81,8 +80,8 @@ class OriginalModel:
         if has_features:
             remedy = f"pass --phi none to keep only the logits, or {remedy}"
         raise CovcalError(
-            f"{self._where}: covcal cannot read tensors inside this quantised model, because "
-            f"reading changes the output by {moved:.1g} (relative): {remedy}"
+            f"{self._where}: reading tensors inside this quantised model changes its output "
+            f"by {moved:.1g} (relative): {remedy}"
         )
 
     def require_repeatable(
@@ -96,8 +95,8 @@ class OriginalModel:
         moved = proof.relative_error(second, first)
         if moved > limit:
             raise CovcalError(
-                f"{self._where} gives different outputs for the same rows (relative difference "
-                f"{moved:.1g}), so dropout may be on: call model.eval() and export it again"
+                f"{self._where} gives different outputs for the same rows (relative "
+                f"difference {moved:.1g}): call model.eval() and export it again"
             )
 
 
@@ -108,7 +107,7 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """The copy of the model with inner tensors as outputs, and the unchanged model."""
+    """A model with inner tensors as outputs, beside the unchanged model."""
 
     original: OriginalModel
     runner: Runner
@@ -157,7 +156,6 @@ class OpenedOnnx:
         return self._proved(self._declared(head), batch, few)
 
     def _declared(self, head: Head) -> Reading:
-        """Return a `Reading` from the graph, without data."""
         if head.layer and len(head.features) == 1 and head.weight is not None:
             source, width = head.features[0].name, head.weight.shape[1]
             require_declared_width(self._graph, self.inputs, source, width)
@@ -218,10 +216,7 @@ class OpenedOnnx:
         limit: float,
         few: int | None,
     ) -> _Comparison:
-        """Return a runner that reads inner tensors without a change of the model's output.
-
-        If inner tensors are read, ONNX Runtime may not fuse operators, which changes rounding.
-        """
+        """Start a runner that reads inner tensors, and compare its output."""
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         # A quantised model is compared on all rows, because rounding may change any row. A fixed
         # batch size does not allow fewer rows.
@@ -245,12 +240,11 @@ class OpenedOnnx:
         error = original.difference(batch, values)
         if error > limit:
             raise CovcalError(
-                f"{self._file.path}: covcal cannot read tensors inside this model, because reading "
-                f"changes the output by {error:.1g} (relative): export the model again without "
-                "fused or optimised operators"
+                f"{self._file.path}: reading tensors inside this model changes its output by "
+                f"{error:.1g} (relative): export the model again without fused operators"
             )
         note = (
-            "the model runs without fused operators, so rounding changes its output by up to "
+            "without fused operators, rounding changes the model's output by up to "
             f"{moved:.1g} (relative)"
         )
         return _Comparison(original, runner, error, (note,))
@@ -261,7 +255,6 @@ class OpenedOnnx:
         return OriginalModel(str(self._file.path), session, self.inputs, output)
 
     def _start(self, head: Head, *, fuse: bool) -> Runner:
-        """Start ONNX Runtime on a copy of the model that also outputs phi and the logits."""
         outputs = [value.tensor for value in head.outputs]
         data = exposing(self._file.model, [*head.features, head.logits], outputs)
         return Runner(str(self._file.path), self._session(data, fuse=fuse), self.inputs)

@@ -89,9 +89,9 @@ class OnnxFile:
             if set(providers) - set(CPU):
                 raise _no_start(providers, one_line(error, 200)) from error
             raise CovcalError(
-                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model, "
-                f"which uses opset {opset_of(self.model) or 1} ({one_line(error, 200)}): update "
-                "onnxruntime, or export the model again with an older opset and standard operators"
+                f"{self.path}: onnxruntime {onnxruntime.__version__} cannot load the model "
+                f"with opset {opset_of(self.model) or 1} ({one_line(error, 200)}): update "
+                "onnxruntime, or export the model with an older opset"
             ) from error
         missing = set(providers) - set(session.get_providers())
         if missing:
@@ -150,9 +150,8 @@ def provider_names(asked: Sequence[str]) -> tuple[str, ...]:
         if full is None:
             choices = ", ".join(value.removesuffix(_SUFFIX) for value in available.values())
             raise CovcalError(
-                f"--providers {name} is not available in onnxruntime {onnxruntime.__version__}: "
-                f"choose from {choices}, or install another onnxruntime package (onnxruntime-gpu "
-                "for CUDA and TensorRT)"
+                f"--providers {name} is not available in onnxruntime "
+                f"{onnxruntime.__version__}: choose from {choices}, or install onnxruntime-gpu"
             )
         names.append(full)
     return tuple(dict.fromkeys(names)) or CPU
@@ -171,7 +170,6 @@ def _utf8_path(folder: Path) -> str:
 
 
 def _require_names(path: Path, model: onnx.ModelProto) -> None:
-    """Refuse a damaged model with a name that is not text."""
     graph = model.graph
     try:
         names = [value.name for value in (*graph.input, *graph.output, *graph.initializer)]
@@ -195,20 +193,18 @@ def _require_standard_operators(path: Path, model: onnx.ModelProto) -> None:
         name = repr(node.name or next(iter(node.output), f"number {number}"))
         if node.domain not in {*_KNOWN_DOMAINS, *_RUNTIME_DOMAINS, *own}:
             raise CovcalError(
-                f"{path}: onnxruntime does not have the custom operator "
-                f"{node.domain}.{node.op_type} of node {name}: export the model with standard "
-                "operators"
+                f"{path}: node {name} needs the custom operator {node.domain}.{node.op_type}, "
+                "which onnxruntime does not have: export the model with standard operators"
             )
         damage = _damage(node, versions)
         if damage:
             raise CovcalError(
-                f"{path} is damaged: node {name} ({node.op_type}) {damage}: copy or download it "
-                "again, or export it again"
+                f"{path} is damaged: node {name} ({node.op_type}) {damage}: copy or download "
+                "it again, or export it again"
             )
 
 
 def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
-    """Return a message about a missing input or output of a node, or ""."""
     if not any(node.output):
         return "has no output"
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -229,9 +225,8 @@ def _damage(node: onnx.NodeProto, versions: Mapping[str, int]) -> str:
 def _no_start(providers: Sequence[str], reason: str) -> CovcalError:
     names = ", ".join(name.removesuffix(_SUFFIX) for name in providers)
     return CovcalError(
-        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): install the "
-        "missing driver or library (pip install 'onnxruntime-gpu[cuda,cudnn]' for CUDA), or pass "
-        "--providers cpu"
+        f"onnxruntime {onnxruntime.__version__} cannot compute on {names} ({reason}): pass "
+        "--providers cpu, or run pip install 'onnxruntime-gpu[cuda,cudnn]'"
     )
 
 
@@ -266,15 +261,16 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
         places = [entries.get(key, "0") for key in ("offset", "length")]
         if not all(place.isascii() and place.isdecimal() and len(place) < 20 for place in places):
             raise CovcalError(
-                f"{path}: the offset and length of {tensor.name} in {location} are not numbers "
-                f"({' and '.join(map(shown, places))}): copy or download the model again"
+                f"{path}: the offset and length of {tensor.name} in {location} are not "
+                f"numbers ({' and '.join(map(shown, places))}): copy or download the model "
+                "again"
             )
         end = sum(map(int, places))
         size = files[location].stat().st_size
         if end > size:
             raise CovcalError(
-                f"{path} needs {end} bytes of {location}, but that file has {size} bytes: copy "
-                "or download it again"
+                f"{path} needs {end} bytes of {location}, but that file has {size} bytes: "
+                "copy or download it again"
             )
     folder = path.parent.resolve()
     if all(file.is_relative_to(folder) for file in files.values()):
@@ -347,19 +343,18 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 
 def _existing(path: Path, location: str, tensor: str) -> Path:
-    """Return the file with the values of an external tensor."""
     where = PurePosixPath(location.replace("\\", "/"))
     # For safety, a model must not name files outside its folder.
     if not location or where.is_absolute() or ".." in where.parts:
         raise CovcalError(
-            f"{path} keeps tensor {tensor!r} in {location!r}, outside its own folder: save the "
-            "model again with its weights in the same folder"
+            f"{path} keeps the weights {tensor!r} in {location!r}, outside its own folder: "
+            "save the model again with its weights in the same folder"
         )
     file = path.parent / location
     if not file.is_file():
         raise CovcalError(
-            f"{path} needs the file {location} with weights such as {tensor!r}: copy {location} to "
-            "the folder of the model"
+            f"{path} needs the file {location} with weights such as {tensor!r}: copy "
+            f"{location} to the folder of the model"
         )
     with file.open("rb") as stream:
         if stream.read(len(LFS_POINTER)) == LFS_POINTER:

@@ -103,8 +103,8 @@ class OnnxGraph:
                 return numpy_helper.to_array(stored)
             except (ValueError, TypeError, KeyError) as error:
                 raise CovcalError(
-                    f"{self.file.path} is damaged: the values of {shown(tensor)} do not fit its "
-                    "type and shape: copy or download it again, or export it again"
+                    f"{self.file.path} is damaged: the values of {shown(tensor)} do not fit "
+                    "its type and shape: copy or download it again, or export it again"
                 ) from error
         nodes, initializers = self.part_before([tensor])
         out = f"{tensor}__covcal"
@@ -171,7 +171,6 @@ class OnnxGraph:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node and its subgraphs read."""
     names = [name for name in node.input if name]
     for attribute in node.attribute:
         inner = [attribute.g] if attribute.HasField("g") else attribute.graphs
@@ -198,7 +197,7 @@ def read_inputs(graph: OnnxGraph) -> tuple[ModelInput, ...]:
         names = " and ".join(value.name for value in states)
         raise CovcalError(
             f"{graph.file.path} has inputs that do not have one row per example: {names} (all "
-            f"inputs: {described}). Export the model without these inputs, or give the model's "
+            f"inputs: {described}). Export the model without these inputs, or pass its "
             "outputs as a table with --logits"
         )
     return tuple(
@@ -234,8 +233,8 @@ def require_declared_width(
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return
     raise CovcalError(
-        f"{graph.file.path} declares input {value.name} as {_shape(value)}, but its weights need "
-        f"{width} columns: export the model again with [N, {width}]"
+        f"{graph.file.path} declares input {value.name} as {_shape(value)}, but its weights "
+        f"need {width} columns: export the model again with [N, {width}]"
     )
 
 

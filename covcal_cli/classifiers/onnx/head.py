@@ -94,7 +94,7 @@ def choose_head(
 
 
 def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head; None if the last linear layer does not give the logits."""
+    """Return the head, or None if no linear layer gives the logits."""
     try:
         head = find_head(graph, output)
     except CovcalError:
@@ -144,8 +144,8 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
     if phi == INPUT and phi not in names:
         if len(names) > 1:
             raise CovcalError(
-                f"{graph.file.path} has {len(names)} inputs: name the input to use as features "
-                f"with --phi {' or --phi '.join(names)}"
+                f"{graph.file.path} has {len(names)} inputs: choose the features with --phi "
+                f"{' or --phi '.join(names)}"
             )
         return str(names[0])
     if graph.has(phi):
@@ -155,20 +155,19 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
     listed = list(dict.fromkeys([*near, *tensors[::-1]]))[:_SHOWN]
     more = f" ({len(tensors) - len(listed)} more)" if len(tensors) > len(listed) else ""
     raise CovcalError(
-        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi input, "
-        f"--phi none or one of {', '.join(listed)}{more}"
+        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi "
+        f"input, --phi none or one of {', '.join(listed)}{more}"
     )
 
 
 def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
-    """Return a head without a linear layer."""
     choice, *others = class_outputs(graph, output)
     if others:
         raise _ambiguous(graph, [value.name for value in (choice, *others)])
     if choice.is_label:
         raise CovcalError(
-            f"{graph.file.path} gives only labels ({choice.name}) and has no linear layer that "
-            "gives logits: export the model with its probabilities"
+            f"{graph.file.path} gives only labels ({choice.name}): export the model with its "
+            "probabilities"
         )
     tensor, follower = choice.tensor, None
     node = graph.maker(tensor)
@@ -260,7 +259,7 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may be the classes, without outputs of inner layers."""
+    """Return the outputs that may be the classes."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -276,9 +275,9 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
     answers = [name for name in layers if not is_internal(name)]
     if not answers:
         raise CovcalError(
-            f"{graph.file.path} has no linear layer before output {', '.join(layers)}. The model "
-            "may use trees, kernels or neighbours. Pass --phi input to use the input as features, "
-            "--phi NAME to use another tensor, or --phi none to keep only the logits"
+            f"{graph.file.path} has no linear layer before output {', '.join(layers)}: choose "
+            "the features with --phi input or --phi NAME, or pass --phi none to keep only "
+            "the logits"
         )
     if len({tuple(node.output[0] for node in layers[name]) for name in answers}) > 1:
         made_by = {name: ", ".join(describe(node) for node in layers[name]) for name in answers}
@@ -306,8 +305,7 @@ def sum_of_heads(
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: output {output} combines {len(linears)} layers "
-        f"({', '.join(linear.layer for linear in linears)}) in a way that covcal does not "
-        f"know: {LOGITS_ONLY}"
+        f"({', '.join(linear.layer for linear in linears)}) in an unknown way: {LOGITS_ONLY}"
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
@@ -345,7 +343,6 @@ def sum_of_heads(
 
 
 def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
-    """Return the scores of a head as floats."""
     at = linear.result
     if at.tensor and (at.pending or at.quantised is not None):
         at = walk_forward(graph, linear, output)
@@ -390,6 +387,6 @@ def _coefficients(
 
 
 def _exact(value: float) -> float:
-    """Round a number to a simple fraction, such as 0.5, if a fraction is near."""
+    """Round a number to a simple fraction if a fraction is near."""
     simple = float(Fraction(value).limit_denominator(_LARGEST_DENOMINATOR))
     return simple if abs(simple - value) <= _EXACT else value

@@ -152,8 +152,8 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     has_bias = has_bias and bool(node.input[2])
     if has_bias and node.input[2] not in graph.constants:
         raise CovcalError(
-            f"{graph.file.path}: the last layer {describe(node)} has a bias that depends on the "
-            f"input, so it is not linear: {LOGITS_ONLY}"
+            f"{graph.file.path}: the bias of the last layer {describe(node)} depends on the "
+            f"input, so the layer is not linear: {LOGITS_ONLY}"
         )
     bias = graph.evaluate(node.input[2]) if has_bias else np.zeros(1)
     is_activated = bool(attributes.get("activation")) and node.op_type in ("FusedGemm", "FusedConv")
@@ -178,10 +178,7 @@ def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear
     where = f"{graph.file.path}: {describe(node)}"
     if node.op_type in _CONVOLUTIONS:
         if not _is_one_by_one(weight, attributes):
-            raise CovcalError(
-                f"{where}, the last layer, is not a 1x1 convolution, so the logits are not a "
-                f"linear function of one feature vector: {LOGITS_ONLY}"
-            )
+            raise CovcalError(f"{where}, the last layer, is not a 1x1 convolution: {LOGITS_ONLY}")
         weight = weight.reshape(weight.shape[:2])
     elif weight.ndim != 2 or any(
         attributes.get(name, 0) for name in ("transA", "transBatchA", "transBatchB")
@@ -284,15 +281,15 @@ def step_of(graph: OnnxGraph, scale: str) -> float:
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer with an integer result, which a later node multiplies by the scales."""
+    """Read a layer with an integer result."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
         maker = graph.maker(maker.input[0])
     if maker is None or maker.op_type not in ("DynamicQuantizeLinear", "QuantizeLinear"):
         raise CovcalError(
-            f"{graph.file.path}: {describe(node)} reads integers whose scale is unknown, because "
-            "the model did not quantise them: pass --phi none to keep only the logits"
+            f"{graph.file.path}: {describe(node)} reads integers with an unknown scale: pass "
+            "--phi none to keep only the logits"
         )
     dynamic = maker.op_type == "DynamicQuantizeLinear"
     scale = maker.output[1] if dynamic else maker.input[1]
@@ -311,7 +308,6 @@ def _quantise_again(tensor: str) -> TensorRead:
 
 
 def _columns_first(node: onnx.NodeProto) -> bool:
-    """Return whether the first axis of the weights is the classes."""
     return "Conv" in node.op_type or bool(attributes_of(node).get("transB", 0))
 
 
@@ -360,9 +356,8 @@ def walk_forward(graph: OnnxGraph, linear: Linear, output: str) -> Position:
         at = further
     if at.pending:
         raise CovcalError(
-            f"{graph.file.path}: covcal cannot find the scale of the quantised output of "
-            f"{linear.layer}, before {at.follower or output}: pass --phi none to keep only the "
-            "logits"
+            f"{graph.file.path}: the scale of the quantised output of {linear.layer} is "
+            "unknown: pass --phi none to keep only the logits"
         )
     return at
 
@@ -385,7 +380,7 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after a node; None if the node is not linear."""
+    """Return the position after a linear node, or None."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
@@ -405,7 +400,6 @@ def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | No
 
 
 def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Keep the classes that a Gather or Slice node chooses."""
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
@@ -426,7 +420,6 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
 
 
 def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Apply a constant that a node adds or multiplies."""
     left, right = node.input
     other = right if left == at.tensor else left
     result = node.output[0]
@@ -449,7 +442,7 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Apply the scale of the input, and a constant factor if there is one."""
+    """Apply the scale of the input."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

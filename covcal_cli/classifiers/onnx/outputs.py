@@ -69,10 +69,8 @@ def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
                 and other.rank > best
                 and all(_feeds(graph, candidate, other) for candidate in best_outputs)
             ):
-                rows = ", ".join(candidate.name for candidate in best_outputs)
                 raise CovcalError(
-                    f"{graph.file.path} has several outputs that may hold the classes. "
-                    f"{other.name} gives one number per row and is computed from {rows}. Choose "
+                    f"{graph.file.path} has several outputs that may hold the classes: choose "
                     f"--model-output {other.name} or --model-output {best_outputs[0].name}"
                 )
         return best_outputs
@@ -91,12 +89,12 @@ def _no_class_output(graph: OnnxGraph, outputs: Sequence[onnx.ValueInfoProto]) -
     if stored:
         return CovcalError(
             f"{path} gives {described}, but {stored[0]} holds quantised scores without their "
-            "scale. Export the model so that it ends with DequantizeLinear, or choose another "
+            "scale: export the model with DequantizeLinear at its end, or choose another "
             "output with --model-output NAME"
         )
     return CovcalError(
-        f"{path} gives {described}, but covcal needs numbers of shape [N, classes]. Export the "
-        "logits or probabilities of every row, or choose another output with --model-output NAME"
+        f"{path} gives {described}, but covcal needs numbers of shape [N, classes]: export "
+        "the logits or probabilities, or choose another output with --model-output NAME"
     )
 
 
@@ -160,10 +158,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
 # machine chooses its label by votes, and not by probability.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
-_NOTE = (
-    "covcal uses the class of the highest probability. The model's own label can differ, for "
-    "example in a support vector machine, which decides by votes"
-)
+_NOTE = "covcal uses the class of the highest probability. The model's own label can differ"
 
 
 class OwnLabels:
@@ -247,7 +242,6 @@ def zip_labels(node: onnx.NodeProto) -> tuple[str | int, ...]:
 
 
 def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
-    """Return the class names of an operator with `count` classes, or None."""
     for node in graph.nodes:
         labels = zip_labels(node)
         if not labels and node.op_type == "ArrayFeatureExtractor":
@@ -258,7 +252,6 @@ def _class_labels(graph: OnnxGraph, count: int) -> tuple[str, ...] | None:
 
 
 def _chosen_labels(graph: OnnxGraph, node: onnx.NodeProto) -> tuple[str | int, ...]:
-    """Return the labels of a node after an ArgMax; else an empty tuple."""
     maker = graph.maker(node.input[1])
     if node.input[0] not in graph.constants or maker is None or maker.op_type != "ArgMax":
         return ()
@@ -287,7 +280,6 @@ def _parse(text: str) -> tuple[str, ...] | None:
 
 
 def _literal(text: str) -> Any:
-    """Return the value of a JSON text or a Python literal; None for other texts."""
     try:
         return parsed_json(text)
     except ValueError:

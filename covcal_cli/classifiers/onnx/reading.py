@@ -43,7 +43,7 @@ def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None
 
 
 def _vectors(array: AnyArray) -> Floats | None:
-    """Return an array with one vector per row; None if a row has several vectors."""
+    """Return an array with one vector per row, or None."""
     if sum(size != 1 for size in array.shape[1:]) > 1:
         return None
     return _floats(array.reshape(len(array), -1))
@@ -165,9 +165,9 @@ class Tail:
             head = self.head
             follower = f"before {head.follower}" if head.follower else "and does not average them"
             raise UnknownTailError(
-                f"{self.where}: {head.layer or head.logits.name} gives {list(tensor.shape[1:])} "
-                f"values per row {follower}, so the logits are not a linear function of one "
-                f"feature vector: {LOGITS_ONLY}"
+                f"{self.where}: {head.layer or head.logits.name} gives "
+                f"{list(tensor.shape[1:])} values per row {follower}, not one per class: "
+                f"{LOGITS_ONLY}"
             )
         return rows
 
@@ -178,9 +178,9 @@ class Tail:
         # With --phi none, the model's output is read.
         way = "pass --phi none to read the output itself" if head.features else "export the logits"
         return UnknownTailError(
-            f"{self.where}: covcal does not know how output {names} is computed from the logits of "
-            f"{head.layer or head.logits.name}{follows}: {way}, or choose another output with "
-            "--model-output NAME"
+            f"{self.where}: covcal does not know how output {names} is computed from the "
+            f"logits of {head.layer or head.logits.name}{follows}: {way}, or choose another "
+            "output with --model-output NAME"
         )
 
 
@@ -237,9 +237,9 @@ class Reading:
         if phi is None or (head.weight is not None and phi.shape[1] != head.weight.shape[1]):
             shape = ", ".join(["N", *map(str, arrays[0].shape[1:])])
             raise CovcalError(
-                f"{self.where}: the features of {head.layer or head.features[0].name} have shape "
-                f"[{shape}], but covcal needs one vector per row: pass --phi NAME to use another "
-                "tensor, or --phi none to keep only the logits"
+                f"{self.where}: the features of {head.layer or head.features[0].name} have "
+                f"shape [{shape}] instead of one vector per row: pass --phi NAME to use "
+                "another tensor, or --phi none to keep only the logits"
             )
         return phi
 
@@ -269,7 +269,7 @@ class Reading:
         raise CovcalError(
             f"{self.where}: {head.layer} does not give {head.logits.name} (relative error "
             f"{error:.1g}), so the last layer is not linear: {remedy}pass --phi none to keep "
-            "only the logits, or --phi NAME to use another tensor as features"
+            "only the logits, or --phi NAME to use another tensor"
         )
 
     @property

@@ -71,8 +71,8 @@ class Runner:
             require_fit(self._where, value, array)
             if rows not in (-1, len(array)):
                 raise CovcalError(
-                    f"{self._where} gets {rows} rows of {self._inputs[0].name} but {len(array)} "
-                    f"rows of {value.name}: give every input one row per example"
+                    f"{self._where} gets {rows} rows of {self._inputs[0].name} but "
+                    f"{len(array)} rows of {value.name}: give every input one row per example"
                 )
             rows = len(array)
         return rows
@@ -85,9 +85,8 @@ class Runner:
         except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
             if _OUT_OF_TABLE in str(error):
                 raise CovcalError(
-                    f"{self._where}: the data have a category number that an embedding of the "
-                    f"model does not know ({one_line(error, 200)}): use the same numbers for the "
-                    "categories as in training"
+                    f"{self._where} does not know a category number in the data "
+                    f"({one_line(error, 200)}): use the numbers of training"
                 ) from error
             shapes = ", ".join(str(list(array.shape)) for array in fed.values())
             raise CovcalError(
@@ -103,8 +102,8 @@ class Runner:
         for name, array in zip(names, arrays, strict=True):
             if array.ndim == 0 or len(array) != rows:
                 raise CovcalError(
-                    f"{self._where} gives {list(array.shape)} as {name} for {rows} rows, because "
-                    "its batch size is fixed: pass --batch 1"
+                    f"{self._where} gives {list(array.shape)} as {name} for {rows} rows, "
+                    "because its batch size is fixed: pass --batch 1"
                 )
         return arrays
 
@@ -176,9 +175,7 @@ class Part:
         try:
             arrays = self._session.run(self._targets, fed)
         except Exception as error:  # ONNX Runtime's exceptions have no other common base class.
-            raise CovcalError(
-                "a part of the model failed when covcal ran it on random numbers"
-            ) from error
+            raise CovcalError("a part of the model failed on random numbers") from error
         return [np.asarray(value, dtype=np.float64) for value in arrays]
 
     @property
@@ -228,5 +225,5 @@ def affine_map(
 def _rows(part: Part, points: Float64s, row: tuple[int, ...]) -> Float64s:
     (values,) = part.run([points.reshape(len(points), *row)])
     if values.ndim == 0 or len(values) != len(points):
-        raise CovcalError("a part of the model returns another number of rows than its input has")
+        raise CovcalError("a part of the model changes the number of rows")
     return values.reshape(len(points), -1)

@@ -167,8 +167,8 @@ class Reading:
             values = self.source.read(reader.calls, n)
             if values is None:
                 raise CovcalError(
-                    f"{where} did not use {self.source.layer} on this batch: give a model that "
-                    "uses the same layers for all rows"
+                    f"{where} did not use {self.source.layer} on this batch: give a model "
+                    "that uses the same layers for all rows"
                 )
             features, logits = values
         if self._tap is not None:
@@ -192,7 +192,7 @@ class Reading:
         if error > self.source.limit:
             raise CovcalError(
                 f"{self.where} gives different outputs for the same rows (relative difference "
-                f"{error:.1g}), so dropout may be on: call model.eval() and save it again"
+                f"{error:.1g}): call model.eval() and save it again"
             )
         return error
 
@@ -212,8 +212,8 @@ class Reading:
         if proof.tail_error(self.source.tail, values.logits, values.output) > limit:
             raise _OtherOutputError(
                 f"{self.where}: output {self.output_name} is not always the "
-                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi none "
-                "to read the output itself, or return the logits"
+                f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi "
+                "none to read the output itself"
             )
 
 
@@ -259,7 +259,6 @@ class OpenedTorch:
         return _proved(self._read_from(Answer.of(output, self._program.where)), batch, few)
 
     def _read_from(self, source: Head | Answer) -> Reading:
-        """Return the rules to read the program if the logits come from `source`."""
         features = self._phi != "none"
         return Reading(self._program, source, self._output, self._tap, features=features)
 
@@ -279,7 +278,7 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head. Without a head, return the output itself if `phi` is given."""
+    """Return the head, or the output itself if there is no head."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:

@@ -40,8 +40,8 @@ def open_function(reference: str, weights: Path | None) -> Program:
                 "on the CPU"
             ) from error
         notes: tuple[str, ...] = (
-            f"covcal uses the weights that {reference} sets. If this function loads no weights, "
-            "pass --weights",
+            f"covcal uses the weights that {reference} sets. If it loads no weights, pass "
+            "--weights",
         )
         if weights is not None:
             notes = load_weights(module, weights, reference)
@@ -60,7 +60,6 @@ def open_function(reference: str, weights: Path | None) -> Program:
 
 @contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """Add the current folder to the import path."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -71,7 +70,6 @@ def _current_folder_importable() -> Iterator[None]:
 
 
 def _imported(reference: str) -> Any:
-    """Return the object that `reference` names."""
     module_name, _, attribute = reference.rpartition(":")
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
@@ -105,8 +103,7 @@ def _made(reference: str, make: Any) -> nn.Module:
     needed = _required_arguments(make)
     if needed:
         raise CovcalError(
-            f"{reference} needs arguments ({', '.join(needed)}): write a function without "
-            "arguments that calls it, and name that function"
+            f"{reference} needs arguments ({', '.join(needed)}): name a function without arguments"
         )
     module = _guarded(f"{reference}: calling it fails", make, remedy="correct the function")
     if not isinstance(module, nn.Module):
@@ -116,8 +113,8 @@ def _made(reference: str, make: Any) -> nn.Module:
     lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise CovcalError(
-            f"{reference}: {lazy[0]} is a lazy layer without a shape: run the module once inside "
-            "the function"
+            f"{reference}: {lazy[0]} is a lazy layer without a shape: run the module once "
+            "inside the function"
         )
     return module
 
@@ -136,7 +133,7 @@ def _required_arguments(make: Callable[..., Any]) -> list[str]:
 
 
 def _guarded(what: str, action: Callable[[], Any], *, remedy: str) -> Any:
-    """Run the user's code. Report an exception in one line, with its place in the code."""
+    """Run the user's code, and report an exception in one line."""
     try:
         return action()
     except (Exception, SystemExit) as error:

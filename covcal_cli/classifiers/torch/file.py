@@ -58,14 +58,14 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
     kind = _kind(path)
     if kind == "weights":
         raise CovcalError(
-            f"{path} holds weights or a pickled object, not a program: pass module:function with "
-            f"--weights {path}, or {OUTPUTS_AS_TABLE}"
+            f"{path} holds weights or a pickled object, not a program: pass module:function "
+            f"with --weights {path}, or {OUTPUTS_AS_TABLE}"
         )
     if not trusted:
         raise CovcalError(
-            f"{path} is a {kind} program, which can run any code when it is opened. If you trust "
-            "its origin, pass --trust-model. Otherwise give a file without code: ONNX, or "
-            "module:function with --weights FILE.safetensors"
+            f"{path} is a {kind} program, which can run any code. If you trust its origin, "
+            "pass --trust-model. Otherwise give ONNX, or module:function with --weights "
+            "FILE.safetensors"
         )
     module = _loaded(path, kind)
     if kind == "torch.export":
@@ -106,8 +106,8 @@ def _kind(path: Path) -> str:
     if "archive_format" in members:
         if any(name.endswith((".so", ".wrapper.cpp")) for name in members):
             raise CovcalError(
-                f"{path} is a compiled program (AOTInductor), so covcal cannot see its layers: "
-                "save it with torch.export.save"
+                f"{path} is a compiled program without visible layers (AOTInductor): save it "
+                "with torch.export.save"
             )
         return "torch.export"
     if "constants.pkl" in members and any(name.startswith("code/") for name in members):
@@ -118,7 +118,7 @@ def _kind(path: Path) -> str:
 
 
 def _is_zip(path: Path) -> bool:
-    """Return whether a file is a zip archive, perhaps with a damaged directory."""
+    """Return whether a file is a zip archive, even a damaged one."""
     try:
         return zipfile.is_zipfile(path)
     except zipfile.BadZipFile:  # The archive claims to have several disks.
@@ -136,9 +136,8 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
             for member in members:
                 if grows_beyond_belief(member.file_size, member.compress_size):
                     raise CovcalError(
-                        f"{path}: {member.filename} would take "
-                        f"{member.file_size / 1e9:.1f} GB, but has only "
-                        f"{member.compress_size} bytes in the file: {remedy}"
+                        f"{path}: {member.filename} needs {member.file_size / 1e9:.1f} GB, "
+                        f"but the file holds only {member.compress_size} bytes of it: {remedy}"
                     )
             damaged = archive.testzip()
             torn = None if damaged else _torn_storage(archive)
@@ -154,7 +153,7 @@ def _intact_members(path: Path, remedy: str) -> list[str]:
 
 
 class _Inert:
-    """An empty object that replaces every object of a pickle, so that no code runs."""
+    """An empty object that replaces the objects of a pickle."""
 
     def __new__(cls, *_args: Any, **_options: Any) -> "_Inert":
         return object.__new__(cls)
@@ -227,7 +226,6 @@ def _loaded(path: Path, kind: str, device: torch.device = CPU) -> Any:
 
 
 def _exported(path: Path, program: Any, device: torch.device) -> Program:
-    """Return a torch.export program."""
     declared = _declared(path, program)
     sizes = {shape[0] for _, shape, _ in declared}
     fixed = next(iter(sizes)) if len(sizes) == 1 else None
@@ -245,7 +243,6 @@ def _exported(path: Path, program: Any, device: torch.device) -> Program:
 
 
 def _on(path: Path, program: Any, device: torch.device) -> Any:
-    """Return an exported program with its weights and graph on `device`."""
     constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
@@ -264,7 +261,6 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
 
 
 def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
-    """Return the declared name, shape and type of every input."""
     keywords = program.example_inputs[1] if program.example_inputs else {}
     if keywords:
         raise CovcalError(
@@ -290,7 +286,6 @@ def _declared(path: Path, program: Any) -> list[tuple[str, Shape, torch.dtype]]:
 def _rows(
     program: Any, declared: list[tuple[str, Shape, torch.dtype]], n: int
 ) -> tuple[Tensor, ...]:
-    """Return random rows of the declared shapes."""
     examples = program.example_inputs[0] if program.example_inputs else ()
     generator = torch.Generator().manual_seed(0)
     rows = []
@@ -354,14 +349,13 @@ def _saved(path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, Mapping) or not any(isinstance(v, Tensor) for v in loaded.values()):
         content = f"a dict of {', '.join(map(str, loaded))}" if isinstance(loaded, Mapping) else ""
         raise CovcalError(
-            f"{path} holds {content or type(loaded).__name__} instead of a state_dict: save it "
-            "with torch.save(model.state_dict(), FILE)"
+            f"{path} holds {content or type(loaded).__name__} instead of a state_dict: save "
+            "it with torch.save(model.state_dict(), FILE)"
         )
     return {str(name): value for name, value in loaded.items()}
 
 
 def _forbidden(error: Exception) -> str:
-    """Return the name of the refused object in torch's message."""
     text = str(error)
     for mark in ("Unsupported global: GLOBAL ", "GLOBAL "):
         if mark in text:
@@ -417,6 +411,6 @@ def _require_same(
             differences.append(f"{verb} {', '.join(names[:_SHOWN])}{more}")
     if differences:
         raise CovcalError(
-            f"the weights in {path} do not fit the module of {where}, because the file "
-            f"{', and '.join(differences)}: give weights that were trained with this module"
+            f"the weights in {path} do not fit {where}: the file "
+            f"{', and '.join(differences)}. Give weights that were trained with this module"
         )

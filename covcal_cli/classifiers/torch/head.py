@@ -141,8 +141,7 @@ class Answer:
         """
         if output.ndim != 2:
             raise CovcalError(
-                f"{where} gives only labels, and no layer gives scores for them: return one "
-                "probability or logit per class"
+                f"{where} gives only labels: return one probability or logit per class"
             )
         return cls(is_single=output.shape[1] == 1)
 
@@ -186,7 +185,7 @@ def find_head(run: RandomRun) -> Head:
 
 
 def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
-    """Return the head with these layers; None if the output does not follow from the layers."""
+    """Return the head with these layers, or None."""
     if not layers or not all(layer.plain for layer in layers):
         return None
     # Find the calls of the last layers in the second run.
@@ -216,7 +215,7 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b. W has the weights of all layers side by side, times the fitted factors."""
+    """Return W and b of all layers together."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -258,7 +257,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the head of the outputs, without outputs of inner layers; None if there is none."""
+    """Return the head of the outputs, or None."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:
@@ -275,30 +274,26 @@ def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
     if len({head.layers for head in answers}) > 1:
         described = ", ".join(f"{head.output} (from {head.layer})" for head in answers)
         raise CovcalError(
-            f"{run.where} has {len(answers)} outputs that could hold the classes ({described}): "
-            "choose one with --model-output NAME"
+            f"{run.where} has {len(answers)} outputs that could hold the classes "
+            f"({described}): choose one with --model-output NAME"
         )
     # If one output is logits and another output is their softmax, prefer the logits.
     return min(answers, key=lambda head: [*proof.TAILS, proof.ARGMAX].index(head.tail))
 
 
 def _reason(output: str, layers: Sequence[LayerCall], followers: Sequence[str]) -> str:
-    """Explain why an output has no head."""
     name = "the output" if output == ONLY_OUTPUT else f"output {output}"
     if not layers:
         return f"no linear layer with fixed weights comes before {name}"
     described = ", ".join(dict.fromkeys(_described(layer.op, layer.name) for layer in layers))
     if len(layers) > 1:
-        return f"{name} combines {len(layers)} layers ({described}), but not as a sum"
+        return f"{name} combines {len(layers)} layers ({described}) in an unknown way"
     if not layers[0].plain:
-        return (
-            f"{described}, the last layer before {name}, is not a 1x1 convolution, so the logits "
-            "are not a linear function of one feature vector"
-        )
+        return f"{described}, the last layer before {name}, is not a 1x1 convolution"
     after = list(dict.fromkeys(followers))[:_FOLLOWERS_SHOWN]
     verb = "follows" if len(after) == 1 else "follow"
     listed = f" ({', '.join(after)} {verb} it)" if after else ""
-    return f"covcal cannot compute {name} from the logits of {described}{listed}"
+    return f"covcal does not know how {name} is computed from the logits of {described}{listed}"
 
 
 def _described(op: str, name: str) -> str:

@@ -22,8 +22,8 @@ _LENGTHS = (128, 1024, 16000, 16)  # Usual lengths of texts and signals.
 _TIMM = ("pretrained_cfg", "default_cfg")
 _SIDES = ("input_size", "image_size", "img_size")
 _SET_EXAMPLE = (
-    "set module.example_input_array to a tensor that the module accepts (or a tuple of tensors "
-    "for several inputs)"
+    "set module.example_input_array to a tensor that the module accepts (or a tuple of "
+    "tensors for several inputs)"
 )
 _EXPORT = f"save it with torch.export.save, or {OUTPUTS_AS_TABLE}"
 
@@ -137,7 +137,6 @@ def _guesses(module: nn.Module, holders: Sequence[object]) -> Iterator[_Guess]:
 
 
 def _declared(holder: object) -> Iterator[_Guess]:
-    """Yield rows of the declared shape."""
     example = getattr(holder, "example_input_array", None)
     if isinstance(example, Tensor | Mapping):
         example = (example,) if isinstance(example, Tensor) else tuple(example.values())
@@ -156,7 +155,6 @@ def _declared(holder: object) -> Iterator[_Guess]:
 
 
 def _declared_sides(holder: object) -> Iterator[tuple[int, ...]]:
-    """Yield the image sizes that a module or its config declares."""
     for place in (holder, getattr(holder, "config", None)):
         for name in _SIDES:
             value = getattr(place, name, None)
@@ -194,7 +192,7 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its number of inputs or words."""
+    """Return the class of the first layer with weights, and its width."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)

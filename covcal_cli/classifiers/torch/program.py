@@ -232,8 +232,8 @@ def device_of(providers: Sequence[str]) -> torch.device:
             )
     if "cuda" in names and not torch.cuda.is_available():
         raise CovcalError(
-            f"--providers cuda: torch {torch.__version__} finds no CUDA device: pass --providers "
-            "cpu, or install a torch with CUDA on a machine that has one"
+            f"--providers cuda: torch {torch.__version__} finds no CUDA device: pass "
+            "--providers cpu, or install torch with CUDA"
         )
     return torch.device(names[0]) if names else CPU
 

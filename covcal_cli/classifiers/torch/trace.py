@@ -333,7 +333,7 @@ class Tap:
         return np.concatenate([to_array(row.flatten(1)) for row in rows], axis=1)
 
     def _vectors(self, value: Tensor, n: int) -> Float64s:
-        """Return one vector per row. Features of an image are averaged over its pixels."""
+        """Return one vector per row, as the mean over pixels."""
         shape = list(value.shape)
         if value.ndim >= 4 and shape[0] == n:
             if value.numel() > n * shape[1]:
@@ -382,7 +382,7 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """A reader of the input or output of a linear layer, for programs from files."""
+    """A reader of the input or output of a linear layer."""
 
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
@@ -417,9 +417,9 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
     if name not in names:
         listed = ", ".join([*names[-_SHOWN:], *(["..."] if len(names) > _SHOWN else [])])
         raise CovcalError(
-            f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for --phi: "
-            f"choose input, none, or one of {listed}. The name of a module selects the output of "
-            "the module. To select the input of the module, add .input to the name"
+            f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for "
+            f"--phi: choose input, none, or one of {listed}. To select the input of a module, "
+            "add .input to its name"
         )
     if hookable:
         return _ModuleTap(program.where, name + side, modules[name])

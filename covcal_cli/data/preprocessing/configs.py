@@ -82,7 +82,6 @@ def found_preprocessing(
 
 
 def _in_folder(folder: Path) -> tuple[Preprocessing, Path] | None:
-    """Return the preprocessing in a folder, and the file with the preprocessing."""
     for path in (folder / name for name in _FILES):
         settings = read_config(_content(path), str(path)) if path.is_file() else None
         if settings is not None:

@@ -135,18 +135,18 @@ _FAMILIES = {
     "ViT": _Family(resample=_BILINEAR),
 }
 _PIXEL_KEYS = (
-    "crop_size do_center_crop do_convert_rgb do_flip_channel_order do_normalize do_rescale "
-    "do_resize image_mean image_std resample rescale_factor size"
+    "crop_size,do_center_crop,do_convert_rgb,do_flip_channel_order,do_normalize,do_rescale,"
+    "do_resize,image_mean,image_std,resample,rescale_factor,size"
 )
 _HARMLESS = (
-    "_processor_class _valid_processor_keys auto_map data_format default_to_square device "
-    "do_reduce_labels feature_extractor_type image_processor_type input_data_format "
-    "model_input_names processor_class reduce_labels return_tensors transformers_version use_fast"
+    "_processor_class,_valid_processor_keys,auto_map,data_format,default_to_square,device,"
+    "do_reduce_labels,feature_extractor_type,image_processor_type,input_data_format,"
+    "model_input_names,processor_class,reduce_labels,return_tensors,transformers_version,use_fast"
 )
 _OWN_KEYS = {
     "ConvNext": "crop_pct",
     "PoolFormer": "crop_pct",
-    "EfficientNet": "include_top rescale_offset",
+    "EfficientNet": "include_top,rescale_offset",
 }
 _MINE = "pass --preprocess none and options such as --size, or --preprocess module:function"
 _WARPED_FROM = 384  # ConvNeXT does not crop images of this size or larger.
@@ -180,11 +180,9 @@ class _Values:
         self.content, self.origin = content, origin  # `origin` is the name of the file in messages.
 
     def get(self, key: str) -> Any:
-        """Return a value of any type; None if missing."""
         return self.content.get(key)
 
     def value(self, key: str, default: _T) -> _T:
-        """Return a value of the type of `default`; if missing, `default`."""
         value = self.get(key)
         if value is None:
             return default
@@ -201,7 +199,6 @@ class _Values:
         return share
 
     def numbers(self, key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the numbers of a list, or a single number as a tuple."""
         value = self.get(key)
         if value is None:
             return default
@@ -211,21 +208,18 @@ class _Values:
         return tuple(float(number) for number in values)
 
     def integers(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Return whole numbers of pixels."""
         numbers = self.numbers(key, default)
         if not all(side == int(side) and 0 < side <= LARGEST_SIDE for side in numbers):
             raise self.wrong(key, f"whole numbers from 1 to {LARGEST_SIDE}")
         return tuple(int(side) for side in numbers)
 
     def integer(self, key: str) -> int:
-        """Return a whole number of pixels. The key is required."""
         numbers = self.integers(key, ())
         if len(numbers) != 1:
             raise self.wrong(key, "one whole number")
         return numbers[0]
 
     def wrong(self, key: str, wanted: str) -> CovcalError:
-        """Return the error for a value of a wrong type or out of range."""
         return CovcalError(f"{self.origin}: {key} is {shown(self.get(key))}: it must be {wanted}")
 
 
@@ -240,7 +234,7 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
     `origin` is the name of the file in messages. A file with unknown or missing keys is refused.
     """
     reader = _Reader(content, origin)
-    allowed = f"{_PIXEL_KEYS} {_HARMLESS} {_OWN_KEYS.get(reader.family.rule, '')}".split()
+    allowed = f"{_PIXEL_KEYS},{_HARMLESS},{_OWN_KEYS.get(reader.family.rule, '')}".split(",")
     unknown = sorted(
         key
         for key, value in content.items()
@@ -248,15 +242,13 @@ def huggingface_preprocessing(content: Mapping[str, Any], origin: str) -> Prepro
     )
     if unknown:
         raise CovcalError(
-            f"{origin}: covcal does not know the settings {', '.join(unknown)}, and they might "
+            f"{origin}: covcal does not know the settings {', '.join(unknown)}, which might "
             f"change pixels: {_MINE}"
         )
     return reader.read()
 
 
 class _Reader(_Values):
-    """The file of an image processor, read by the rules of its class."""
-
     def __init__(self, content: Mapping[str, Any], origin: str) -> None:
         super().__init__(content, origin)
         self._kind = self.value("image_processor_type", self.value("feature_extractor_type", ""))
@@ -316,8 +308,7 @@ class _Reader(_Values):
             return Resize("squash", size=size), crop or size
         if crop is None:
             raise CovcalError(
-                f"{self.origin}: images keep their aspect ratio and are not cropped, so they "
-                f"have different sizes: {_MINE}"
+                f"{self.origin}: images keep different sizes, because they are not cropped: {_MINE}"
             )
         return Resize("short", short=short), crop
 
@@ -339,7 +330,6 @@ class _Reader(_Values):
         return mean, std
 
     def _size(self) -> tuple[int | None, Size]:
-        """Return the shorter side or None, and (height, width)."""
         family = self.family
         size = self.get("size")
         if size is None:
@@ -357,9 +347,8 @@ class _Reader(_Values):
             raise self.wrong("size", "one whole number or two")
         if family is _UNKNOWN:
             raise CovcalError(
-                f"{self.origin}: covcal does not know {self._kind or 'the class'}, so size "
-                f"{size} is ambiguous: it may be the shorter side or both sides. Write "
-                "{'shortest_edge': N} or {'height': N, 'width': N}"
+                f"{self.origin}: size {size} is ambiguous for {self._kind or 'the class'}: "
+                f"write {{'shortest_edge': N}} or {{'height': N, 'width': N}}"
             )
         return (sizes[0] if family.short else None), (sizes[0], sizes[0])
 
@@ -424,8 +413,8 @@ def timm_preprocessing(content: Mapping[str, Any], origin: str) -> Preprocessing
         raise values.wrong("crop_mode", "center, squash or border")
     elif height != width:
         raise CovcalError(
-            f"{origin}: covcal does not know how timm resizes to {height}x{width} with a fixed "
-            f"aspect ratio: {_MINE}"
+            f"{origin}: covcal does not know how timm resizes to {height}x{width} with a "
+            f"fixed aspect ratio: {_MINE}"
         )
     else:
         resize = Resize("short", short=scaled[0])

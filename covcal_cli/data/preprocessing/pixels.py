@@ -270,7 +270,6 @@ class PixelPipeline:
         return tuple((self.scale / std, mean / std) for mean, std in pairs)
 
     def _plane(self, row: AnyArray, channel: int) -> AnyArray:
-        """Return a view of one channel of a row, shape (H, W)."""
         if self.layout == "NHW":
             return row
         if self.layout == "flat":

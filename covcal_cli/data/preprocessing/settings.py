@@ -89,8 +89,8 @@ class Preprocessing:
         }
         if self.function is not None and changes:
             raise CovcalError(
-                f"{self.function.name} does all of the preprocessing, so "
-                f"--{min(changes).replace('_', '-')} has no effect: leave it out"
+                f"--{min(changes).replace('_', '-')} has no effect, because "
+                f"{self.function.name} does all of the preprocessing: leave it out"
             )
         if flags.size is not None and flags.crop is None and flags.resize is None:
             changes = {"resize": None, "crop": None, "crop_rule": None, **changes}
@@ -122,8 +122,8 @@ class Preprocessing:
         scale = self.scale if self.scale is not None else (1.0 if integers else 1 / 255)
         if integers and (scale != 1 or any(self.mean) or any(value != 1 for value in self.std)):
             raise CovcalError(
-                f"the model's input is {dtype}, so pixels must not be scaled or normalised: drop "
-                "--scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
+                f"the model reads {dtype} pixels, which must not be scaled or normalised: "
+                "leave out --scale, --mean and --std, or pass --scale 1 --mean 0 --std 1"
             )
         _require_positive("--scale", (scale,))
         _require_positive("--std", self.std)
@@ -133,8 +133,8 @@ class Preprocessing:
             _require_finite(scale, mean, std, dtype)
             if self.scale is None and max(mean) > 1:
                 raise CovcalError(
-                    f"--mean {max(mean):g} is larger than every scaled pixel, because scaled "
-                    "pixels are 0 to 1: divide --mean and --std by 255, or pass --scale 1"
+                    f"--mean {max(mean):g} is above the scaled pixels, which are 0 to 1: "
+                    "divide --mean and --std by 255, or pass --scale 1"
                 )
         return PixelPipeline(
             size=size,
@@ -153,7 +153,7 @@ class Preprocessing:
         )
 
     def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
-        """Return the (height, width) of a row. Refuse a size that contradicts the model's input."""
+        """Return the (height, width) of a row."""
         option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
         if self.size is not None:
             _require_positive("--size", self.size)
@@ -176,7 +176,6 @@ class Preprocessing:
         return size
 
     def _in_proportion(self, size: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-        """Return advice on --resize for a crop of another size, or ""."""
         if self.crop is None or self.resize is None:
             return ""
         share = max(wanted) / max(size)
@@ -194,8 +193,8 @@ class Preprocessing:
         if self.crop is not None and self.size is not None and (asked.size or asked.short):
             raise CovcalError(
                 f"--size {_size_text(self.size)} has no effect, because --crop "
-                f"{_size_text(self.crop)} and --resize already set both sizes: leave out --size "
-                "or --crop"
+                f"{_size_text(self.crop)} and --resize set both sizes: leave out --size or "
+                "--crop"
             )
         if asked.policy == "none":
             return Resize("none")
@@ -205,8 +204,8 @@ class Preprocessing:
             fill = asked.fill or (0,)
             if len(fill) not in (1, _CHANNELS[color]):
                 raise CovcalError(
-                    f"--resize letterbox has {len(fill)} numbers for the border, but {color} has "
-                    f"{_CHANNELS[color]} channels: give one number or one per channel"
+                    f"--resize letterbox has {len(fill)} numbers for the border, but {color} "
+                    f"has {_CHANNELS[color]} channels: give one number or one per channel"
                 )
             return Resize("letterbox", size=asked.size or self.size or size, fill=fill)
         return Resize("squash", size=asked.size or (self.size if self.crop else None) or size)
@@ -216,7 +215,7 @@ def _axes(layout: Layout, shape: Shape) -> dict[str, int | None]:
     """Return the length of each axis of the model's input, by its letter."""
     if len(layout) != len(shape):
         raise CovcalError(
-            f"--layout {layout} does not fit the model's input {_text(shape)}, which has "
+            f"--layout {layout} does not fit the model's input {_text(shape)} with "
             f"{len(shape)} axes: choose another layout"
         )
     axes = dict(zip(layout, shape, strict=True))
@@ -245,7 +244,6 @@ def _image_in_vector(shape: Shape, size: Size) -> Shape:
 
 
 def _pixels_remedy(shape: Shape) -> str:
-    """Return advice to pass --size if the input is a vector; else ""."""
     if len(shape) != 2:
         return ""
     length = shape[1] or 0
@@ -278,8 +276,9 @@ def _color(shape: Shape, channels: int | None) -> Color:
         )
     if channels not in _CHANNELS.values():
         raise CovcalError(
-            f"the model's input {_text(shape)} has {channels} channels, but images have 1 or 3: "
-            "pass --layout if another axis holds the channels, or --preprocess module:function"
+            f"the model's input {_text(shape)} has {channels} channels, but images have 1 or "
+            "3: pass --layout if another axis holds the channels, or --preprocess "
+            "module:function"
         )
     return "L" if channels == 1 else "RGB"
 

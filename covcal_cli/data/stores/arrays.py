@@ -111,9 +111,9 @@ class NpzStore(ArrayStore):
         needed = math.prod(stream.shape) * stream.dtype.itemsize
         if grows_beyond_belief(needed, member.compress_size):
             raise self.error(
-                f"{member.filename.removesuffix('.npy')} needs {needed / 1000000000.0:.1f} GB, but "
-                f"only {member.compress_size} bytes are stored in the file: save shorter texts or "
-                "fewer rows"
+                f"{member.filename.removesuffix('.npy')} needs {needed / 1000000000.0:.1f} "
+                f"GB, but only {member.compress_size} bytes are stored in the file: save "
+                "shorter texts or fewer rows"
             )
 
     def whole(self, name: str) -> AnyArray:

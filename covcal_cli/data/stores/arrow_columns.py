@@ -139,8 +139,8 @@ class ArrowColumns:
         # A missing index (NaN) fails this comparison.
         if not fits or not ((listed >= 0) & (listed < width)).all():
             raise CovcalError(
-                f"{self.path}: column {name} holds sparse vectors with wrong indices: save the "
-                "column again, or convert it to lists with vector_to_array"
+                f"{self.path}: column {name} holds sparse vectors with wrong indices: save "
+                "the column again, or convert it to lists with vector_to_array"
             )
         places[of_sparse] = listed
         dense = np.zeros((len(column), width))
@@ -148,7 +148,7 @@ class ArrowColumns:
         return dense
 
     def _from_pairs(self, column: Any, name: str, entry: Entry, rows: Rows) -> AnyArray:
-        """Return lists of (class, probability) as an array (m, K), with NaN for missing classes."""
+        """Return lists of (class, probability) as an array, (m, K)."""
         place_of = {label: place for place, label in enumerate(entry.class_names or ())}
         values = np.full((len(column), len(place_of)), np.nan)
         column = self._as_lists(column)
@@ -194,8 +194,8 @@ class ArrowColumns:
             or not (np.asarray(texts.indices).reshape(-1, len(names)) == codes).all()
         ):
             raise CovcalError(
-                f"{self.path}: column {name} does not list the same classes in the same order in "
-                "all rows: give every row the same list, or save one column prob_NAME per class"
+                f"{self.path}: the lists in column {name} have different classes or orders: "
+                "give every row the same list, or save one column prob_NAME per class"
             )
 
     def are_pairs(self, kind: Any) -> bool:
@@ -218,7 +218,6 @@ class ArrowColumns:
         return _PATH if _PATH in self._fields(field.type) else None
 
     def _flat(self, column: Any) -> AnyArray:
-        """Return numbers. A missing number becomes NaN."""
         types = self.arrow.types
         if types.is_dictionary(column.type):
             column = column.dictionary_decode()

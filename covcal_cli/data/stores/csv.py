@@ -277,9 +277,9 @@ class CSVStore(Store):
     def _require_width(self, cells: Sequence[str], line: int) -> None:
         if len(cells) != len(self._names):
             raise self.error(
-                f"line {line + self._names_line - 1} has {len(cells)} cells, but the first line "
-                f"names {len(self._names)} columns: correct the line, or put quotes around cells "
-                "with commas"
+                f"line {line + self._names_line - 1} has {len(cells)} cells, but the first "
+                f"line names {len(self._names)} columns: correct the line, or put quotes "
+                "around cells with commas"
             )
 
     def _checked(self, header: list[str]) -> list[str]:
@@ -300,7 +300,6 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        """Yield the lines below the header, a CSV reader, and the cells of the header."""
         with self.readable("it is not a readable CSV file", "save it again", csv.Error):
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
@@ -356,8 +355,8 @@ def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
 
 def _comma_message(name: str, cell: str, place: str) -> str:
     return (
-        f"column {name} holds {cell!r} in {place}, with a decimal comma: write numbers with a "
-        f"decimal point. If the column holds texts, rename it to {GROUP_PREFIX}{name}"
+        f"column {name} holds {cell!r} in {place}, with a decimal comma: write a decimal "
+        f"point. If the column holds texts, rename it to {GROUP_PREFIX}{name}"
     )
 
 

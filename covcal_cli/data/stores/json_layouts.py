@@ -292,33 +292,31 @@ class AnswerCounts:
         )
         if mean >= _LITTLE:
             yield (
-                f"on average, {percent(mean, 1)} of the probability belongs to texts other than "
+                f"on average, {percent(mean, 1)} of the probability is on texts other than "
                 f"{', '.join(choices)}, so each row is scaled to the sum 1{much}"
             )
         if self.unlisted:
             yield (
-                f"{self.unlisted} {of_lines} do not list every answer. A missing answer gets half "
-                "of its largest possible probability. To avoid this, log more tokens "
-                "(top_logprobs=20)"
+                f"{self.unlisted} {of_lines} do not list every answer. To have all "
+                "probabilities, log more tokens (top_logprobs=20)"
             )
         if self.without:
             yield (
-                f"{self.without} {of_lines} list none of the answers, so all answers get the same "
+                f"{self.without} {of_lines} list no answer, so all answers get the same "
                 "probability: check the names in --choices, and check that the model did not "
-                "refuse to answer"
+                "refuse"
             )
         if self.behind:
             yield (
-                f"in {self.behind} {of_lines}, the model wrote other text before the answer, and "
-                "the probabilities depend on this text"
+                f"in {self.behind} {of_lines}, the model wrote other text before the answer, "
+                "which changes the probabilities"
             )
         if self.settings or self.cut:
             named = ", ".join(f"{name} {value:g}" for name, value in self.settings.items())
             sampled = f"sampled with {named}" if named else "cut off by top-p or top-k"
             yield (
-                f"the answers were {sampled}. Some servers then report changed probabilities: "
-                "sample at temperature 1 with top_p 1, or check that the server reports raw "
-                "probabilities"
+                f"the answers were {sampled}, which can change the probabilities: sample at "
+                "temperature 1 with top_p 1"
             )
 
 

@@ -95,8 +95,8 @@ class JSONLinesStore(Store):
             self._read_columns()
         if 0 < self._answers.without == self._answers.lines:
             raise self.error(
-                f"no {self._unit} lists a token of the answers {', '.join(self.choices)}: name the "
-                "answers with --choices as the model writes them, in the same upper and lower case"
+                f"no {self._unit} lists a token of the answers {', '.join(self.choices)}: "
+                "pass the answers as the model writes them with --choices"
             )
         if self.has_logprobs:
             self.notes = tuple(self._answers.notes(self.choices))
@@ -133,9 +133,9 @@ class JSONLinesStore(Store):
         self._keep_numbers(records)
         if without and self._answers.lines:
             raise self.error(
-                f"{len(without)} of {self._n} rows have no token log-probabilities, for example "
-                f"{self._unit} {without[0]}: leave these rows out, or ask for them again with "
-                "logprobs"
+                f"{len(without)} of {self._n} rows have no token log-probabilities, for "
+                f"example {self._unit} {without[0]}: leave these rows out, or ask for them "
+                "again with logprobs"
             )
         if self._n == 0:
             raise self.error(
@@ -199,15 +199,14 @@ class JSONLinesStore(Store):
         labels = {text.strip() for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
             raise self.error(
-                "token log-probabilities need at least two different right answers in the file: "
-                "give every source row its right answer in the field label (the fields are "
-                f"{', '.join(self._columns) or 'no other field'}). If you extract only a target, "
-                "name the answers with --choices A B C D"
+                "the source needs at least two different right answers: give every source "
+                "row its right answer in the field label (the fields are "
+                f"{', '.join(self._columns) or 'no other field'}). For a target alone, name "
+                "the answers with --choices A B C D"
             )
         if double := differing_in_case(labels):
             raise self.error(
-                f"the labels {', '.join(double)} {IN_CASE}: write each "
-                "answer in one way, or name the answers with --choices"
+                f"the labels {', '.join(double)} {IN_CASE}: write each answer in one way"
             )
         return tuple(sorted(labels))
 
@@ -381,8 +380,8 @@ class JSONLinesStore(Store):
     def _require_few(self, columns: int) -> None:
         if columns > _MOST_COLUMNS:
             raise self.error(
-                f"there are more than {_MOST_COLUMNS:,} columns up to {self._here}: use the same "
-                "names in every line, and put many values into one list"
+                f"there are more than {_MOST_COLUMNS:,} columns up to {self._here}: use the "
+                "same names in every line, and put many values into one list"
             )
 
     def _keep(self, column: _Column, name: str, value: Any) -> None:
@@ -457,7 +456,7 @@ def _text(value: Any) -> str:
 
 
 def _key_count(value: Any) -> int:
-    """Return the number of keys of an object and of the objects in its values."""
+    """Return the number of keys of an object and its inner objects."""
     count = 0
     for inner in (value, *value.values()) if type(value) is dict else ():
         if type(inner) is dict:

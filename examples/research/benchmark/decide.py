@@ -203,9 +203,8 @@ def print_peers(table: Float64s) -> Float64s:
         if place < len(COLUMNS) - N_SETS:
             accepting = second[first > 0].mean() if (first > 0).any() else 0.0
             print(
-                f"{name}: {first.mean():.3f} of the rows are accepted. Promises are broken in "
-                f"{second.mean():.3f} of the draws, or in {accepting:.3f} of the draws that "
-                "accept rows"
+                f"{name}: {first.mean():.3f} of the rows are accepted. {second.mean():.3f} of "
+                f"the promises are broken ({accepting:.3f} of the promises that accept rows)"
             )
         else:
             print_sets(f"{name} ({len(first)} files)", first, second)
@@ -257,9 +256,9 @@ def main() -> None:
         print(f"error {error}: with all labels, {mean[0]:.3f} of the rows could be accepted")
         for name, (share, broken, double) in (("low end", mean[1:4]), ("confidence", mean[4:7])):
             print(
-                f"  {name}: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} of the "
-                f"possible rows). The error is above the limit on {broken:.3f} of the files, and "
-                f"above twice the limit on {double:.3f}"
+                f" {name}: {share:.3f} of the rows are accepted ({share / mean[0]:.2f} of the "
+                f"possible rows). On {broken:.3f} of the files, the error is above the limit "
+                f"(on {double:.3f}, above twice the limit)"
             )
         families = np.array([path.stem.partition("-")[0] for path in paths])
         for place, labels in enumerate(options.labels):
@@ -278,8 +277,8 @@ def main() -> None:
             ].T
             if len(labels):
                 print(
-                    f'  "{name} needs N labels" is said for {len(labels)} of {len(table)} '
-                    f"files: median {np.median(labels):.0f} labels. They are enough in "
+                    f' "{name} needs N labels" is printed for {len(labels)} of {len(table)} '
+                    f"files (median {np.median(labels):.0f} labels). N labels are enough in "
                     f"{promised.mean():.3f} of the draws"
                 )
     for name, place in (("no labels", -4), (f"{SET_LABELS} labels", -2)):

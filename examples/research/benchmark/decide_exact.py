@@ -361,7 +361,9 @@ def main() -> None:
                 "by-group" if by_group else "all-rows", *(f"{share:.4f}" for share in shares),
                 f"{level_of_look(CERTAINTY, 1):.4f}", flush=True,
             )  # fmt: skip
-    print("size of the second batch chosen by labels: labels error first-batch both-batches")
+    print(
+        "second batch of a size that depends on the labels: labels error first-batch both-batches"
+    )
     for error in (0.02, 0.05, 0.1, 0.2, 0.5):
         for count in (5, 20, 50, 100, 200, 500):
             print(count, error, *(f"{share:.4f}" for share in by_labels(count, error)))

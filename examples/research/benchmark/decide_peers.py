@@ -41,7 +41,7 @@ COLUMNS = (
     "certified on the source",
     *(f"certified with {labels} labels" for labels in (50, 100, 200)),
     "raw confidence believed",
-    "confidence of temp taken as the accuracy",
+    "the confidence of temp used as the accuracy",
     "MAPIE sets, source",
     "MAPIE sets, 25 labels",
     "TorchCP sets",

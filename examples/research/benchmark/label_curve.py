@@ -261,15 +261,15 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
         yield f"ECE in %, {title}", _cells(values)
     for method, title in ((MATCHED, "accuracy of random rows"), (LABELLED, METHODS[LABELLED])):
         values = [over_shifts(points, "error", n, method) for n in NUMBERS]
-        yield f"error of the accuracy in points, {title}", _cells(values)
+        yield f"error of the estimated accuracy in points, {title}", _cells(values)
     values = [over_shifts(points, "covered", n) for n in NUMBERS]
-    yield "intervals by `pick` that contain the accuracy, %", _cells(values)
+    yield "share of intervals from `pick` that contain the accuracy, %", _cells(values)
     worst = [min(by_shift(points, "covered", n).values(), default=None) for n in NUMBERS]
-    yield "intervals that contain the accuracy on the worst shift, %", _cells(worst)
+    yield "the same share on the worst shift, %", _cells(worst)
     values = [over_shifts(points, "width", n) for n in NUMBERS]
-    yield "width of these intervals in points", _cells(values)
+    yield "mean width of the intervals in points", _cells(values)
     values = [over_shifts(points, "wilson", n) for n in NUMBERS]
-    yield "width of Wilson's intervals, random rows", _cells(values)
+    yield "mean width of Wilson's interval for random rows", _cells(values)
 
 
 def by_shift(
@@ -300,7 +300,7 @@ def _cells(values: Sequence[float | None]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        description="ECE and error of the accuracy by the number of labels."
+        description="Measure the ECE and the estimated accuracy for several numbers of labels."
     )
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of the data sets and of models/")
@@ -312,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=int,
         default=20,
         metavar="N",
-        help="draws of each number of labels (default: %(default)s)",
+        help="repeated draws for each number of labels (default: %(default)s)",
     )
     add("--half", choices=HALVES, help="only families of this half")
     add("--without-adapt", action="store_true", help="use the features files, without covcal adapt")

@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--half",
         choices=HALVES,
-        help="run only this half. On choose, settings are chosen; on test, they are tested once. "
-        "seen-once tested the second rule; seen has U-M, M-U, M-M, M-S and S-M",
+        help="run only this half. Settings are chosen on choose, and tested once on test. The "
+        "other halves were tested before.",
     )
-    add("--without-adapt", action="store_true", help="measure files without covcal adapt")
+    add("--without-adapt", action="store_true", help="use the files without covcal adapt")
     add(
         "--methods",
         nargs="+",

@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--features", type=Path, required=True, help="folder of features files")
     add("--half", choices=HALVES, default="choose")
     add("--families", nargs="+", choices=FAMILIES, metavar="FAMILY")
-    add("--own", action="store_true", help="classifiers trained on the features instead")
+    add("--own", action="store_true", help="use classifiers trained on the features")
     options = parser.parse_args(arguments)
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)

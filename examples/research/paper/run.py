@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
         "--office31-model",
         type=Path,
         metavar="ONNX",
-        help="a ResNet-50 in ONNX, if DIR holds Office31",
+        help="a ResNet-50 in ONNX for the images of Office31",
     )
     add("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
     given = parser.parse_args(arguments)

@@ -40,10 +40,10 @@ CHOICE = "pass --phi none to keep only its logits, or --phi NAME"
 REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
-        r"has no linear layer before output y\. The model may use trees, kernels or neigh.*"
+        r"has no linear layer before output y: choose the features with "
         "--phi input .* --phi NAME .* --phi none",
     ),
-    "a tree": Refused(tree(), r"kernels or neighbours\. Pass --phi input"),
+    "a tree": Refused(tree(), "choose the features with --phi input"),
     "two heads": Refused(
         Graph(
             [
@@ -72,15 +72,15 @@ REFUSED: dict[str, Refused] = {
     ),
     "the larger of two heads": Refused(
         Graph([*TWO_HEADS, node("Max", "z1 z2", "y")], constants=TWO),
-        r"output y combines 2 layers \(Gemm z1, Gemm z2\) in a way that covcal does not know: "
+        r"output y combines 2 layers \(Gemm z1, Gemm z2\) in an unknown way: "
         rf"{CHOICE}",
     ),
     "two heads side by side": Refused(
         Graph([*TWO_HEADS, node("Concat", "z1 z2", "y", axis=1)], constants=TWO),
-        "in a way that covcal does not know",
+        "in an unknown way",
     ),
     "relu after the 1x1 convolution": Refused(
-        NOT_AFFINE, rf"Conv scores gives .* per row before Relu, so the logits .*: {CHOICE}"
+        NOT_AFFINE, rf"Conv scores gives .* per row before Relu, not one per class: {CHOICE}"
     ),
     "3x3 convolution": Refused(
         Graph(
@@ -114,7 +114,7 @@ REFUSED: dict[str, Refused] = {
             ],
             constants={"wide": np.ones((D_IN, K), np.float32)},
         ),
-        f"has a bias that depends on the input, .*: {CHOICE}",
+        f"the bias of the last layer .* depends on the input, .*: {CHOICE}",
     ),
     "quantised scores": Refused(
         Graph(
@@ -205,7 +205,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "maps as features": Refused(
         NOT_AFFINE,
-        r"the features of positive have shape \[N, 3, 4, 4\], but covcal needs one vector per "
+        r"the features of positive have shape \[N, 3, 4, 4\], instead of one vector per "
         r"row: pass --phi NAME",
         {"phi": "positive"},
     ),
@@ -215,7 +215,7 @@ REFUSED: dict[str, Refused] = {
             constants={"w7": np.ones((K, D_IN + 1), np.float32)},
             more_inputs=("more",),
         ),
-        "has 2 inputs: name the input to use as features with --phi x or --phi more",
+        "has 2 inputs: choose the features with --phi x or --phi more",
         {"phi": "input"},
     ),
     "one unexplained number": Refused(
@@ -224,7 +224,7 @@ REFUSED: dict[str, Refused] = {
             constants=ROW1,
             shapes={"y": ["N", 1]},
         ),
-        r"gives one number per row, from -.* to .*\. covcal cannot know what this number means",
+        r"gives one number per row, from -.* to .*, with unknown meaning",
         {"phi": "none"},
     ),
     "maps that are not pooled": Refused(

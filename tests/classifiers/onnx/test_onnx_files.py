@@ -121,7 +121,7 @@ def test_a_custom_operator_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(
         CovcalError,
-        match=r"does not have the custom operator my\.custom\.Foo of node 'f': .*standard",
+        match=r"node 'f' needs the custom operator my\.custom\.Foo.*: .*standard",
     ):
         open_onnx(graph.save(tmp_path))
 

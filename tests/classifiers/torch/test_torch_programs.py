@@ -138,7 +138,7 @@ def test_one_number_without_a_layer_is_refused() -> None:
     """Beyond [0, 1] it is no probability, and whose logit it is cannot be told."""
     x = {"x": 100 * rows(TENSOR).numpy()}
     classifier = open_torch(f"{ZOO}:one_relu", phi="none").prove(x)
-    with pytest.raises(CovcalError, match="covcal cannot know what this number means: return one"):
+    with pytest.raises(CovcalError, match="with unknown meaning: return one"):
         settled(classifier, x)
 
 
@@ -194,8 +194,7 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assert assumed.notes == (
         "covcal reads the input as x float32 [N, 3, ?, ?], because the first layer is Conv2d, "
         "and the module runs on images of 224x224",
-        f"covcal uses the weights that {ZOO}:images sets. If this function loads no weights, "
-        "pass --weights",
+        f"covcal uses the weights that {ZOO}:images sets. If it loads no weights, pass --weights",
     )
 
 

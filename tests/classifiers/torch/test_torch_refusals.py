@@ -21,20 +21,20 @@ ZOO = torch_modules.__name__
 # name -> what the message says after "MODULE:NAME"
 REFUSED = {
     "convolved_relu_pooled": (
-        ": covcal cannot compute the output from the logits of conv2d head (relu_, mean "
+        ": covcal does not know how the output is computed from the logits of conv2d head "
+        "(relu_, mean "
         "follow it): pass --phi NAME or --phi input to choose the "
         "features, or --phi none to keep only the logits"
     ),
     "wide": (
-        ": conv2d body.0, the last layer before the output, is not a 1x1 convolution, so the "
-        "logits are not a linear function of one feature vector: pass --phi"
+        ": conv2d body.0, the last layer before the output, is not a 1x1 convolution: pass --phi"
     ),
-    "with_square": ": covcal cannot compute the output from the logits of linear head",
+    "with_square": ": covcal does not know how the output is computed from the logits of",
     "multiplied": (
-        ": the output combines 2 layers (linear head, linear second), but not as a sum: pass --phi"
+        ": the output combines 2 layers (linear head, linear second) in an unknown way: pass"
     ),
     "two_answers": " has 2 outputs that could hold the classes (left (from linear head), right",
-    "one_relu": ": covcal cannot compute the output from the logits of linear head",
+    "one_relu": ": covcal does not know how the output is computed from the logits of linear",
     "dice": (" gives different outputs for the same rows (relative difference "),
     "no_layer": ": the first layer does not show the shape of the input: set ",
     "recurrent": ": the first layer does not show the shape of the input: set ",
@@ -42,7 +42,7 @@ REFUSED = {
     "odd_sides": " does not run on inputs of [4, 3, 224, 224]: RuntimeError: mat1 and mat2 ",
     "lazy": ": 0.weight is a lazy layer without a shape: run the module once inside the function",
     "meta": ": its parameters have no values (NotImplementedError: ",
-    "needs_arguments": " needs arguments (classes): write a function without arguments that calls",
+    "needs_arguments": " needs arguments (classes): name a function without arguments",
     "raises": ": calling it fails (ValueError: no weights at torch_modules.py line ",
     "exits": ": calling it fails (SystemExit: bye at torch_modules.py line ",
     "gives_a_dict": " returns dict, not a torch.nn.Module: return a module",
@@ -154,7 +154,7 @@ def test_zip_files_that_torch_cannot_run(tmp_path: Path) -> None:
         archive.writestr("c/code/__torch__.py", "nonsense")
     for path, message in (
         (foreign, "is a zip file without a torch program"),
-        (compiled, "is a compiled program (AOTInductor), so covcal cannot see its layers"),
+        (compiled, "is a compiled program without visible layers (AOTInductor)"),
         (damaged, f"is a TorchScript file that torch {torch.__version__} cannot load (RuntimeErr"),
     ):
         with pytest.raises(CovcalError) as error:
@@ -205,9 +205,8 @@ def test_unknown_phi_lists_what_there_is() -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:mlp", phi="hidden")
     assert str(error.value) == (
-        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. The "
-        "name of a module selects the output of the module. To select the input of the module, "
-        "add .input to the name"
+        f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. To "
+        "select the input of a module, add .input to its name"
     )
     with pytest.raises(
         CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, but features need one"

@@ -91,8 +91,8 @@ def test_weights_of_another_module(tmp_path: Path) -> None:
     with pytest.raises(CovcalError) as error:
         open_torch(f"{ZOO}:mlp", weights=path)
     assert str(error.value) == (
-        f"the weights in {path} do not fit the module of {ZOO}:mlp, because the file lacks "
-        "body.bias, and adds extra, and has head.weight [7, 5] instead of [3, 5]: give weights "
+        f"the weights in {path} do not fit {ZOO}:mlp: the file lacks "
+        "body.bias, and adds extra, and has head.weight [7, 5] instead of [3, 5]. Give weights "
         "that were trained with this module"
     )
 

@@ -222,9 +222,9 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
     [
         ({**VIT, "do_thumbnail": True, "patch": 3}, "the settings do_thumbnail, patch"),
         ({**VIT, "crop_pct": 0.9}, "the settings crop_pct"),
-        ({**VIT, "do_pad": True}, "the settings do_pad, and they might change pixels: pass"),
+        ({**VIT, "do_pad": True}, "the settings do_pad, which might change pixels: pass"),
         ({**VIT, "size": {"longest_edge": 224}}, "size is .*it must be {height, width} or"),
-        ({**VIT, "size": {"shortest_edge": 224}}, "are not cropped, so they have different sizes"),
+        ({**VIT, "size": {"shortest_edge": 224}}, "images keep different sizes"),
         ({**VIT, "size": 0}, "size is 0: it must be whole numbers from 1 to 65535"),
         (
             {**VIT, "size": {"height": 8, "width": None}},
@@ -247,7 +247,7 @@ TIMM = {"architecture": "x", "pretrained_cfg": {"num_classes": 3}}
             | {"do_center_crop": True},
             "crop_size is 200: it must be 224, because ConvNeXT crops to this size",
         ),
-        ({"image_mean": 0.5, "size": 224}, "size 224 is ambiguous: it may be the shorter side"),
+        ({"image_mean": 0.5, "size": 224}, "size 224 is ambiguous for"),
         ({"image_processor_type": "XImageProcessor"}, "size is missing, and covcal does not know"),
         ({"pretrained_cfg": {"crop_mode": "top"}}, "crop_mode is 'top': it must be center, squash"),
         ({"pretrained_cfg": {"interpolation": "random"}}, "interpolation is 'random'"),

@@ -100,7 +100,9 @@ def test_the_next_token_decides_between_an_answer_and_a_longer_one(end: str) -> 
 
 def test_answers_without_a_listed_token_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [chat(entry("a", {"a": 0.9, "b": 0.1}))] * 3)
-    with pytest.raises(CovcalError, match=r"no line lists a token of the answers A, B: name the"):
+    with pytest.raises(
+        CovcalError, match=r"no line lists a token of the answers A, B: pass the answers"
+    ):
         table(path, "A", "B")
     records = [
         chat(entry("e\u0301", {"e\u0301": 0.9, "b": 0.1}), label=name) for name in (" b", "\u00e9")
@@ -189,13 +191,13 @@ def test_notes_say_what_a_log_lacks(tmp_path: Path) -> None:
         chat(cut),
     ]
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
-    assert "50.0 % of the probability belongs to texts other than A, B" in notes
+    assert "50.0 % of the probability is on texts other than A, B" in notes
     assert "1 of 3 lines do not list every answer" in notes
-    assert "1 of 3 lines list none of the answers" in notes
+    assert "1 of 3 lines list no answer" in notes
     assert "sampled with temperature 0.7" in notes
     lines = [chat(entry("A", {"A": 0.9, "B": 0.0999})), chat(entry("B", {"B": 0.8, "A": 0.2}))]
     notes = " ".join(table(write(tmp_path / "log.jsonl", lines), "A", "B").notes)
-    assert "of the probability belongs to" not in notes
+    assert "of the probability is on" not in notes
     quiet = table(write(tmp_path / "log.jsonl", [chat(entry("A", {"A": 0.5, "B": 0.5}))]), "A", "B")
     assert not any("sampled" in note or "list" in note for note in quiet.notes)
 

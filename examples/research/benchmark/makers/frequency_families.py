@@ -8,14 +8,14 @@ from benchmark.makers.classifiers import TREES, Maker, fixed
 from benchmark.makers.frequencies import SHARES
 from benchmark.makers.tables import Table, table_shift
 
-_CUT = "carat depth table price x y z clarity"
-_RODENT = "sex hindfoot_length weight month"
-_FLIGHT = "month day sched_dep_time dep_delay distance hour carrier"
-_BIRD = "ac_mass num_engs height speed time_of_day sky birds_seen birds_struck state"
-_INJURY = "male married hosp indust age prewage totmed benefit durat ky"
+_CUT = "carat,depth,table,price,x,y,z,clarity"
+_RODENT = "sex,hindfoot_length,weight,month"
+_FLIGHT = "month,day,sched_dep_time,dep_delay,distance,hour,carrier"
+_BIRD = "ac_mass,num_engs,height,speed,time_of_day,sky,birds_seen,birds_struck,state"
+_INJURY = "male,married,hosp,indust,age,prewage,totmed,benefit,durat,ky"
 _LOAN = (
-    "funded_amnt term annual_inc verification_status delinq_2yrs inq_last_6mths revol_util "
-    "all_util total_bal_il num_il_tl"
+    "funded_amnt,term,annual_inc,verification_status,delinq_2yrs,inq_last_6mths,revol_util,"
+    "all_util,total_bal_il,num_il_tl"
 )
 
 # By name: a table with one query for both domains, and the query of a shifted target.

@@ -11,7 +11,7 @@ from benchmark.makers.tables import Table, table_family, table_shift
 from benchmark.makers.texts import Texts, text_shift
 
 _FEWEST = 80  # number of texts of a language
-_FLIGHT = "distance air_time sched_dep_time dep_delay carrier arr_delay"
+_FLIGHT = "distance,air_time,sched_dep_time,dep_delay,carrier,arr_delay"
 
 
 @cache
@@ -114,8 +114,8 @@ def many_names(data: Path) -> dict[str, Maker]:
     leaves = Table(
         "modeldata/leaf_id_flavia",
         "species",
-        "outlying_polar skewed_polar clumpy_polar sparse_polar striated_polar convex_polar "
-        "skinny_polar stringy_polar monotonic_polar skewed_contour clumpy_contour",
+        "outlying_polar,skewed_polar,clumpy_polar,sparse_polar,striated_polar,convex_polar,"
+        "skinny_polar,stringy_polar,monotonic_polar,skewed_contour,clumpy_contour",
         "convex_polar >= 0",
         "convex_polar >= 0",
         (64,),

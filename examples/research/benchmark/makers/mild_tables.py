@@ -3,18 +3,18 @@
 from benchmark.makers.classifiers import TREES
 from benchmark.makers.tables import Table
 
-_GSS = "age prestg10 childs wrkstat gender educcat maritalcat"
-_CPS = "education experience ethnicity smsa parttime"
-_FLIGHT = "month day sched_dep_time dep_delay distance hour carrier"
+_GSS = "age,prestg10,childs,wrkstat,gender,educcat,maritalcat"
+_CPS = "education,experience,ethnicity,smsa,parttime"
+_FLIGHT = "month,day,sched_dep_time,dep_delay,distance,hour,carrier"
 _HOUSE = (
-    "Lot_Area Year_Remod_Add Gr_Liv_Area Full_Bath Garage_Area Total_Bsmt_SF Fireplaces Bldg_Type"
+    "Lot_Area,Year_Remod_Add,Gr_Liv_Area,Full_Bath,Garage_Area,Total_Bsmt_SF,Fireplaces,Bldg_Type"
 )
-_PARTNER = "hhi hhi2 education race hispanic experience kidslt6 kids618 husby whrswk"
+_PARTNER = "hhi,hhi2,education,race,hispanic,experience,kidslt6,kids618,husby,whrswk"
 _CONTRACT = (
-    "female senior_citizen partner dependents tenure multiple_lines internet_service "
-    "online_security paperless_billing payment_method monthly_charges total_charges"
+    "female,senior_citizen,partner,dependents,tenure,multiple_lines,internet_service,"
+    "online_security,paperless_billing,payment_method,monthly_charges,total_charges"
 )
-_CREDIT = "Seniority Time Age Marital Records Job Expenses Income Assets Debt Amount Price"
+_CREDIT = "Seniority,Time,Age,Marital,Records,Job,Expenses,Income,Assets,Debt,Amount,Price"
 
 CHOOSE = {
     "income-none": Table(
@@ -32,7 +32,7 @@ CHOOSE = {
     "occupations-none": Table(
         "stevedata/gss_wages",
         "occrecode",
-        "age prestg10 childs gender educcat realrinc",
+        "age,prestg10,childs,gender,educcat,realrinc",
         "year <= 1990",
         "year <= 1990",
         (32, 16),
@@ -41,7 +41,7 @@ CHOOSE = {
     "occupations-next-years": Table(
         "stevedata/gss_wages",
         "occrecode",
-        "age prestg10 childs gender educcat realrinc",
+        "age,prestg10,childs,gender,educcat,realrinc",
         "year <= 1990",
         "1991 <= year <= 1994",
         (),
@@ -116,7 +116,7 @@ TEST = {
     "companies-months": Table(
         "modeldata/taxi",
         "company",
-        "tip distance local dow hour",
+        "tip,distance,local,dow,hour",
         "month in ['Jan', 'Feb']",
         "month == 'Mar'",
         (32,),
@@ -125,7 +125,7 @@ TEST = {
     "deliveries-days": Table(
         "modeldata/deliveries",
         "time_to_delivery",
-        "hour day distance item_01 item_02 item_03 item_04 item_05 item_06",
+        "hour,day,distance,item_01,item_02,item_03,item_04,item_05,item_06",
         "day in ['Mon', 'Tue', 'Wed', 'Thu']",
         "day in ['Fri', 'Sun']",
         (32,),

@@ -72,7 +72,8 @@ def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, Sec
             family, _, sides, splits, classifier = stopped.args
         else:
             raise ValueError(
-                "this shift has a published classifier, and no rows to train a second classifier on"
+                "this shift has a published classifier, so there are no rows to train a "
+                "second classifier on"
             )
     inputs, labels = sides[0]
     known, numbers = np.unique(labels, return_inverse=True)

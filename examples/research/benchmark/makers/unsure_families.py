@@ -24,12 +24,12 @@ _DIGITS: dict[str, Corruption] = {
 }
 _NUMBERS: dict[str, Corruption] = {"none": None, "mild": ("dark", 0.3), "hard": ("blur", 0.25)}
 
-_CUT = "carat depth table price x y z clarity"
-_CPS = "education experience ethnicity smsa parttime"
-_PITCH = "StartSpeed EndSpeed HDev VDev HPos VPos BallCount StrikeCount"
+_CUT = "carat,depth,table,price,x,y,z,clarity"
+_CPS = "education,experience,ethnicity,smsa,parttime"
+_PITCH = "StartSpeed,EndSpeed,HDev,VDev,HPos,VPos,BallCount,StrikeCount"
 _YOUTH = (
-    "age gender race height weight helmet_12m text_while_driving_30d hours_tv_per_school_day "
-    "strength_training_7d school_night_hours_sleep"
+    "age,gender,race,height,weight,helmet_12m,text_while_driving_30d,hours_tv_per_school_day,"
+    "strength_training_7d,school_night_hours_sleep"
 )
 
 # For each data set, the table of its source and the queries of its targets.

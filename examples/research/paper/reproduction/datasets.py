@@ -98,7 +98,9 @@ def find_digits(name: str, data: Path) -> Reader:
         train, test = (_first(folders, [f"{part}_32x32.mat"]) for part in ("train", "test"))
         if test and (unseen or train):
             return partial(_from_mat, None if unseen else train, test)
-    raise MissingDataError(f"{name.upper()} is not in {data}: put into this folder {_WANTED[name]}")
+    raise MissingDataError(
+        f"{name.upper()} is not in {data}: put this into the folder: {_WANTED[name]}"
+    )
 
 
 def _first(folders: Sequence[Path], names: Sequence[str]) -> Path | None:

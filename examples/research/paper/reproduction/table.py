@@ -36,11 +36,11 @@ def markdown(
     if adapt is not None:
         parts += [
             f"### Running time ({run})",
-            "The table has mean seconds per run on one thread, and CPU seconds in parentheses. The "
-            "times for "
-            "alignment and for discriminators are for all members together. The time for "
-            "temperatures includes the importance weights. The paper's table exchanges two "
-            "labels: its second number is the overhead, and the total is the sum of both numbers.",
+            "The table has mean seconds per run on one thread, with CPU seconds in "
+            "parentheses. Alignment and discriminators are timed for all members together. "
+            "The time for temperatures includes the importance weights. The paper's table "
+            "exchanges two labels: its second number is the overhead, and the total is the "
+            "sum of both numbers.",
             drawn(_times(found)),
         ]
     return "\n\n".join(parts) + "\n"
@@ -114,7 +114,7 @@ def _notes(found: Comparison, prepared: Mapping[str, Extracted]) -> Iterator[str
         if one.shift.all_rows:
             whole = evaluate(one.path, {}, EvaluateSettings(split="all")).metrics["none"]
             pair = f"{100 * whole.ece:.2f} / {100 * whole.over_ece:.2f}"
-            text += f"; none on all {whole.n} rows {pair}"
+            text += f"; without calibration, on all {whole.n} rows, {pair}"
         yield text
 
 
