@@ -30,6 +30,7 @@ If only DoC is used, the range also contains the estimates of all other estimato
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -289,7 +290,7 @@ def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
 
 
 def _median(estimates: Sequence[Estimate]) -> float:
-    return float(np.median([estimate.accuracy for estimate in estimates]))
+    return statistics.median(estimate.accuracy for estimate in estimates)
 
 
 def under_confidence(accuracy: float, confidence: float) -> Guard:

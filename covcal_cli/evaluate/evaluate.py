@@ -32,6 +32,7 @@ from covcal_cli.evaluate.bootstrap import (
     intervals,
 )
 from covcal_cli.evaluate.metrics import (
+    MAIN,
     METRICS,
     LabelledRows,
     Metrics,
@@ -378,7 +379,11 @@ class _Collector:
         }
         self.decision: DecisionMetrics | None = None
         classes = n_classes if self._same_labels else 1
-        self.pairs = {pair: PairedRows(settings.bins, classes, names) for pair in _pairs(versions)}
+        # Without resamples, only verdicts need differences.
+        compared = names if settings.resamples else [name for name in names if name in MAIN]
+        self.pairs = {
+            pair: PairedRows(settings.bins, classes, compared) for pair in _pairs(versions)
+        }
         self.groups = {
             by: {
                 version.name: (
@@ -501,7 +506,7 @@ def _measured_once(targets: Sequence[Domain], rows: Sequence[Rows]) -> tuple[lis
 
 
 def _count_labels(target: Domain) -> int:
-    blocks = target.blocks(target.rows(ALL))
+    blocks = target.split_blocks(*SPLITS)
     return sum(int((target_labels(target, block) >= 0).sum()) for block in blocks)
 
 
