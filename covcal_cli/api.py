@@ -21,9 +21,10 @@ The names in `__all__` are public, and keep their meaning within a major version
 more fields. All other names are private and may change. A module is loaded when one of its names is
 first used. A wrong argument raises a `CovcalError`.
 
-Set the environment variable OPENBLAS_NUM_THREADS to 1 before NumPy is imported, as the command
-``covcal`` does. Otherwise, waiting threads of OpenBLAS take processor time: `calibrate` of 2 x
-30,000 rows with 64 features took 4.1 processor seconds instead of 0.9.
+Waiting threads of OpenBLAS take processor time: `calibrate` of 2 x 30,000 rows with 64 features
+took 4.1 processor seconds instead of 0.9. If threadpoolctl is installed, as with scikit-learn, long
+fits use one thread. Otherwise, set the environment variable OPENBLAS_NUM_THREADS to 1 before NumPy
+is imported, as the command ``covcal`` does.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
 explains these options. Some options have another name:

@@ -1,7 +1,11 @@
-"""Types of arrays, and constants."""
+"""Types of arrays, constants, and the number of BLAS threads."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -55,3 +59,17 @@ class ModelInput:
         """Return the type and shape as text, such as ``float32 [N, 1, 28, 28]``."""
         sizes = ["N", *("?" if size is None else str(size) for size in self.shape[1:])]
         return f"{self.dtype} [{', '.join(sizes)}]"
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread, because more threads wait longer than they compute.
+
+    This needs threadpoolctl, which scikit-learn installs. The command line, and users who set
+    OPENBLAS_NUM_THREADS, have chosen the number already.
+    """
+    if "OPENBLAS_NUM_THREADS" in os.environ or find_spec("threadpoolctl") is None:
+        yield
+        return
+    with import_module("threadpoolctl").threadpool_limits(1, "blas"):
+        yield

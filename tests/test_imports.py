@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 from covcal_cli.__main__ import main
+from covcal_cli.arrays import one_blas_thread
 from tests.cli_runner import Argument
 
 HEAVY = {"torch", "onnx", "onnxruntime", "matplotlib", "PIL", "pyarrow", "sklearn", "scipy"}
@@ -110,6 +111,15 @@ def test_blas_keeps_to_one_thread_unless_told_otherwise(monkeypatch: pytest.Monk
             [sys.executable, "-c", script], capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines()[-1] == f"False {used}"
+    pools = pytest.importorskip("threadpoolctl")
+    for given, used in ((None, {1}), ("2", {2})):
+        with monkeypatch.context() as patch, pools.threadpool_limits(2, "blas"):
+            patch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+            if given is not None:
+                patch.setenv("OPENBLAS_NUM_THREADS", given)
+            with one_blas_thread():
+                threads = pools.threadpool_info()
+            assert {pool["num_threads"] for pool in threads if pool["user_api"] == "blas"} == used
 
 
 def test_a_calibration_can_be_followed_through_17_modules(

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from covcal_cli.arrays import Float32s, Float64s, Floats, Labels
+from covcal_cli.arrays import Float32s, Float64s, Floats, Labels, one_blas_thread
 from covcal_cli.estimators.guards import clusters_know_classes, shift_within_classes
 from covcal_cli.estimators.inputs import Estimate, EstimatorInputs, from_variance, variance_of_mean
 from covcal_cli.formats.features import thinned
@@ -112,6 +112,7 @@ def class_centres(points: Float32s, labels: Labels) -> Centres:
     return Centres(classes, _unit(sums))
 
 
+@one_blas_thread()
 def strays(
     points: Float32s, predictions: Labels, centres: Centres, shares: Float64s
 ) -> tuple[Float64s, Float64s]:

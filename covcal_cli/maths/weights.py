@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covcal_cli.arrays import Float64s, Floats
+from covcal_cli.arrays import Float64s, Floats, one_blas_thread
 from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
@@ -165,6 +165,7 @@ def bound_terms(
     return BoundTerms(weighted, discriminator_error, max_weight, factor, bound, bound >= 1)
 
 
+@one_blas_thread()
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
     """Fit a logistic regression. Return d coefficients and the intercept, (d + 1,), or None.
 
