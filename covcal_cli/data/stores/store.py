@@ -222,8 +222,15 @@ def open_encoded(folder: Path, value: Encoded) -> "Image.Image":
         raise ValueError("this row of the table has no image")
     if isinstance(value, bytes):
         return Image.open(BytesIO(value))
+    return open_image(folder / value)
+
+
+def open_image(path: str | Path) -> "Image.Image":
+    """Open an image file."""
+    from PIL import Image
+
     # Reading from memory takes Pillow a third less time.
-    return Image.open(BytesIO(read_plain(folder / value)))
+    return Image.open(BytesIO(read_plain(path)))
 
 
 LONGEST_LINE = 64 << 20  # Maximum number of characters in a line.
