@@ -112,14 +112,14 @@ def test_blas_keeps_to_one_thread_unless_told_otherwise(monkeypatch: pytest.Monk
         )
         assert done.stdout.splitlines()[-1] == f"False {used}"
     pools = pytest.importorskip("threadpoolctl")
-    for given, used in ((None, {1}), ("2", {2})):
+    for given, threads in ((None, {1}), ("2", {2})):
         with monkeypatch.context() as patch, pools.threadpool_limits(2, "blas"):
             patch.delenv("OPENBLAS_NUM_THREADS", raising=False)
             if given is not None:
                 patch.setenv("OPENBLAS_NUM_THREADS", given)
             with one_blas_thread():
-                threads = pools.threadpool_info()
-            assert {pool["num_threads"] for pool in threads if pool["user_api"] == "blas"} == used
+                found = pools.threadpool_info()
+            assert {pool["num_threads"] for pool in found if pool["user_api"] == "blas"} == threads
 
 
 def test_a_calibration_can_be_followed_through_17_modules(
