@@ -39,7 +39,9 @@ quantiles.
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 - Brier score and log loss: percentiles of the mean difference.
-- AUROC: a normal interval with the variance of DeLong, DeLong & Clarke-Pearson (1988).
+- AUROC: the variance of DeLong, DeLong & Clarke-Pearson (1988), with a hypothetical row of each
+  outcome, and an approximation of Student's quantile. A normal interval would contain the true
+  difference of two calibrations with 5 wrong rows in 73 % of samples only.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).
 - Class gap: the interval of the ECE, for up to a few hundred classes.
@@ -509,7 +511,7 @@ class PairedRows:
             differences.append(Difference(calibration, against, name, value, *ends))
         before, after = areas
         if before is not None and after is not None and "correctness_auroc" in self._names:
-            value, reach = after - before, quantile(resampling.level) * self._deviation_of_areas()
+            value, reach = after - before, self._reach_of_areas(resampling.level)
             ends = (value - reach, value + reach)
             differences.append(Difference(calibration, against, "correctness_auroc", value, *ends))
         return differences
@@ -531,10 +533,26 @@ class PairedRows:
             for outcome in _rare_outcomes(right, int(counts.sum()))
         ]
 
-    def _deviation_of_areas(self) -> float:
-        first, second = (_influence(self._ranked.sum(axis=1 - axis)) for axis in (0, 1))
+    def _reach_of_areas(self, level: float) -> float:
+        """Return half the width of the interval of a difference of AUROCs.
+
+        A hypothetical wrong row and a hypothetical right row are added to the variance.
+        """
+        totals = [self._ranked.sum(axis=1 - axis) for axis in (0, 1)]
+        first, second = map(_influence, totals)
         apart = (second - first[:, None]) ** 2
-        return math.sqrt(float((self._ranked * apart).sum())) / int(self._ranked.sum())
+        squares = float((self._ranked * apart).sum())
+        cells = len(_ODDS) + 1
+        rows = self._ranked.reshape(cells, 2, cells, 2).sum(axis=(1, 3))
+        middle = (np.append(0.0, _ODDS) + np.append(_ODDS, 1.0)) / 2
+        confidence = (middle + middle[:, None]) / 2
+        for outcome in (0, 1):
+            weights = _cell_probabilities(rows, confidence, bool(outcome))
+            squares += float((weights * apart[outcome::2, outcome::2]).sum())
+        rarer = min(int(counts[outcome::2].sum()) for counts in totals for outcome in (0, 1))
+        # The first terms of Student's quantile: the variance comes mostly from the rarer outcome.
+        z = quantile(level)
+        return z * (1 + (z**2 + 1) / (4 * rarer)) * math.sqrt(squares) / int(rows.sum())
 
     def _gaps(self) -> Iterator[tuple[str, Integers, list["_Side"]]]:
         classes, size = self._counts.shape

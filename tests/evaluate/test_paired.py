@@ -177,6 +177,20 @@ class TestAreas:
         assert (one.high - one.low) / (2 * 1.96) == pytest.approx(deviation, rel=0.1)
         assert one.metric == "correctness_auroc"
 
+    def test_few_errors_make_the_interval_wide(self) -> None:
+        """The order without signal has an AUROC of 0.5, so the true difference is known."""
+        hits = 0
+        for seed in range(100):
+            rng = np.random.default_rng(seed)
+            correct = np.arange(300) >= 5
+            sides = [confidence_block(rng.random(300), correct, bin_edges(BINS)) for _ in "ab"]
+            paired = PairedRows(BINS, names=("correctness_auroc",))
+            paired.add(sides[0], sides[1])
+            areas = [float((rankdata(rows.confidence)[5:].mean() - 148) / 5) for rows in sides]
+            (one,) = paired.differences("b", "a", Resampling(10, 0), (areas[0], areas[1]))
+            hits += one.low <= 0 <= one.high
+        assert hits >= 90
+
     def test_less_is_worse(self) -> None:
         """Noise in the confidence costs area; what is better for being higher is called so."""
         one, _ = self.difference(2000, 0, noise=1.5)
