@@ -124,7 +124,10 @@ def _table_lines(path: Path) -> Lines:
         return [
             ("sheet", f"{len(sheet)} rows that covcal pick drew; {labelled} have a label"),
             ("drawn", f"from {batch.population} {' and '.join(batch.splits)} rows of the target"),
-            ("to do", f"{fill}run covcal label; do not change the other columns"),
+            (
+                "to do",
+                f"{fill}run covcal label or return the file; do not change the other columns",
+            ),
             ("inclusion", "the probability with which the row was drawn"),
             ("draw", "proof that the line is unchanged; covcal label needs this column"),
         ]

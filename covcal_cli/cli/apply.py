@@ -60,7 +60,7 @@ def apply(
     prob_NAME for each class. label is the class that the classifier predicted, and label_index is
     its number. Calibration never changes them. confidence is the calibrated probability of label,
     and prob_NAME is the calibrated probability of class NAME. Other columns of your table are not
-    copied: to add them, join the tables by id.
+    copied: to add them, join the tables by id (the column id, or the row number from 0).
 
     \b
     Examples:

@@ -438,6 +438,8 @@ def _parts(evaluation: "Evaluation", extras: _Extras) -> "list[tuple[str, Table]
         parts.append((title, differences_table(evaluation, metrics, on_screen=True)))
     if evaluation.by is not None:
         title = f"by {printable(evaluation.by)}"
+        if evaluation.by == "class":
+            title = "by true class: the accuracy is the recall"
         if any(group.small for groups in evaluation.groups.values() for group in groups):
             title += (
                 f"; groups with (n) have under {SMALL_GROUP} rows, so their ECE is mostly noise"

@@ -96,8 +96,7 @@ def pick(
         bool,
         typer.Option(
             "--predictions",
-            help="Show the classifier's answer in the CSV, and on the page when a person asks for "
-            "it.",
+            help="Show the classifier's answer in the CSV. The page has a button that shows it.",
         ),
     ] = False,
     networks: options.NetworksOfFeatures = None,

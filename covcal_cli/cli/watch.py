@@ -109,7 +109,8 @@ def watch(
         typer.Option(
             metavar="REASON",
             help="Accept the rows since the change as normal, which ends the alarm. The history "
-            "records the reason.",
+            "records the reason. If you repaired a fault instead, delete the lines of the bad "
+            "periods from WATCH.JSONL.",
         ),
     ] = None,
     tolerance: Annotated[

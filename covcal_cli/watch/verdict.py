@@ -121,6 +121,7 @@ FailOn = Literal["off", "unknown", "changed", "promise"]
 # Smaller changes of a class's share, in standard deviations of a row, are not mentioned.
 _SMALLEST = 0.02
 _RAREST = 1e-4
+_ALIKE = 0.55  # A smaller AUC between old and new rows is called no difference.
 
 
 def verdict_on(
@@ -282,7 +283,8 @@ def change_in_words(
     predicted = rows @ np.array([entry.predicted for entry in entries])
 
     def share_in_words(number: int) -> str:
-        return _share_in_words(classes[number], float(predicted[number]), before[number])
+        words = _share_in_words(classes[number], float(predicted[number]), before[number])
+        return words if len(entries) == 1 else f"{words}, on average since then"
 
     def squared_change(number: int) -> float:
         """Return the squared change of a share over its sampling variance, per row."""
@@ -312,7 +314,12 @@ def change_in_words(
     auc = entries[-1].auc_target or entries[-1].auc_source
     text = f"the {reference.coordinates.of} differ"
     if auc is not None and baseline is None:
-        text += f" (AUC {auc:.2f} between old and new rows; 0.50 means no difference)"
+        scale = f"AUC {auc:.2f} between old and new rows; 0.50 means no difference"
+        text += f" ({scale})"
+        if len(entries) > 1 and auc < _ALIKE:
+            text = (
+                f"the {reference.coordinates.of} differ, but not in {entries[-1].period} ({scale})"
+            )
     if most is None or squared_change(most) < _SMALLEST**2:
         return text
     return f"{text}; {share_in_words(most)}"

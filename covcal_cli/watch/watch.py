@@ -135,6 +135,14 @@ def watch(
             "files"
         )
     sequence = periods_in_time(now, standard.sha256)
+    if history is not None and sequence and sequence[-1].alarm.raised:
+        after = f"after {settings.stable} periods without another change, or " * bool(
+            settings.stable
+        )
+        notes.append(
+            f"the alarm ends {after}with covcal watch --history {as_word(history)} --acknowledge "
+            "REASON"
+        )
     return Watched(
         periods=tuple(reported),
         classes=calibration.classes,

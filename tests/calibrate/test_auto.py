@@ -145,7 +145,7 @@ def test_few_errors_raise_confidence_to_the_end_of_the_likelihood_interval(
     found = calibrate(path)
     assert found.method_used == "consensus"
     assert plain < found.forecaster_temperature < 0.4
-    assert "so T is at least" in found.reason or "too few errors to prove a T above" in found.reason
+    assert "so T is at least" in found.reason or "too few errors to prove a T below" in found.reason
     least = min(source_validation_loss(path, one) for one in np.geomspace(0.01, 1, 400))
     rise = 2 * (source_validation_loss(path, found.forecaster_temperature) - least)
     assert rise == pytest.approx(chi2.ppf(0.95, 1), rel=0.05)
