@@ -14,7 +14,7 @@ contains every true ECE that the data do not reject:
 - A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
 - ECE* is the ECE of a resample under a hypothesis.
 - Every true ECE is tested with two hypotheses. Noise adds the most to the ECE if only significant
-  gaps are kept, and the least if all bins have the same gap.
+  gaps are kept, and the least if the gap of each bin is in proportion to its noise.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
@@ -288,7 +288,7 @@ def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Int
     grid = np.linspace(max(0.0, observed_part - reach), min(1.0, observed_part + reach), _GRID)
 
     bounds: list[float] = []
-    for direction in _directions(confidence, significant, fixed, part):
+    for direction in _directions(confidence, errors, significant, fixed, part):
         worlds = _possible(direction, grid, shares, confidence, part)
         size = max(1, MAX_DRAWS // noise.size)
         consistent = np.concatenate(
@@ -360,7 +360,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 
 
 def _directions(
-    confidence: Float64s, significant: Float64s, fixed: Float64s, part: Part
+    confidence: Float64s, errors: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
     """Yield the gaps of both hypotheses, which are then scaled to a true ECE."""
     concentrated = _kept(significant, part)
@@ -371,9 +371,9 @@ def _directions(
         signs = np.ones(len(confidence))
     elif part is under:
         signs = -np.ones(len(confidence))
-    even = np.where(fixed == 0, signs, 0.0)
-    if even.any():
-        yield even
+    like_noise = np.where(fixed == 0, signs * errors, 0.0)
+    if like_noise.any():
+        yield like_noise
 
 
 def _possible(

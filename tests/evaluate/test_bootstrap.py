@@ -62,6 +62,11 @@ def skewed(rng: np.random.Generator, n: int) -> Float64s:
     return np.asarray(0.1 + 0.9 * rng.beta(5, 1.2, size=n))
 
 
+def mostly_sure(rng: np.random.Generator, size: int) -> Float64s:
+    return np.where(rng.random(size) < 0.08, 0.55 + 0.44 * rng.random(size), 0.9995)
+
+
+THIN = World(mostly_sure, lambda c: np.where(c < 0.999, c - 0.05, c))
 CALIBRATED = World(skewed, lambda c: c)
 OVERCONFIDENT = World(skewed, lambda c: c - 0.05)
 MIXED = World(skewed, lambda c: np.clip(c - 0.3 * (c - 0.7), 0, 1))
@@ -113,6 +118,12 @@ class TestCoverage:
         truth = MIXED.errors()[number]
         assert truth > 0.005
         assert covered(MIXED, 5000, truth, part, repeats=40) >= 0.92
+
+    def test_gaps_in_bins_with_few_rows(self) -> None:
+        """One bin has nearly all rows, and no gap in any other bin is significant alone."""
+        truth = THIN.errors()[0]
+        assert 0.003 < truth < 0.005
+        assert covered(THIN, 10_000, truth, repeats=40) >= 0.92
 
     def test_percentiles_would_never_cover(self) -> None:
         """Why not percentiles of resampled ECEs: of a calibrated forecaster none comes near 0."""
