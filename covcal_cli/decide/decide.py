@@ -211,7 +211,7 @@ def decide(
             if settings.error is not None and calibration.labelled_rows is None:
                 notes.append(
                     "without labels, too many accepted rows were wrong on "
-                    f"{'38 to 44' if accuracy is None else '8 to 14'} % of 144 test shifts"
+                    f"{'39 to 47' if accuracy is None else '8 to 13'} % of 144 test shifts"
                 )
             if doubt := errors_of_confident(*of_source, float(above.min())):
                 warnings.append(f"{doubt}. More of the accepted rows may be wrong: {_LABEL_SOME}")
