@@ -183,12 +183,15 @@ def decide(
         above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
-        rankings = [Ranking(scores, beliefs_of(curve, parts)) for parts in _BELIEFS]
+        ranking = Ranking(scores, [])
+        rankings = [ranking.believing(beliefs_of(curve, parts)) for parts in _BELIEFS]
         sizes = np.bincount(promises, minlength=len(names))
         used = [] if settings.error is None else np.flatnonzero(sizes).tolist()
         for group in used:
-            own_scores = scores[promises == group]
-            parts = [entry.part(own_scores) for entry in rankings] if len(used) > 1 else rankings
+            parts = rankings
+            if len(used) > 1:
+                own_scores = scores[promises == group]
+                parts = [entry.part(own_scores) for entry in rankings]
             promise = _Promise(labelled, settings, parts, group)
             if uses_labels:
                 above[group], uses[group] = promise.tested()
@@ -204,7 +207,8 @@ def decide(
             above[0] = rankings[0].threshold(round(cheapest.share * len(rows)))
         if is_joint:
             above[:] = above[0]
-        accepted = np.bincount(groups[scores > above[groups]], minlength=len(names))
+        is_accepted = scores > (above[0] if is_joint else above[groups])
+        accepted = np.bincount(groups[is_accepted], minlength=len(names))
         share = float(accepted.sum() / len(rows))
         accepts, warnings = sample.confidence[0] > above[groups[of_sample]], []
         if not uses and share:

@@ -16,6 +16,7 @@ wrong rows remain. The bounds of several batches are combined by a sum over w.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 
@@ -172,6 +173,12 @@ class Ranking:
 
     def __len__(self) -> int:
         return len(self._ascending)
+
+    def believing(self, beliefs: Sequence[Float64s]) -> "Ranking":
+        """Return the ranking of the same rows with other beliefs."""
+        ranking = copy(self)
+        ranking.beliefs = beliefs
+        return ranking
 
     def wrong(self, rows: int, belief: Float64s) -> float:
         """Return the expected number of wrong rows among the best `rows`."""
