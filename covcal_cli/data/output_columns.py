@@ -53,7 +53,7 @@ _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 # General names of an array [n, K].
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
-_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
+MAY_BE_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
 CLASSES = "classes"  # The array with the class names.
 _FLOAT = re.compile(r"-?[0-9]+\.0+")
 _FIRST_ROWS = 1000
@@ -256,7 +256,7 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
             (start, end)
             for start, end in _surroundings(max(names, key=len, default=""), numbers)
             if all(f"{start}{name}{end}" in numbers for name in names)
-            and (not all(map(is_plain_number, names)) or re.search(_OUTPUT, start + end))
+            and (not all(map(is_plain_number, names)) or re.search(MAY_BE_OUTPUT, start + end))
         ]
         if len(names) > 1 and len(affixes) == 1:
             ((start, end),) = affixes

@@ -67,7 +67,7 @@ _LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class
 _EXTRA = {
     "largest": "is the largest of the other columns",
-    "sum": "is the sum of the other columns",
+    "rest": "is no part of the other columns' sum, which is the same",
     "whole": "holds a whole number, unlike the other columns,",
 }
 
@@ -104,6 +104,7 @@ class OutputEvidence:
         self._step = self._step_at = 0.0
         # Meanings of the first and the last column that fit all rows so far.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
+        self._sum_of_others: dict[int, float] = {}  # in the first row, by place
         # Number of rows with the sum 1, by number of decimals (None: not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
@@ -203,8 +204,13 @@ class OutputEvidence:
             with np.errstate(invalid="ignore"):
                 if "largest" in kinds and (column != others.max(axis=1)).any():
                     kinds.discard("largest")
-                if "sum" in kinds and not np.allclose(column, others.sum(axis=1), atol=1e-6):
-                    kinds.discard("sum")
+                if "rest" in kinds:
+                    sums = others.sum(axis=1)
+                    first = self._sum_of_others.setdefault(place, float(sums[0]))
+                    spread = _EXACT_SUM * float(np.ptp(others))
+                    is_same = first > 0 and (np.abs(sums - first) <= spread).all()
+                    if not is_same or not column.any():
+                        kinds.discard("rest")
                 is_whole = (column == np.rint(column)).all() and np.ptp(column) > 0
                 if "whole" in kinds and not (is_whole and not (others == np.rint(others)).any()):
                     kinds.discard("whole")
@@ -512,7 +518,7 @@ class OutputEvidence:
             return None
         for place, kinds in self._suspects.items():
             for kind, is_or_holds in _EXTRA.items():
-                if kind in kinds:
+                if kind in kinds and not (kind == "rest" and self.form == "probabilities"):
                     name = "last" if place else "first"
                     return (
                         f"the {name} column {is_or_holds} in all {self.rows} rows: remove the "
@@ -552,6 +558,11 @@ class OutputEvidence:
                 f"the only output is at most 0 in all {self.rows} rows, so the same class is "
                 "always predicted. If the outputs are logarithms of probabilities, give the "
                 "probabilities"
+            )
+        if are_logits and self.width == 2 and self.sums == (0, 0) and self.low < 0:
+            return (
+                f"the two outputs are z and -z in all {self.rows} rows. If z is the log odds, as "
+                "in scikit-learn, give z alone, because softmax reads a pair as odds of exp(2 z)"
             )
         largest = max(-self.low, self.high)
         limit = 0.5 if self.width == 2 and largest <= 0.5 else 1.0

@@ -294,7 +294,7 @@ class TestLayoutsOfTools:
 def test_a_column_of_sums_among_probabilities_is_refused(tmp_path: Path) -> None:
     p = np.tile(softmax(LOGITS), (2, 1))
     columns = {f"prob_{k}": p[:, k].tolist() for k in range(K)} | {"prob_sum": [1.0] * len(p)}
-    with pytest.raises(CovcalError, match="the last column is the sum of the other columns"):
+    with pytest.raises(CovcalError, match="the last column is no part of the other columns' sum"):
         opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
 
 

@@ -115,11 +115,24 @@ def test_pyarrow_reads_a_table_as_python_does(
 
 def test_a_compressed_table_is_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv.gz"
-    path.write_bytes(gzip.compress(b"a,b\n1,2\n3,4\n"))
-    assert fed(opened(path, TWO)).tolist() == [[1, 2], [3, 4]]
+    # The content decides, and not the name.
+    for file in (path, tmp_path / "rows.csv"):
+        for content in (gzip.compress(b"a,b\n1,2\n3,4\n"), b"a,b\n1,2\n3,4\n"):
+            file.write_bytes(content)
+            assert fed(opened(file, TWO)).tolist() == [[1, 2], [3, 4]]
+    (tmp_path / "rows.csv").write_bytes(b"PAR1\xff\xfe")
+    with pytest.raises(CovcalError, match=r"a Parquet file: give it a name that ends in \.parquet"):
+        opened(tmp_path / "rows.csv")
     path.write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 5000)[:-10])
     with pytest.raises(CovcalError, match=r"rows.csv.gz: it is not a readable CSV file"):
         opened(path)
+
+
+def test_a_long_text_is_read(tmp_path: Path) -> None:
+    """Python's csv module allows 131,072 characters in a cell if nobody changes that."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a,text,b\n1,{'x' * 200_000},2\n")
+    assert fed(opened(path, TWO)).tolist() == [[1, 2]]
 
 
 def test_booleans_are_numbers_and_texts_are_groups(tmp_path: Path) -> None:
@@ -196,7 +209,9 @@ BAD: dict[str, tuple[str, str]] = {
         r"the model expects float32 \[N, 2\]: give one column per feature in the model's "
         r"order\. Rename every other column to group_NAME",
     ),
-    "quote": ('a,b\n1,"2\n', "is not a readable CSV file"),
+    "quote": ('a,b\n1,"2\n', r"is not a readable CSV file \(.*\): check its quotes"),
+    "title": ("My table\na,b\n1,2\n", "remove the lines above the names of the columns"),
+    "late text": ("a,b\n1,2\n3,4a\n", "If the column holds texts, rename it to group_b"),
     "both labels": ("a,b,y,label\n1,2,0,0\n", "y and label have the same meaning: keep only"),
     "split": ("a,b,split\n1,2,train\n1,2,dev\n", "split holds 'dev' in line 3"),
 }

@@ -270,13 +270,13 @@ class TestDoubts:
         assert not seen(once, 64).doubts()
         assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
 
-    @pytest.mark.parametrize("extra", ["largest", "sum", "label", "row number", "mask", "class"])
+    @pytest.mark.parametrize("extra", ["largest", "rest", "label", "row number", "mask", "class"])
     @pytest.mark.parametrize("is_first", [False, True])
     def test_a_column_that_may_be_no_class(self, extra: str, is_first: bool) -> None:
-        z = logits(4)
+        z = softmax(logits(4), axis=1) if extra == "rest" else logits(4)
         column = {
             "largest": z.max(axis=1),
-            "sum": z.sum(axis=1),
+            "rest": np.full(N, 0.5),
             "label": np.arange(N) % 4,
             "row number": np.arange(N),
             "mask": np.full(N, -1e9),
@@ -291,6 +291,8 @@ class TestDoubts:
         assert "sums to about 12" in seen(centred(4) + 3, N).doubts()[0]
         assert not seen(centred(4), N).doubts()
         assert not seen(logits(4) + 1e8, N).doubts()
+        pairs = logits(2)[:, :1] * [-1, 1]
+        assert "the two outputs are z and -z" in seen(pairs, N).doubts()[0]
 
     @pytest.mark.parametrize(
         ("offset", "kind", "step"),

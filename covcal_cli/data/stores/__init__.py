@@ -16,7 +16,7 @@ _READERS = {
     (".npz",): ("arrays", "NpzStore"),
     (".npy",): ("arrays", "NpyStore"),
     (".h5", ".hdf5"): ("arrays", "HDF5Store"),
-    (".csv", ".tsv", ".csv.gz"): ("csv", "CSVStore"),
+    (".csv", ".tsv", ".csv.gz", ".tsv.gz"): ("csv", "CSVStore"),
     (".jsonl", ".ndjson", ".json", ".jsonl.gz", ".ndjson.gz", ".json.gz"): (
         "json_lines",
         "JSONLinesStore",

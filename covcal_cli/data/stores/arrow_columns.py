@@ -3,6 +3,7 @@
 Arrow's own conversion would load pandas, which takes 50 MB. DLPack converts columns without pandas.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from covcal_cli.arrays import AnyArray, Rows
+from covcal_cli.data.labels import LABEL_NAMES
 from covcal_cli.data.stores.store import Encoded, Entry, is_image_file
 from covcal_cli.errors import CovcalError, shown
 from covcal_cli.records import parsed_json
@@ -53,6 +55,8 @@ class ArrowColumns:
     def entry(self, field: Any, n: int, head: Head, feature: dict[str, Any]) -> Entry:
         """Return the shape and type of a column of `n` rows."""
         types, kind = self.arrow.types, field.type
+        if self.are_text_lists(kind) and field.name.lower() in LABEL_NAMES:
+            return Entry((n,), _TEXT)
         if self.are_pairs(kind):  # The number of classes is not known yet.
             return Entry((n, 0), np.dtype(np.float64))
         fields = self._fields(kind)
@@ -92,6 +96,12 @@ class ArrowColumns:
             files = np.empty(len(column), dtype=object)
             files[:] = self._files(column)
             return files
+        if entry.dtype == _TEXT and self.are_text_lists(column.type):
+            # Several labels of a row, as in JSON; the missing list is unknown.
+            lists = (
+                None if labels is None else json.dumps(labels) for labels in column.to_pylist()
+            )
+            return np.array(list(map(_text, lists)), dtype=str)
         if entry.dtype in (_TEXT, _OTHER):
             if self.arrow.types.is_nested(column.type):
                 raise CovcalError(

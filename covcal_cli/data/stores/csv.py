@@ -41,6 +41,7 @@ _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # Memory of a short text in Python, in bytes.
 _LARGE = 16 << 20  # Minimum size of files for pyarrow, in bytes.
 _LARGEST_BLOCK = 1 << 30  # Limit of pyarrow, in characters.
+csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
 
 
 class CSVStore(Store):
@@ -174,7 +175,7 @@ class CSVStore(Store):
             usual = remedy = "true or false"
         raise self.error(
             f"column {name} holds {cell!r} in {place}, but {usual} in earlier rows: write "
-            f"{remedy}, or leave the column out"
+            f"{remedy}. If the column holds texts, rename it to {GROUP_PREFIX}{name}"
         )
 
     def _has_comma(self, cell: str) -> bool:
@@ -276,10 +277,12 @@ class CSVStore(Store):
 
     def _require_width(self, cells: Sequence[str], line: int) -> None:
         if len(cells) != len(self._names):
+            remedy = "correct the line, or put quotes around cells with commas"
+            if len(self._names) == 1:
+                remedy = "remove the lines above the names of the columns"
             raise self.error(
-                f"line {line + self._names_line - 1} has {len(cells)} cells, but the first "
-                f"line names {len(self._names)} columns: correct the line, or put quotes "
-                "around cells with commas"
+                f"line {line + self._names_line - 1} has {len(cells)} cells, but the first line "
+                f"names {len(self._names)} columns: {remedy}"
             )
 
     def _checked(self, header: list[str]) -> list[str]:
@@ -300,7 +303,7 @@ class CSVStore(Store):
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[Iterator[str], Any, list[str]]]:
-        with self.readable("it is not a readable CSV file", "save it again", csv.Error):
+        with self.readable("it is not a readable CSV file", "check its quotes", csv.Error):
             if self._newline is None:
                 is_simple = not is_compressed(self.path) and not holds_returns(self.path)
                 self._newline = "\n" if is_simple else ""

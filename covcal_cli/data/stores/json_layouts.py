@@ -38,6 +38,7 @@ _BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a tok
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # Servers write -9999 or -inf for a token that sampling excluded.
 _CUT = -9000.0
+_HIGHEST = 0.01  # Maximum log-probability, with its rounding error.
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
@@ -321,7 +322,10 @@ class AnswerCounts:
 
 
 def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
-    """Return the first list of tokens with log-probabilities in a line, or None."""
+    """Return the first list of tokens with log-probabilities in a line, or None.
+
+    Raises `ValueError` for a value above 0.
+    """
     tokens = _tokens(record)
     if tokens or depth == 0:
         return tokens or None
@@ -388,6 +392,9 @@ def _pairs(listed: Any, name: str) -> Iterator[tuple[Any, Any]]:
 
 def _token(text: str, log: Any, others: Iterable[tuple[Any, Any]]) -> Token:
     logs = {text: log} | {str(name): other for name, other in others}
+    for name, value in logs.items():
+        if isinstance(value, (int, float)) and _HIGHEST < value < 1e308:
+            raise ValueError(f"has the logprob {value:g} of the token {name!r}, which is above 0")
     return Token(
         text.translate(_SPACES),
         {

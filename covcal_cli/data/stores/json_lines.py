@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.labels import IN_CASE, LABEL_NAMES, differing_in_case
+from covcal_cli.data.output_columns import MAY_BE_OUTPUT
 from covcal_cli.data.rows import PATH_NAMES, is_reserved
 from covcal_cli.data.stores.json_layouts import (
     CHOICES,
@@ -74,6 +75,7 @@ class _Column:
     texts: list[str] | None = None  # Texts of the rows so far.
     width: int = 0  # Length of lists.
     keys: dict[str, None] = field(default_factory=dict)
+    fault: str = ""  # Why the lists cannot be read, if their lengths differ.
     has_texts: bool = False
     has_fractions: bool = False
 
@@ -152,7 +154,11 @@ class JSONLinesStore(Store):
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return
         rows = np.arange(start, self._n, dtype=np.int64)
-        numbers = {name: column for name, column in self._columns.items() if column.texts is None}
+        numbers = {
+            name: column
+            for name, column in self._columns.items()
+            if column.texts is None and not column.fault
+        }
         width = sum(max(1, column.width, len(column.keys)) for column in numbers.values())
         if width > _WIDEST_KEPT:
             self._kept_bytes = _MOST_KEPT + 1
@@ -181,7 +187,12 @@ class JSONLinesStore(Store):
 
     def _columns_of(self, line: str, number: int, answers: AnswerCounts | None = None) -> Any:
         value = self._parsed(line, number)
-        tokens = find_tokens(value) if "logprob" in line else None
+        try:
+            tokens = find_tokens(value) if "logprob" in line else None
+        except ValueError as error:
+            raise self.error(
+                f"{self._unit} {number} {error}: give natural logarithms of probabilities"
+            ) from None
         if tokens is None:
             return columns_of(value)
         columns = beside_answer(value) if isinstance(value, dict) else {}
@@ -351,12 +362,15 @@ class JSONLinesStore(Store):
                 column.keys.update(dict.fromkeys(value))
                 self._require_few(len(column.keys))
             elif kind == "list" and len(value) != column.width:
-                if name != CHOICES:
-                    raise self.error(
-                        f"{name} holds {len(value)} values in {self._here}, but {column.width} "
-                        "in earlier rows: give every line the same number of values"
-                    )
-                column.width = max(column.width, len(value))
+                if name == CHOICES:
+                    column.width = max(column.width, len(value))
+                    continue
+                column.fault = column.fault or (
+                    f"{name} holds {len(value)} values in {self._here}, but {column.width} "
+                    "in earlier rows: give every line the same number of values"
+                )
+                if MAY_BE_OUTPUT.search(name):
+                    raise self.error(column.fault)
 
     def _new(self, name: str, value: Any) -> _Column | None:
         kind = _kind(value)
@@ -408,6 +422,8 @@ class JSONLinesStore(Store):
                 return Entry((self._n,), np.dtype(str))
             is_whole = not column.has_fractions and all(map(_is_int64, column.texts))
             return Entry((self._n,), np.dtype(np.int64 if is_whole else float))
+        if column.fault:
+            return Entry((self._n,), np.dtype("V1"))
         if column.kind == "list":
             return Entry((self._n, column.width), np.dtype(float))
         if column.kind == "object":
@@ -420,6 +436,8 @@ class JSONLinesStore(Store):
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
         """Return a function that reads a column's values from records."""
         column = self._columns[name]
+        if column.fault:
+            raise self.error(column.fault)
         keys, width = tuple(column.keys), column.width
         filler = self._filler(name)
         pick = itemgetter(*keys) if len(keys) > 1 else None

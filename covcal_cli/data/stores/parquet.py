@@ -74,7 +74,7 @@ class ParquetStore(Store):
             with self._opened(own_path) as file:
                 names = file.schema_arrow.names
                 self._bounds.append(self._bounds[-1] + file.metadata.num_rows)
-            if names != self._schema.names:
+            if sorted(names) != sorted(self._schema.names):
                 raise CovcalError(
                     f"{own_path} and {self._files[0].name} have different columns: give only "
                     "files of one table"

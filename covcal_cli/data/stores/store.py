@@ -237,8 +237,9 @@ LONGEST_LINE = 64 << 20  # Maximum number of characters in a line.
 
 
 def is_compressed(path: Path) -> bool:
-    """Return whether the name of a file ends in .gz."""
-    return path.suffix.lower() == ".gz"
+    """Return whether a file is compressed by gzip, whatever its name."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def open_text(path: Path, newline: str = "") -> IO[str]:
@@ -264,6 +265,8 @@ def not_text(path: Path) -> str:
         head = file.read(4)
         if head.startswith(b"PK"):
             return "it is a workbook or a ZIP archive, not text: save it as CSV in UTF-8"
+        if head == b"PAR1":
+            return "it is a Parquet file: give it a name that ends in .parquet"
         if _encoding(head[:3]).startswith("utf-8"):
             file.seek(0)
             while block := file.read(1 << 20):

@@ -202,16 +202,26 @@ def test_empty_lines_and_missing_values(tmp_path: Path) -> None:
         ("17", "line 3 is not a JSON object: save one JSON object per line"),
         ('{"x": "a"}', "x holds a text in line 3, but a number in earlier rows: save values of"),
         ('{"x": {"a": 1}}', "x holds an object of numbers in line 3, but a number in earlier rows"),
-        ('{"v": [1, 2, 3]}', "v holds 3 values in line 3, but 2 in earlier rows"),
+        ('{"probs": [1, 2, 3]}', "probs holds 3 values in line 3, but 2 in earlier rows"),
         ('{"label": [1, 0]}', "label holds a list or an object in line 3: give one value per row"),
     ],
 )
 def test_an_error_names_the_line(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text(f'{{"x": 1, "v": [1, 2], "label": 0}}\n{{"x": 2, "label": 1}}\n{line}\n')
+    path.write_text(f'{{"x": 1, "probs": [1, 2], "label": 0}}\n{{"x": 2, "label": 1}}\n{line}\n')
     with pytest.raises(CovcalError, match=r"rows\.jsonl") as caught:
         JSONLinesStore(path)
     assert message in str(caught.value)
+
+
+def test_lists_of_several_lengths_are_no_arrays(tmp_path: Path) -> None:
+    """The token ids of a text stand beside the probabilities of its classes."""
+    records = [own(row) | {"token_ids": [1] * (row % 3)} for row in range(40)]
+    usual = outputs(write(tmp_path / "usual.jsonl", [own(row) for row in range(40)]))
+    read = outputs(write(tmp_path / "rows.jsonl", records))
+    np.testing.assert_array_equal(logits(read), logits(usual))
+    with pytest.raises(CovcalError, match="token_ids holds 2 values in line 3, but 1 in earlier"):
+        JSONLinesStore(tmp_path / "rows.jsonl").whole("token_ids")
 
 
 def test_a_number_beyond_float64_is_refused_by_its_line(tmp_path: Path) -> None:

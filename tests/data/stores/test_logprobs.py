@@ -225,6 +225,16 @@ def test_choices_need_logprobs(tmp_path: Path) -> None:
         table(path, "A", "B")
 
 
+def test_probabilities_instead_of_their_logarithms_are_refused(tmp_path: Path) -> None:
+    lines = [chat(entry("A", {"A": 0.6, "B": 0.3})) | {"label": "AB"[row % 2]} for row in range(9)]
+    text = write(tmp_path / "rows.jsonl", lines).read_text().replace(str(math.log(0.3)), "0.3")
+    (tmp_path / "rows.jsonl").write_text(text)
+    with pytest.raises(
+        CovcalError, match=r"line 1 has the logprob 0\.3 of the token 'B'.*give nat"
+    ):
+        table(tmp_path / "rows.jsonl")
+
+
 @pytest.mark.parametrize(
     "value",
     [

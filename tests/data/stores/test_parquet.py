@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covcal_cli.arrays import ModelInput
 from covcal_cli.data.classes import named_classes, numbered_classes
+from covcal_cli.data.labels import LabelSets
 from covcal_cli.data.outputs import open_outputs
 from covcal_cli.data.stores import open_store
 from covcal_cli.data.stores import parquet as parquet_store
@@ -161,6 +162,14 @@ class TestLabelsOfOddTypes:
 
     def test_a_column_without_any_value_is_unknown_everywhere(self, tmp_path: Path) -> None:
         assert self.labels(arrow.nulls(3), tmp_path) == [-1, -1, -1]
+
+    def test_lists_of_texts_are_several_labels(self, tmp_path: Path) -> None:
+        labels = arrow.array([["dog", "cat"], [], None, ["cat"]])
+        path = write_parquet(tmp_path / "t.parquet", {"a": np.arange(4), "labels": labels})
+        sets = LabelSets(open_store(path), 4).indices(named_classes(("cat", "dog")))
+        assert sets.tolist() == [[1, 1], [0, 0], [-1, -1], [1, 0]]
+        with pytest.raises(CovcalError, match="if rows have several labels, pass --multilabel"):
+            self.labels(labels, tmp_path)
 
     def test_structs_are_refused_in_one_line(self, tmp_path: Path) -> None:
         message = r"t.parquet: column label holds struct<k: int64>: save numbers or texts"
