@@ -32,13 +32,13 @@ _LOG_TOLERANCE = 6e-3
 _LARGEST_LOG = 746.0
 # Kinds of logarithms of p by factor, with the formula of p. Natural logarithms come first.
 _LOGARITHMS = {
-    1.0: ("log p", "exp(value)"),
-    -1.0: ("-log p", "exp(-value)"),
-    math.log(2): ("log2 p", "2^value"),
-    -math.log(2): ("-log2 p", "2^-value"),
-    math.log(10): ("log10 p", "10^value"),
-    -math.log(10): ("-log10 p", "10^-value"),
-    -math.log(10) / 10: ("-10 log10 p", "10^(-value/10)"),
+    1.0: "log p",
+    -1.0: "-log p",
+    math.log(2): "log2 p",
+    -math.log(2): "-log2 p",
+    math.log(10): "log10 p",
+    -math.log(10): "-log10 p",
+    -math.log(10) / 10: "-10 log10 p",
 }
 # Factors that turn log odds into natural log odds.
 _ODDS = {1.0: "log", math.log(2): "log2", math.log(10): "log10"}
@@ -451,16 +451,9 @@ class OutputEvidence:
                 "minus a probability"
             )
         if self.reversal == "logarithms":
-            name, power = _LOGARITHMS[self._factor or -1.0]
-            return (
-                f"the values seem to be {name} of probabilities p, because the sum of {power} is 1"
-            )
+            return f"the values seem to be {_LOGARITHMS[self._factor or -1.0]} of probabilities p"
         if self.reversal == "log odds":
-            factor = "" if self._odds[0] == 1 else f"{self._odds[0]:.7g} * "
-            return (
-                f"the values seem to be {_ODDS[self._odds[0]]}(p / (1 - p)) of probabilities "
-                f"p, because the sum of 1 / (1 + exp(-{factor}value)) is 1"
-            )
+            return f"the values seem to be {_ODDS[self._odds[0]]}(p / (1 - p)) of probabilities p"
         if self.reversal == "ranks":
             ends = f"{self.low:g} to {self.low + self.width - 1:g}"
             return f"every row holds the ranks {ends}, which do not show the confidence"

@@ -169,7 +169,7 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     assert below.value == pytest.approx(accuracy - confidence)
     assert below.value > 0.05
     assert not below.passed
-    assert any("looks under-confident" in text for text in found.warnings)
+    assert any("below the estimated accuracy" in text for text in found.warnings)
 
 
 def test_the_brier_score_of_a_rare_class_alone_does_not_raise_confidence(tmp_path: Path) -> None:

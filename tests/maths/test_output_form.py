@@ -196,13 +196,13 @@ def test_a_few_rows_of_one_sum_may_be_logits(rows: int) -> None:
         ),
         (
             "rounded -log p",
-            "the values seem to be -log p of probabilities p, because the sum of exp(-value) is 1",
+            "the values seem to be -log p of probabilities p",
         ),
         (
             "log10 p",
-            "seem to be log10 p of probabilities p, because the sum of 10^value is 1",
+            "seem to be log10 p of probabilities p",
         ),
-        ("log odds", "of probabilities p, because the sum of 1 / (1 + exp(-value)) is 1"),
+        ("log odds", "the values seem to be log(p / (1 - p)) of probabilities p"),
         ("ranks from 0", "every row holds the ranks 0 to 2, which do not show the confidence"),
         ("one failed row", "399 of 400 rows sum to 1, as probabilities do"),
         ("sigmoids", "all outputs of 400 rows lie between 0 and 1 and rows do not sum to 1"),
