@@ -120,8 +120,8 @@ class SourceAccuracy:
         if self.negated is not None:
             return (
                 f"{share}, but the class with the lowest output is right in "
-                f"{100 * self.negated:.0f} % of the rows: change the sign of the outputs, and "
-                "extract again"
+                f"{100 * self.negated:.0f} % of the rows, so the outputs are negated: change their "
+                "sign, and extract again"
             )
         if self.permuted is None:
             return None

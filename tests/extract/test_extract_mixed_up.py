@@ -117,7 +117,7 @@ def test_a_swapped_pair_is_doubted(tmp_path: Path) -> None:
     save(tmp_path / "new.npz", 2, 1)
     (line,) = warnings(extract(tmp_path, "new.npz", "known.npz"))
     means = [softmax(rows(*drawn)[0], axis=1).max(axis=1).mean() for drawn in ((9, 0), (2, 1))]
-    assert f"the target known.npz (mean {100 * means[0]:.1f} %)" in line
+    assert f"the target known.npz ({100 * means[0]:.1f} %)" in line
     assert f"the source new.npz ({100 * means[1]:.1f} %)" in line
     assert warnings(extract(tmp_path, "known.npz", "new.npz")) == []
 

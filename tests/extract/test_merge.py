@@ -218,7 +218,7 @@ def test_more_than_one_percent_skipped_in_all_is_an_error(data: Path, tmp_path: 
     for index, path in enumerate(parts, 1):
         settings = ExtractSettings(selection=Selection(shard=Shard(index, 2)))
         extract(data / "model.onnx", source, None, path, settings)
-    with pytest.raises(CovcalError, match=r"2 of 103 source images .* more than 1 %"):
+    with pytest.raises(CovcalError, match=r"2 of 103 source images .*at most 1 %"):
         merge(parts, tmp_path / "m.h5")
 
 

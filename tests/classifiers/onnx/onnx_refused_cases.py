@@ -41,7 +41,7 @@ REFUSED: dict[str, Refused] = {
     "no layer": Refused(
         Graph([node("Mul", "x x", "y")]),
         r"has no linear layer before output y: choose the features with "
-        "--phi input .* --phi NAME .* --phi none",
+        "--phi input or --phi NAME, or pass --phi none",
     ),
     "a tree": Refused(tree(), "choose the features with --phi input"),
     "two heads": Refused(
@@ -205,7 +205,7 @@ REFUSED: dict[str, Refused] = {
     ),
     "maps as features": Refused(
         NOT_AFFINE,
-        r"the features of positive have shape \[N, 3, 4, 4\], instead of one vector per "
+        r"the features of positive have shape \[N, 3, 4, 4\] instead of one vector per "
         r"row: pass --phi NAME",
         {"phi": "positive"},
     ),

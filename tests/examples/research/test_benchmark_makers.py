@@ -119,7 +119,7 @@ def test_a_shift_of_a_table_is_what_its_entry_says(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("pandas")
     monkeypatch.setattr("benchmark.makers.tables.package", lambda _: MadeTables())
     early, late = "year < 1995", "year >= 1995"
-    table = Table("made/people", "income", "age town", early, late, (), (35, 45), rows=150)
+    table = Table("made/people", "income", "age,town", early, late, (), (35, 45), rows=150)
     shift = table_shift("made", "people", table)
     assert shift.source.features is not None
     assert shift.source.features.shape == (150, 3)  # the age and an indicator per town
@@ -156,7 +156,7 @@ def test_a_class_keeps_its_share_of_the_rows() -> None:
 def test_each_later_period_of_a_stream_is_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pandas")
     monkeypatch.setattr("benchmark.makers.tables.package", lambda _: MadeTables())
-    table = Table("made/people", "income", "age town", "year < 1995", "", (), (35, 45))
+    table = Table("made/people", "income", "age,town", "year < 1995", "", (), (35, 45))
     periods = {str(year): f"year == {year}" for year in (1996, 1997)}
     makers = stream_family("made", {"incomes": Stream(table, periods)})(Path())
     assert list(makers) == ["incomes-1996", "incomes-1997"]
