@@ -168,7 +168,7 @@ def estimate(
     def render(kind: str) -> str:
         return _rendered(expectation, kind, verbose=verbose)
 
-    following_command = ""  # made before the result is printed, because it may refuse the file
+    following_command = ""  # Making the command may fail, so it comes before the printed result.
     if format is options.TexFormatName.table and not (documents or gates or report.prints_json):
         following_command = _next(path, estimation, costs, for_decision=for_decision)
     try:

@@ -88,7 +88,7 @@ def evaluate(
             min=0,
             max=0.9999,
             help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit. With 0, gates compare the plain value.",
+            "beyond the limit. With 0, a gate ignores the interval.",
         ),
     ] = 0.95,
     seed: options.Seed = 0,

@@ -1,8 +1,8 @@
 """Evaluate several labels together: mean, worst label and gates.
 
 ``ece=0.05`` is a limit for each label. ``ece:macro=0.05`` is a limit for the mean over labels. The
-ends of the mean's interval are the means of the labels' ends, so the interval is valid for
-dependent labels. All gates of all labels share one error probability.
+interval of the mean averages the intervals of all labels, so it is valid for dependent labels. All
+gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -131,7 +131,7 @@ class Decision(Document):
     # Maximum share of wrong rows among the accepted rows; None if the user asked only for sets.
     error: Share | None
     certainty: Share  # The certainty of the promise.
-    covers: Covered  # The rows of the promise.
+    covers: Covered  # The rows for which the promise holds.
     score: str = SCORE  # The name of the score.
     threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
     share: Share  # The share of accepted rows.

@@ -103,7 +103,7 @@ def _days(target: Domain, by: str, rows: Rows) -> AnyArray:
         )
     values = target.column(by, rows)
     texts = values.astype(f"S{_LONGEST}") if values.dtype.kind in "SU" else values
-    # Equal dates mostly follow each other, so only the first of each run is sorted.
+    # Equal dates are usually neighbours, so only the first of equal neighbours is sorted.
     is_first = np.append(True, texts[1:] != texts[:-1])
     values, places = np.unique(texts[is_first], return_inverse=True)
     days = []

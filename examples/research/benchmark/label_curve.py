@@ -7,9 +7,9 @@ README.md describes DIR. The labelled rows are drawn from the target's training 
 and the ECE is measured on its test rows. Four temperatures are compared:
 
 - `labels, T`: the T that minimises the Brier score of random rows;
-- `labels, matched`: the T whose mean confidence is the accuracy of random rows;
+- `labels, matched`: the T at which the mean confidence equals the accuracy of random rows;
 - `labelled`: ``covcal calibrate`` with rows that ``covcal pick`` draws; without labels, auto;
-- `true accuracy`: the T whose mean confidence is the true accuracy.
+- `true accuracy`: the T at which the mean confidence equals the true accuracy.
 
 If a target has fewer rows than the number of labels, all its rows are labelled. A shift with a
 record in the output folder is not run again. Progress goes to stderr, the table to stdout.
