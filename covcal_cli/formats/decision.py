@@ -160,10 +160,9 @@ class Decision(Document):
     scaling_sha256: str = ""
 
     def __post_init__(self) -> None:
-        if self.error is not None and not 0 < self.error < 1:
-            raise ValueError(f"error is {self.error}, not between 0 and 1")
-        if not 0 < self.certainty < 1:
-            raise ValueError(f"certainty is {self.certainty}, not between 0 and 1")
+        for name, share in (("error", self.error), ("certainty", self.certainty)):
+            if share is not None and not 0 < share < 1:
+                raise ValueError(f"{name} is {share}, not between 0 and 1")
         if not self.splits or not set(self.splits) <= set(SPLITS):
             raise ValueError(f"splits must name some of {', '.join(SPLITS)}")
         if not self.curve:

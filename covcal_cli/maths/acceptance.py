@@ -343,7 +343,7 @@ def best_region(
     approximation; the tests are exact. With `groups`, each group has its own promise and gets
     `labels` labels, and the share of the plan is a mean over all rows.
     """
-    best: tuple[float, Plan] | None = None
+    found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
     # Allowed number of wrong rows, by number of labels.
     table = [_allowed(n, error, level) for n in sizes_of.tolist()]
@@ -367,9 +367,9 @@ def best_region(
         plans = [planned(part, threshold) for part in parts]
         candidates = next((entry.candidates for entry in plans if entry.candidates), ())
         share = float(np.average([entry.share for entry in plans], weights=list(map(len, parts))))
-        if candidates and (best is None or share > best[1].share):
-            best = threshold, Plan(candidates, share)
-    return best
+        if candidates:
+            found.append((threshold, Plan(candidates, share)))
+    return max(found, key=lambda region: region[1].share, default=None)
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
