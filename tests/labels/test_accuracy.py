@@ -1,5 +1,7 @@
 """The accuracy by labels of a known design: unbiased, sure of itself as far as it may be."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -9,6 +11,7 @@ from scipy.stats import chi2
 from covcal_cli.arrays import Float64s, Integers
 from covcal_cli.labels.draws import Draw, drawn, inclusion_probabilities
 from covcal_cli.labels.metrics import difference_estimate
+from covcal_cli.labels.score import words_of_region
 from covcal_cli.maths.odds import wilson
 from tests.labels.made_draws import made_draw
 
@@ -67,6 +70,25 @@ def test_intervals_cover(
     errors = np.array([one.accuracy for one in found]) - right.mean()
     assert abs(errors.mean()) < 3 * errors.std() / np.sqrt(150) + 0.01
     assert np.mean([one.low <= right.mean() <= one.high for one in found]) > least
+
+
+@pytest.mark.parametrize("n", [60, 150])
+def test_rows_for_a_decision_say_little_about_other_rows(n: int) -> None:
+    """The region has 80 % of the rows and nearly all labels. Some draws miss all other rows."""
+    hits = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        score = np.sort(expit(3.6 + 1.6 * rng.normal(size=3000)))
+        right = rng.random(3000) < expit(logit(score) - 1)
+        inclusion = np.where(np.arange(3000) < 600, n * 0.005 / 600, n * 0.995 / 2400)
+        places = drawn(inclusion, rng)
+        draw = made_draw(3000, inclusion[places], len(places))
+        batch = replace(draw.batches[0], score=words_of_region(0.9))
+        draw = replace(draw, batches=(batch,))
+        one = difference_estimate(draw, right[places].astype(float), score, score[places])
+        hits += one.low <= right.mean() <= one.high
+        assert one.high - one.low < 0.5
+    assert hits >= 55
 
 
 def test_they_are_shorter_than_those_of_random_rows(rows: tuple[Float64s, Float64s]) -> None:
