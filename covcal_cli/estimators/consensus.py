@@ -318,10 +318,10 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
         f"{lowest.name} estimates {percent(lowest.accuracy, 1)} and {highest.name} "
         f"{percent(highest.accuracy, 1)}"
     )
-    text += (
-        f", within {100 * MAX_DISAGREEMENT:.0f} points of each other"
+    text = (
+        f"{text}, within {100 * MAX_DISAGREEMENT:.0f} points of each other"
         if passed
-        else ", so the estimators disagree: label some target rows with covcal pick"
+        else f"the estimators disagree: {text}; label some target rows with covcal pick"
     )
     return Guard(DISAGREE, distance, MAX_DISAGREEMENT, passed, text)
 

@@ -671,6 +671,12 @@ def unmeasured_action(
     if high - low > WIDE:
         ends_in_words = f"{100 * low:.0f} to {percent(high, 0)}"
         return "mixed", f"Label 50 rows first: the estimated accuracy is rough ({ends_in_words})"
+    before, after = calibration.target_confidence
+    if before is not None and after is not None and after - before > NARROW:
+        return "mixed", (
+            "Label 50 rows first: the calibration raises the confidence by "
+            f"{points(after - before)} points, and only source labels support this"
+        )
     return ("mixed", "Use the calibration, and label some rows when you can: nothing was measured")
 
 

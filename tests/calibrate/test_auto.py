@@ -118,6 +118,8 @@ def test_an_unsure_classifier_gets_the_confidence_that_its_errors_prove(tmp_path
         "temp",
         plain.forecaster_temperature,
     )
+    # Nothing on the target shows that this is right.
+    assert unmeasured_action(found)[1].startswith("Label 50 rows first: the calibration raises the")
 
 
 def test_a_shift_of_an_unsure_classifier_stays_above_the_source(tmp_path: Path) -> None:
