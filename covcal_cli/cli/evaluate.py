@@ -88,7 +88,8 @@ def evaluate(
             min=0,
             max=0.9999,
             help="Confidence level of the intervals. A gate fails only if the whole interval is "
-            "beyond the limit. With 0, a gate ignores the interval.",
+            "beyond the limit. With 0, a gate ignores the interval. Rows must be independent: "
+            "several rows of one patient or video make the intervals too narrow.",
         ),
     ] = 0.95,
     seed: options.Seed = 0,
