@@ -13,6 +13,7 @@ from unicodedata import normalize
 
 import numpy as np
 
+from covcal_cli.arrays import TRUTH
 from covcal_cli.data.classes import are_placeholders, is_plain_number, listed, placeholder_number
 from covcal_cli.data.feeding import plain_numbers
 from covcal_cli.data.labels import LABEL_NAMES
@@ -157,12 +158,14 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
         columns = OutputColumns(outputs, width, order, names, has_numbers)
         columns = _named_by_array(store, columns)
     elif len(outputs) == 1:
-        note = (
-            f"{outputs[0]} is read as the {kind} of class 1. The other class is class 0. To "
-            "name the classes, pass --classes FILE"
-        )
         positive = class_of[outputs[0]] or None
-        columns = OutputColumns(outputs, 1, (0, 1), None, positive=positive, notes=(note,))
+        number = int(TRUTH.get((positive or "1").casefold(), True))
+        note = (
+            f"{outputs[0]} is read as the {kind} of class {number}. The other class is class "
+            f"{1 - number}. To name the classes, pass --classes FILE"
+        )
+        order = (1 - number, number)
+        columns = OutputColumns(outputs, 1, order, None, positive=positive, notes=(note,))
     else:
         order, names = _numbered_first([label or name for name, label in class_of.items()])
         columns = OutputColumns(outputs, len(outputs), order, names, names is None)

@@ -67,7 +67,6 @@ _LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class
 _EXTRA = {
     "largest": "is the largest of the other columns",
-    "rest": "is no part of the other columns' sum, which is the same",
     "whole": "holds a whole number, unlike the other columns,",
 }
 
@@ -104,7 +103,8 @@ class OutputEvidence:
         self._step = self._step_at = 0.0
         # Meanings of the first and the last column that fit all rows so far.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
-        self._sum_of_others: dict[int, float] = {}  # in the first row, by place
+        # The columns without which all rows have the same sum, and this sum.
+        self._rest: tuple[AnyArray, AnyArray] | None = None
         # Number of rows with the sum 1, by number of decimals (None: not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
@@ -139,6 +139,7 @@ class OutputEvidence:
         self._add_steps(exact, lows, highs)
         self._add_order(exact)
         self._add_reversed(exact)
+        self._add_rest(exact, sums)
         self._add_extra_columns(exact)
         self.rows += len(exact)
 
@@ -196,6 +197,16 @@ class OutputEvidence:
         if self._order is not None and self._ordered >= _MOST * self.rows:
             self._ordered += _in_order(exact, self._order)
 
+    def _add_rest(self, exact: Float64s, sums: Float64s) -> None:
+        """Keep the columns without which all rows have the same sum."""
+        places, first = self._rest or (np.arange(self.width), None)
+        with np.errstate(invalid="ignore"):
+            others = sums[:, None] - exact[:, places]
+            first = others[0] if first is None else first
+            is_same = np.abs(others - first) <= _EXACT_SUM * np.ptp(exact)
+        rest = is_same.all(axis=0) & (first > 0) & exact[:, places].any(axis=0)
+        self._rest = places[rest], first[rest]
+
     def _add_extra_columns(self, exact: Float64s) -> None:
         if self.width < 3 or not any(self._suspects.values()):
             return
@@ -204,13 +215,6 @@ class OutputEvidence:
             with np.errstate(invalid="ignore"):
                 if "largest" in kinds and (column != others.max(axis=1)).any():
                     kinds.discard("largest")
-                if "rest" in kinds:
-                    sums = others.sum(axis=1)
-                    first = self._sum_of_others.setdefault(place, float(sums[0]))
-                    spread = _EXACT_SUM * float(np.ptp(others))
-                    is_same = first > 0 and (np.abs(sums - first) <= spread).all()
-                    if not is_same or not column.any():
-                        kinds.discard("rest")
                 is_whole = (column == np.rint(column)).all() and np.ptp(column) > 0
                 if "whole" in kinds and not (is_whole and not (others == np.rint(others)).any()):
                     kinds.discard("whole")
@@ -506,12 +510,18 @@ class OutputEvidence:
         )
 
     def doubt_on_columns(self) -> str | None:
-        """Return a sentence if the first or last column is computed from the others, or None."""
+        """Return a sentence if a column is computed from the others or is no part of them."""
         if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
+        rest = self._rest[0].tolist() if self._rest and self._first_row is None else []
+        if rest and self.form != "probabilities":
+            return (
+                f"all rows have the same sum without column {rest[0] + 1} of {self.width}: "
+                "remove the column if it is not the output of a class"
+            )
         for place, kinds in self._suspects.items():
             for kind, is_or_holds in _EXTRA.items():
-                if kind in kinds and not (kind == "rest" and self.form == "probabilities"):
+                if kind in kinds:
                     name = "last" if place else "first"
                     return (
                         f"the {name} column {is_or_holds} in all {self.rows} rows: remove the "

@@ -189,6 +189,15 @@ class TestLayoutsOfTools:
             in found.notes[0]
         )
 
+    @pytest.mark.parametrize("name", ["no", "False", "absent", "0"])
+    def test_one_column_may_be_of_the_class_that_is_false(self, name: str, tmp_path: Path) -> None:
+        p = np.linspace(0, 1, N)
+        columns = {"label": [*map(bool, p < 0.5)], f"prob_{name}": p.tolist()}
+        found = opened(write_parquet(tmp_path / "t.parquet", columns), "probabilities")
+        np.testing.assert_allclose(softmax(read(found)), np.stack([p, 1 - p], axis=1), atol=1e-6)
+        assert f"prob_{name} is read as the" in found.notes[0]
+        assert " of class 0" in found.notes[0]
+
     @pytest.mark.parametrize(
         "pattern",
         [
@@ -294,7 +303,7 @@ class TestLayoutsOfTools:
 def test_a_column_of_sums_among_probabilities_is_refused(tmp_path: Path) -> None:
     p = np.tile(softmax(LOGITS), (2, 1))
     columns = {f"prob_{k}": p[:, k].tolist() for k in range(K)} | {"prob_sum": [1.0] * len(p)}
-    with pytest.raises(CovcalError, match="the last column is no part of the other columns' sum"):
+    with pytest.raises(CovcalError, match="same sum without column 4 of 4"):
         opened(write_csv(tmp_path / "t.csv", columns), "probabilities")
 
 

@@ -1,5 +1,6 @@
 """What outputs are shows in all rows, in whatever batches they come."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -270,13 +271,12 @@ class TestDoubts:
         assert not seen(once, 64).doubts()
         assert not seen(softmax(0.1 * logits(k), axis=1), 64).doubts()
 
-    @pytest.mark.parametrize("extra", ["largest", "rest", "label", "row number", "mask", "class"])
+    @pytest.mark.parametrize("extra", ["largest", "label", "row number", "mask", "class"])
     @pytest.mark.parametrize("is_first", [False, True])
     def test_a_column_that_may_be_no_class(self, extra: str, is_first: bool) -> None:
-        z = softmax(logits(4), axis=1) if extra == "rest" else logits(4)
+        z = logits(4)
         column = {
             "largest": z.max(axis=1),
-            "rest": np.full(N, 0.5),
             "label": np.arange(N) % 4,
             "row number": np.arange(N),
             "mask": np.full(N, -1e9),
@@ -286,6 +286,16 @@ class TestDoubts:
         doubts = " ".join(seen(rows, 70).doubts())
         place = "first" if is_first else "last"
         assert (f"the {place} column" in doubts) == (extra not in ("mask", "class"))
+
+    def test_a_column_beside_rows_of_one_sum_may_be_no_class(self) -> None:
+        shares = softmax(logits(4), axis=1)
+        others = (np.full(N, 0.5), shares.max(axis=1), shares.sum(axis=1), np.arange(N) / N)
+        for place, other in itertools.product(range(5), others):
+            for scale in (1, 100):
+                doubts = seen(np.insert(scale * shares, place, scale * other, axis=1), 70).doubts()
+                assert f"same sum without column {place + 1} of 5" in " ".join(doubts)
+        for rows in (np.insert(shares, 2, 0.0, axis=1), np.insert(votes(9), 2, 0, axis=1), shares):
+            assert "same sum" not in " ".join(seen(rows, 70).doubts())
 
     def test_logits_of_one_sum_are_doubted(self) -> None:
         assert "sums to about 12" in seen(centred(4) + 3, N).doubts()[0]
