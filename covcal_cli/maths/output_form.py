@@ -200,6 +200,8 @@ class OutputEvidence:
     def _add_rest(self, exact: Float64s, sums: Float64s) -> None:
         """Keep the columns without which all rows have the same sum."""
         places, first = self._rest or (np.arange(self.width), None)
+        if not len(places):
+            return
         with np.errstate(invalid="ignore"):
             others = sums[:, None] - exact[:, places]
             first = others[0] if first is None else first
