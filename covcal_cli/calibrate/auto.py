@@ -14,7 +14,8 @@
 
 No choice has a T below the floor, because an estimate alone is not enough evidence to raise
 confidence. If the source has at least 10 errors, the floor is T_s. With fewer errors, the floor is
-the upper end of the likelihood interval of T. The floor is never above 1.
+the upper end of the likelihood interval of T. The floor is 1 if the confidence on the source is not
+below the accuracy and the log loss is significantly higher at T_s than at 1. It is never above 1.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy.
@@ -95,8 +96,8 @@ def _by_accuracy(problem: Problem) -> tuple[str, str]:
             f"errors to prove a T below {floor:.3g}."
         )
     return _NONE, (
-        f"{estimate}. The source has too few errors to prove that confidence must rise (T = "
-        f"{temperature:.4g}): give more labelled source rows."
+        f"{estimate}. The errors on the source do not prove that confidence must rise (T = "
+        f"{temperature:.4g})."
     )
 
 
@@ -148,7 +149,7 @@ def _why(problem: Problem, name: str, fit: MethodFit, chosen: bool, matched: boo
     if problem.prior is None:
         if chosen:
             return {
-                _NONE: "chosen: the source has too few errors to prove that confidence must rise",
+                _NONE: "chosen: source errors do not prove that confidence must rise",
                 _TEMP: "chosen: its mean confidence agrees with the estimated accuracy",
             }.get(
                 name,

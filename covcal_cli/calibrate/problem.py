@@ -403,11 +403,22 @@ class Problem:
         """Return the floor: the smallest T for matching an estimated accuracy.
 
         The floor is at most 1. With enough source errors, it is the T of `temp` if that is lower.
-        With fewer errors, it is the upper end of the likelihood interval of T.
+        With fewer errors, it is the upper end of the likelihood interval of T. The floor is 1 if
+        the confidence on the source is not below the accuracy, and the log loss is significantly
+        higher at the T of `temp` than at 1. This happens if nearly all rows are right, because the
+        Brier score then hardly depends on how sure the errors are.
         """
         temperature = self.fit(forecaster).temperature
-        if temperature >= 1 or self.errors(forecaster) >= MIN_ERRORS_OF_FLOOR:
-            return min(1.0, temperature)
+        if temperature >= 1:
+            return 1.0
+        errors, unscaled = self.errors(forecaster), Scaling(forecaster, 1.0)
+        confidence = ScaledLogits(unscaled).mean_confidence(self.validation.source, "validation")
+        if confidence >= 1 - errors / len(self.validation):
+            at_fit = self.validation.row_losses(Scaling(forecaster, temperature), "nll")
+            if 2 * (at_fit - self.validation.row_losses(unscaled, "nll")).sum() > _CHI_SQUARE:
+                return 1.0
+        if errors >= MIN_ERRORS_OF_FLOOR:
+            return temperature
         return max(temperature, self._upper_end(forecaster))
 
     def _upper_end(self, forecaster: ForecasterName) -> float:

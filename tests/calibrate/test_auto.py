@@ -162,7 +162,7 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     found = calibrate(path)
     assert found.forecaster_temperature == 1.0
     assert found.method_used == "none"
-    assert "The source has too few errors to prove that confidence must rise" in found.reason
+    assert "errors on the source do not prove that confidence must rise" in found.reason
     below = next(guard for guard in found.guards if guard.name == "under-confidence")
     (chosen,) = (one for one in found.candidates if one.chosen)
     accuracy, confidence = chosen.estimated_accuracy, chosen.target_confidence
@@ -172,6 +172,29 @@ def test_few_source_errors_that_prove_nothing_do_not_raise_confidence(
     assert below.value > 0.05
     assert not below.passed
     assert any("below the estimated accuracy" in text for text in found.warnings)
+
+
+def test_the_brier_score_of_a_rare_class_alone_does_not_raise_confidence(tmp_path: Path) -> None:
+    """Many errors, and more confidence than accuracy: no T below 1, although temp has one."""
+    rng = np.random.default_rng(0)
+    n = 6000
+    right = np.arange(n) % 60 > 0  # 100 errors
+    # Errors are very sure, so only the few unsure rows move the Brier score.
+    margin = np.where(right & (rng.random(n) < 0.05), 1.5, 9.0).astype(np.float32)
+    domain = {
+        "logits": np.stack([margin, np.zeros(n, np.float32)], axis=1),
+        "labels": np.where(right, 0, 1),
+        "split": np.ones(n, np.uint8),
+        "ids": np.array([b"%d" % row for row in range(n)]),
+    }
+    path = write_features(
+        tmp_path / "f.h5", source=domain, target=domain, class_names=["ok", "fraud"]
+    )
+    plain = calibrate(path, CalibrateSettings(method="temp", allow_limit=True))
+    assert plain.forecaster_temperature < 0.9
+    found = calibrate(path)
+    assert found.forecaster_temperature >= 1
+    assert "do not prove that confidence must rise" in found.reason
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -357,10 +380,7 @@ def test_the_reason_beside_every_candidate_is_true(
             assert not candidate.matched
             after = percent(candidate.target_confidence, 1)
             assert calibration.reason.endswith(f"T is raised until the confidence is {after}.")
-        elif (
-            candidate.why
-            == "chosen: the source has too few errors to prove that confidence must rise"
-        ):
+        elif candidate.why == "chosen: source errors do not prove that confidence must rise":
             assert plain < 1
         elif candidate.why.startswith("chosen: without labels, T is at least "):
             assert candidate.temperature == min(1, plain)
