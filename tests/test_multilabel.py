@@ -230,6 +230,7 @@ def test_screens_have_a_row_per_label_the_mean_and_the_worst(several: Path, tmp_
     shown = covcal("evaluate", "--by", "site", cwd=several).require_success()
     for screen in (made_again, shown, *(covcal("inspect", f, cwd=several) for f in FILES)):
         assert all(label in screen.out for label in LABELS)
+    assert made_again.out.splitlines()[1].startswith("Verdict ")
     assert "mean (macro)" in shown.out
     assert "worst" in shown.out
     assert "dog, by site" in shown.out

@@ -110,6 +110,7 @@ def calibrate(
         notes = gathered({name: c.notes for name, c in calibrations.items()})
     else:
         content = calibration = fit()
+        calibrations = {"": calibration}
         screen = "" if to_stdout else answer(calibration)
         screen = f"{screen}\n\n{details(calibration, every_check=True)}" if verbose else screen
         warnings, notes = list(calibration.warnings), list(calibration.notes)
@@ -117,8 +118,9 @@ def calibrate(
             notes = [*notes_on_named(file), *notes]
     # `following` can fail, so call it before a file is written.
     hint = following(path, output)
-    if isinstance(content, Calibration) and hint.startswith("covcal apply"):
-        hint = _before_apply(content, path) or hint
+    if hint.startswith("covcal apply"):
+        before = (_before_apply(calibration, path) for calibration in calibrations.values())
+        hint = next(filter(None, before), hint)
     if to_stdout:
         console.result(document_text(content, written))
     else:
@@ -169,12 +171,15 @@ def _count(labels: str) -> int | None:
     return int(labels)
 
 
-def answer(calibration: "Calibration") -> str:
-    """Return the verdict, accuracy, confidence, temperature, reason and checks."""
+def answer(calibration: "Calibration", verdict: str | None = None) -> str:
+    """Return the verdict, accuracy, confidence, temperature, reason and checks.
+
+    By default, the verdict uses no measurements.
+    """
     from covcal_cli.report.verdict import unmeasured_action
 
     facts = {
-        "Verdict": unmeasured_action(calibration)[1],
+        "Verdict": unmeasured_action(calibration)[1] if verdict is None else verdict,
         "Target accuracy": _accuracy(calibration),
         "Confidence": _confidence(calibration),
         "Temperature": _temperature(calibration),

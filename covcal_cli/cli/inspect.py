@@ -46,7 +46,7 @@ def inspect(
         screen = f"{decide.answer(decision, str(file))}\n\n{screen}"
     elif Calibration.schema in schemas:
         of_label = for_each_label(labels_of(None, [file]), lambda: read_calibration(file))
-        screen = f"{multilabel.calibrated(of_label, with_verdict=True)}\n\n{screen}"
+        screen = f"{multilabel.calibrated(of_label)}\n\n{screen}"
     elif Decision.schema in schemas:
         names = labels_of(None, [file])
         decisions = for_each_label(names, lambda: read_document(Decision, file, remedy=""))

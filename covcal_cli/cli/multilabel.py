@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Screen of covcal calibrate.
 
 
-def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool = False) -> str:
+def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
     """Return the answer for all labels together, then a table with one line per label."""
     rows, gaps = [], {}
     of_verdict: dict[str, list[str]] = {}
@@ -56,10 +56,9 @@ def calibrated(calibrations: "Mapping[str, Calibration]", *, with_verdict: bool 
             ]
         )
     facts = {"Labels": f"{len(rows)}, each with its own calibration: {named(list(calibrations))}"}
-    if with_verdict:
-        facts["Verdict"] = "; ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
-        if all(calibration.labelled_rows is None for calibration in calibrations.values()):
-            facts["Verdict"] += f". {BASIS}"
+    facts["Verdict"] = "; ".join(f"{text} ({named(of)})" for text, of in of_verdict.items())
+    if all(calibration.labelled_rows is None for calibration in calibrations.values()):
+        facts["Verdict"] += f". {BASIS}"
     if gaps:
         worst = max(gaps, key=lambda label: abs(gaps[label]))
         labelled = all(calibration.labelled_rows for calibration in calibrations.values())
@@ -141,7 +140,7 @@ def run_summary(report: "RunReport", *, verbose: bool) -> str:
     result, before = report.assessments, f" before you use {report.model}" if report.model else ""
     next_step = f"read {report.page}{before}"
     if result is None:
-        screen = calibrated(report.calibrations, with_verdict=True)
+        screen = calibrated(report.calibrations)
         measured = "nothing, because no target test row has a label"
         return f"{screen}\n\n{tables.aligned({'Measured': measured, 'Next': next_step})}"
     facts = _answer(result)

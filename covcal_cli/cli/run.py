@@ -22,7 +22,7 @@ from covcal_cli.cli.options import (
     output,
 )
 from covcal_cli.cli.tables import aligned
-from covcal_cli.errors import CovcalError, LimitExceededError, StoppedError, percent, printable
+from covcal_cli.errors import CovcalError, LimitExceededError, StoppedError, percent
 from covcal_cli.files import as_word
 from covcal_cli.progress import Progress, ProgressCallback
 
@@ -359,24 +359,23 @@ def _decision(renewal: "Renewal", comparison: "Comparison") -> str:
 def _summary(report: "RunReport", *, verbose: bool) -> str:
     from covcal_cli.report.verdict import class_order_action, measured_action, unmeasured_action
 
-    lines = [answer(report.calibration)]
-    if verbose:
-        lines += ["", details(report.calibration), ""]
     if report.evaluation is not None:
         metrics = report.evaluation.metrics
         before, after = metrics["none"], list(metrics.values())[-1]
-        lines.append(
-            f"Measured          accuracy {percent(after.accuracy, 1)}, ECE "
-            f"{percent(before.ece, 1)} before and "
+        measured = (
+            f"accuracy {percent(after.accuracy, 1)}, ECE {percent(before.ece, 1)} before and "
             f"{percent(after.ece, 1)} after, on {after.n} labelled target rows"
         )
         tone, verdict = class_order_action(report.calibration) or measured_action(
             report.evaluation, list(metrics)[-1]
         )
     else:
-        lines.append("Measured          nothing, because no target test row has a label")
+        measured = "nothing, because no target test row has a label"
         tone, verdict = unmeasured_action(report.calibration)
-    lines.insert(0, f"Verdict           {printable(verdict)}")
+    lines = [answer(report.calibration, verdict)]
+    if verbose:
+        lines += ["", details(report.calibration), ""]
+    lines.append(f"Measured          {measured}")
     if report.model is None:
         following = f"read {report.page}. {_NO_MODEL}"
     elif tone == "good":

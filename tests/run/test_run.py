@@ -82,6 +82,7 @@ def test_it_makes_every_result_and_prints_the_evaluation(whole: tuple[Path, Outc
     assert (
         f"ECE {percent(metrics['none']['ece'], 1)} before and {percent(ece, 1)} after" in done.out
     )
+    assert done.out.count("Verdict  ") == 1
     assert done.err.splitlines()[-2:] == [
         "wrote out/calibrated.onnx",
         "wrote out/report.html",
@@ -246,6 +247,7 @@ def test_without_target_labels_there_are_no_metrics(folder: Path) -> None:
     assert "nothing here is measured" in (folder / "out" / "report.html").read_text()
     assert "ECE" not in done.out
     assert "Measured          nothing, because no target test row has a label" in done.out
+    assert done.out.count("Verdict  ") == 1
 
 
 def test_a_step_that_fails_leaves_what_was_made(folder: Path) -> None:
