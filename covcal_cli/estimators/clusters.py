@@ -244,6 +244,8 @@ def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) ->
     return nearest
 
 
+# BLAS sometimes raises this warning although all numbers are finite.
+@np.errstate(invalid="ignore")
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
     """Return factors, (m,), that move the shares of the clusters towards `shares`."""
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
