@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads.
-_SEPARATED_ESS = 0.05  # Smallest share of effective rows for aligned domains.
+_SEPARATED_ESS = 0.05  # Minimum effective sample size of aligned domains, as a share of the rows.
 DEFAULTS = AdaptSettings()
 
 

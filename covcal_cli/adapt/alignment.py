@@ -212,10 +212,7 @@ class Aligner:
 
 
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
-    """Return whether the domains overlap enough to stop.
-
-    A bad probe gives a mean importance weight far from 1.
-    """
+    """Return whether the domains overlap enough to stop."""
     if least is None or "ess_share" not in check:
         return False
     near_one = abs(check["mean_weight"] - 1.0) <= _MEAN_WEIGHT_TOLERANCE

@@ -69,9 +69,9 @@ class Perceptrons:
     ) -> Self:
         """Draw initial weights.
 
-        `widths` has the number of inputs, and then the number of outputs of each layer.
-        With `xavier`, weights are Xavier-normal and biases are 0, as in the paper's discriminator.
-        By default, weights and biases are uniform, as in torch's linear layer.
+        `widths`: the number of inputs, then the width of each layer. With `xavier`, weights are
+        Xavier-normal and biases are 0, as in the paper's discriminator. By default, weights and
+        biases are uniform, as in torch's linear layer.
         """
 
         def uniform(shape: tuple[int, int], spread: float) -> list[Tensor]:
@@ -189,7 +189,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 _MOMENTUM = 0.9
 # With AdamW's usual first beta of 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
-# Changes tensors in place; arguments: gradients, learning rate and weight decay.
+# Called with gradients, learning rate and weight decay; changes tensors in place.
 Update = Callable[[list[Tensor], float, float], None]
 
 

@@ -83,7 +83,7 @@ class Settings:
     penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
     # Decay of the running averages of psi and the head; 0 for no averages.
     averaging: float
-    # Training stops when two successive probes find this share of effective rows.
+    # Training stops when the effective sample size of two checks reaches this share.
     stop_ess: float | None
     # Training stops when the mean squared error of D-bar falls below this limit.
     stop_discriminator_error: float | None

@@ -79,7 +79,7 @@ class MemberReport:
     # Importance-weighted Brier score on labelled source validation rows.
     weighted_brier: float
     weighted_brier_control: float  # The weighted Brier score with a control variate.
-    # Share of target validation rows with equal predictions of forecaster and classifier.
+    # Share of target validation rows on which forecaster and classifier agree.
     target_agreement: float
 
 

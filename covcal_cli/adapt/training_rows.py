@@ -1,8 +1,7 @@
 """Read training and validation rows, reduce them to principal components, and draw batches.
 
 Both domains have equal weight in the principal components. With 64 components, the domains overlap
-after far fewer training steps than without a projection. The gradient penalty then does not depend
-on the width and scale of phi.
+after far fewer training steps than without a projection.
 """
 
 from collections.abc import Callable, Iterator
@@ -73,7 +72,7 @@ class Projection:
 
     mean: Tensor  # (d,).
     components: Tensor | None  # Orthonormal columns, (d, k); None without a projection.
-    scale: float  # The divisor for a mean variance of 1.
+    scale: float  # Makes the mean variance 1.
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return projected features, (n, k) float32, of features, (n, d)."""
@@ -218,9 +217,8 @@ def _leading(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values.flip(0)[:count].clamp(min=0.0), vectors * torch.sign(largest)
 
 
-# Drawing batches and samples.
 class RowStream:
-    """Random row numbers for each ensemble member, without an end."""
+    """An endless stream of random row numbers for each ensemble member."""
 
     def __init__(self, n_rows: int, generators: list[Generator]) -> None:
         self._n_rows, self._generators = n_rows, generators

@@ -60,7 +60,7 @@ class ApplyReport:
     mean_confidence: float
     label_is_not_top: int  # Number of rows in which the label is not the most probable class.
     ties: int  # Number of rows in which all classes have the same logit.
-    tie_confidence: tuple[float, float]  # Lowest and highest confidence of these rows.
+    tie_confidence: tuple[float, float]  # Lowest and highest confidence of rows with equal logits.
     method_used: str
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
@@ -238,7 +238,7 @@ class _CalibratedRows:
             self.progress(Progress("apply", min(start + size, len(self.rows)), len(self.rows)))
 
     def _count_ties(self, logits: Floats, confidence: Floats) -> None:
-        # Hardly any row has equal first and last logits, so only these rows are compared whole.
+        # Comparing two columns first is faster than comparing all columns.
         rows = np.flatnonzero(logits[:, 0] == logits[:, -1])
         ties = confidence[rows[(logits[rows] == logits[rows, :1]).all(axis=1)]]
         if len(ties):
@@ -369,7 +369,7 @@ def _calibrated(
 
 
 def _distances(logits: Float32s) -> tuple[Labels, Float32s, int]:
-    """Return labels, differences from each row's highest logit, and the axis of the classes."""
+    """Return labels, logits minus the highest logit of each row, and the axis of the classes."""
     with np.errstate(over="ignore"):  # A logit of -inf gives a probability of 0.
         if logits.shape[1] > _FEW_CLASSES:
             return logits.argmax(axis=1), logits - logits.max(axis=1, keepdims=True), 1

@@ -2,8 +2,8 @@
 
 `FORMATS` has the function for each format, which writes the rows in blocks.
 
-CSV is written with NumPy. Every line is first a record of fixed size, padded with a byte that UTF-8
-does not use. This is six times as fast as formatting each number in Python.
+CSV is written with NumPy. Each line starts as a record of fixed size, and its padding is removed at
+the end. This is six times as fast as formatting each number in Python.
 """
 
 import json
@@ -186,8 +186,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes |= {"set": np.dtype("?")} if layout.with_sets else {}
     with ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path, "w"))
-        # An archive needs one array after the other, so temporary files hold all but the widest
-        # array.
+        # A zip archive is written one array at a time, so narrow arrays wait in temporary files.
         waiting: dict[str, IO[bytes]] = {
             name: stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for name in dtypes
         }
@@ -324,8 +323,8 @@ _DIGITS = 9  # Nine digits distinguish all float32 numbers.
 _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # A comma, and perhaps "0.0".
-        ("zeros", "<u2"),  # Two more zeros for a small number.
-        ("first", "<u2"),  # The first digit, and a decimal point before an exponent.
+        ("zeros", "<u2"),  # Further zeros.
+        ("first", "<u2"),  # The first digit, perhaps with a decimal point.
         ("middle", "<u4"),  # Four digits.
         ("last", "<u4"),  # Four digits.
         ("exponent", "<u4"),
@@ -335,7 +334,7 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return texts as integers, padded with `_UNUSED`."""
+    """Return each text as an integer, after padding."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 

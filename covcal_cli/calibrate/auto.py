@@ -14,8 +14,8 @@
 
 No choice has a T below the floor, because an estimate alone is not enough evidence to raise
 confidence. If the source has at least 10 errors, the floor is T_s. With fewer errors, the floor is
-the upper end of the likelihood interval of T. The floor is 1 if the confidence on the source is not
-below the accuracy and the log loss is significantly higher at T_s than at 1. It is never above 1.
+the upper end of the likelihood interval of T. If the source is not under-confident and T = 1 has a
+significantly lower log loss than T_s, the floor is 1. It is never above 1.
 
 **The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
 the distance between this confidence and the accuracy.
@@ -117,7 +117,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the method that trusts COT, and the method that does not."""
+    """Return the candidate with COT, and the candidate without COT."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -59,7 +59,7 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-# Up to `_FEW` rows without a negative number are refused if their probability is below `_UNLIKELY`.
+# Rows without a negative logit may be votes: maximum number of rows, and significance level.
 _FEW, _UNLIKELY = 3, 0.005
 
 
@@ -166,10 +166,10 @@ class Calibrator:
         if orders[0] and _is_as_promised(labels, source):
             orders = []
         elif not orders[0] and len(names) == 2:
-            orders = []  # a target can have only rows of one predicted class
+            orders = []  # all rows may have the same predicted class
         for name, evidence, order in zip_longest(("source_logits", "target_logits"), seen, orders):
             for doubt in (*evidence.doubts(), *([order] if order else [])):
-                warnings.warn(f"{name}: {doubt}", stacklevel=3)  # the caller of the checks
+                warnings.warn(f"{name}: {doubt}", stacklevel=3)
         try:
             calibration, estimate = self._fitted(source, labels, target, names)
         except CovcalError as error:
@@ -183,7 +183,7 @@ class Calibrator:
         self.n_features_in_ = 1 if is_single else source.shape[1]
         rows = np.concatenate([source, target])
         share = (np.count_nonzero(rows.min(axis=1) >= 0) + 1) / (len(rows) + 2)
-        # The probability that a row has no negative number, and the largest number of all rows.
+        # The share of rows without a negative logit, and the largest logit.
         self._share_and_largest = (1.0, math.inf) if is_single else (share, float(rows.max()))
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
@@ -298,7 +298,7 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_columns(columns, logits, "the logits that were passed to fit")
         require_class_order(self.classes_, logits, "logits")
-        # A few rows of votes may look like logits, so compare them with the rows of fit.
+        # Votes may look like logits, so compare the rows with the logits of fit.
         share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))
         is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2

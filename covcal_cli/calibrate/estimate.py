@@ -103,8 +103,8 @@ def estimate_for_decision(
 ) -> tuple[Estimate | None, MetricEstimate | None, list[str]]:
     """Estimate the accuracy for `decide`, and the mean cost if all rows are accepted.
 
-    Both are None if no estimate is possible. Then the notes say why. Labels that test a promise
-    about `error` are not used, because they must not change the order of the tests.
+    Both are None if no estimate is possible. Then the notes say why. Labels that will test a
+    promise are left out, because the order of the tests must not depend on these labels.
     """
     fitted, labels = calibration.labelled_rows, "none"
     if fitted is not None:

@@ -41,7 +41,7 @@ from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
-_FALSE_CONTRADICTION = 0.01  # probability that labels contradict a right confidence by chance
+_FALSE_CONTRADICTION = 0.01  # significance level for a wrong confidence
 RANGE_OF_BOTH = (
     "range for all rows that covcal pick could draw; it contains the 95 % interval from the labels"
 )
@@ -90,7 +90,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The combined accuracy, with a range that contains the interval from the labels alone."""
+        """The combined estimate. Its range contains the interval from labels."""
         low, high = self._ends
         return Estimate(
             "combined",
@@ -203,7 +203,7 @@ class LabelledFit:
                 draw.weights, draw.variances, draw.population, draw.right(logits), *scores
             )
             both = combined(*by_labels, self.prior)
-        else:  # There is only one label, and cross-fitting leaves it out.
+        else:  # Cross-fitting needs two labels.
             both = ((self.prior or self.by_labels).accuracy,) * 3
         return posterior(self._frame, logits, draw, both[0]), both
 
@@ -219,7 +219,7 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 def agreement_with_labels(
     prior: Estimate | None, by_labels: Estimate, unlabelled: int
 ) -> tuple[Guard, ...]:
-    """Check whether the estimate without labels is in the labels' interval.
+    """Check whether the interval from labels contains the estimate without labels.
 
     `unlabelled` is the number of rows that could still be labelled.
     """

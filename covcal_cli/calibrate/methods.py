@@ -186,7 +186,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks of the result, and the checks of weights that were not used."""
+    """Return the checks of the result, and the checks of unused importance weights."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

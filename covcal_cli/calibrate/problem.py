@@ -215,7 +215,7 @@ MAX_DISCRIMINATED = 500_000
 # Difference of source accuracy and confidence that gives a note.
 _FAR_BELOW = 0.15
 _CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom.
-_LOG_STEP = 1e-3  # Accuracy of the end of an interval of log T.
+_LOG_STEP = 1e-3  # Tolerance in log T.
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 
@@ -402,11 +402,10 @@ class Problem:
     def least_temperature(self, forecaster: ForecasterName) -> float:
         """Return the floor: the smallest T for matching an estimated accuracy.
 
-        The floor is at most 1. With enough source errors, it is the T of `temp` if that is lower.
-        With fewer errors, it is the upper end of the likelihood interval of T. The floor is 1 if
-        the confidence on the source is not below the accuracy, and the log loss is significantly
-        higher at the T of `temp` than at 1. This happens if nearly all rows are right, because the
-        Brier score then hardly depends on how sure the errors are.
+        The floor is at most 1. With enough source errors, it is the T of `temp`. With fewer errors,
+        it is the upper end of the likelihood interval of T. If the source is not under-confident
+        and T = 1 has a significantly lower log loss, the floor is 1. If errors are rare, the Brier
+        score can give a T that is too low.
         """
         temperature = self.fit(forecaster).temperature
         if temperature >= 1:
@@ -544,7 +543,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T, perhaps with row weights. `guards` and `warnings` are about `row_weights`."""
+    """Fit T, perhaps with row weights."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)

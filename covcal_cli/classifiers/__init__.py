@@ -55,7 +55,7 @@ def kind_of(model: str | Path) -> Kind:
     if names_a_function(model):
         return TORCH
     ending = Path(model).suffix.lower()
-    # The ONNX reader's errors name other kinds of files.
+    # For other files, the ONNX reader raises an error that names the kind.
     return next((kind for kind in KINDS if ending in (*kind.usual, *kind.others)), ONNX)
 
 

@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K).
 # The largest possible value of votes, percentages and 16-bit scores.
 _MOST_SHARE = 1 << 16
-# Possible tails of outputs that may be logits or probabilities.
+# The logits are the outputs, or the logarithms of the outputs.
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # The output is one sigmoid per label.
 _LOGARITHMS = (
@@ -58,7 +58,7 @@ class Outputs:
         self.are_independent = False  # Whether rows can have several labels.
         self.notes: tuple[str, ...] = ()  # Notes for the user; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
-        self.doubt_on_order: str | None = None  # a warning unless labels explain the order
+        self.doubt_on_order: str | None = None  # a warning about the order of the classes
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
         """Return float32 outputs, and subtract large common offsets of rows.

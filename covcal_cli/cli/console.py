@@ -249,7 +249,7 @@ def to_calibrate(path: Path) -> str:
 
 
 def to_decide(path: Path) -> str:
-    """Return the command that repeats the decide.json of this folder with the labels of a file."""
+    """Return the command that repeats the decision of this folder with the labels in a file."""
     from covcal_cli.formats.decision import Decision
     from covcal_cli.records import read_document
 

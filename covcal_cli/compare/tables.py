@@ -136,7 +136,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names, with the number of seeds if it differs from `of`."""
+    """Join names, and add the number of seeds if it is not `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 

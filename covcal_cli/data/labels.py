@@ -37,7 +37,7 @@ _MINUS_ONES = (_MINUS_ONE, "-1.0")
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
-# What the names of `differing_in_case` have in common.
+# How the names of `differing_in_case` differ.
 IN_CASE = "differ only in case, spaces, the encoding of letters or a final .0"
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]+)\.0+$")
 # A list of numbers as text.
@@ -359,7 +359,8 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # If all lists are empty, the column has no labels. In lists such as [], "" is unknown.
+        # If all lists are empty, the column has no labels. Beside lists such as [], an empty cell
+        # is unknown.
         if any(text.strip() for text in texts):
             are_lists = any(text.lstrip().startswith("[") for text in texts)
             self._lists = [

@@ -137,7 +137,7 @@ def find_outputs(store: Store, kind: OutputKind, classes: Sequence[str]) -> Outp
     """Find the outputs and features of a file."""
     class_of, truth = _of_kind(store, kind)
     class_of = class_of or _only_matrix(store) or _only_object(store)
-    # A common beginning of all names may not belong to the classes, as in proba_class_NAME.
+    # All names may share a prefix that is not part of the class, as in proba_class_NAME.
     if store.is_table and len({name[:1] for name in class_of.values()}) <= 1:
         like = _named_like_classes(store, classes)
         if set(like) == set(class_of) or not (class_of or set(like) & set(_of_other(store, kind))):
@@ -274,7 +274,7 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
 def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     """Return H2O's columns of probabilities, which follow the column ``predict``."""
     rest = iter(store.entries)
-    if "predict" not in rest:  # Continue with the next column.
+    if "predict" not in rest:  # `in` moves the iterator behind the column.
         return set()
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):

@@ -154,7 +154,7 @@ class OutputTable:
         if not file.facts.has_ids:
             self.index_notes += note_on_numbered_rows(self.path, self.columns)
         self._lowest = 0.0
-        self.doubt_on_order: str | None = None  # a warning unless labels explain the order
+        self.doubt_on_order: str | None = None  # a warning about the order of the classes
         checked = () if file.kind == "confidence" else self._checked()
         remarks = (*columns.notes, *file.notes, *checked)
         of_ids = note_on_ids(self.path, self.ids) if file.facts.has_ids else ()
@@ -448,7 +448,7 @@ def _class_order(files: Sequence[OutputFile], classes: Path | None) -> tuple[str
         for file in files:
             _require_known_classes(file, asked, classes)
         return read_classes(classes, len(first.order)).names
-    # A single column names one of two classes, and the labels name both.
+    # With two classes, a single column names one class; the labels name both.
     positive = {name for file in files if (name := file.columns.positive) is not None}
     labels = next((names for file in files if (names := file.facts.labels.names)), None)
     for names in (first.names, labels, ("0", "1") if labels is None else None):

@@ -24,7 +24,7 @@ from covcal_cli.formats.features import DOMAINS
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
 # No command evaluates test rows of the source.
 SOURCE_FRACTIONS = (0.6, 0.4, 0.0)
-# Without features, nothing is trained.
+# Without features, no training rows are needed.
 FITTED_FRACTIONS = (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]

@@ -51,7 +51,7 @@ LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _BELIEFS = (*acceptance.BELIEFS, _CONSIDERED)
 _CERTAINTY = 0.9
-_UNSUPPORTED = 0.25  # Largest share of accepted rows beyond the source without a warning.
+_UNSUPPORTED = 0.25  # Warn if a larger share of accepted rows is surer than every source row.
 _LABEL_SOME = "label some rows that covcal pick --for draws"
 # A number of labels, the share of rows to accept with them, and the probability of a promise.
 _Offer = tuple[int, float, float]
@@ -137,7 +137,7 @@ def decide(
                 f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} are allowed: "
                 "use another column for --promise-by"
             )
-        # The number of the promise about each row.
+        # Index of the promise about each row.
         promises = np.zeros_like(groups) if is_joint else groups
         scores = scaled.confidence(target, rows, progress)
         drawn = target.drawn(min(_MAX_ROWS, _MAX_VALUES // target.n_classes), 0, *splits)
@@ -306,7 +306,7 @@ class _Labelled:
                     return f"{reason}. With several labels, no rows can be picked for a promise"
                 return f"{reason}: pick rows with covcal pick --for decide.json"
             return "the file has no labels: run covcal pick --for decide.json and covcal label"
-        # Earlier batches were removed before the first draw for a decision.
+        # Leave out batches that were drawn before the decision.
         rows = self.draw.rows[self.draw.batch >= min(self.used)]
         fitted = calibration.labelled_rows
         if fitted is not None and rows_of_fit(self.target, rows, fitted).any():
@@ -320,7 +320,7 @@ class _Labelled:
 class _Promise:
     """A promise about all rows, or about the rows of a group.
 
-    `rankings` has a ranking of the rows for each entry of `_BELIEFS`.
+    `rankings`: one ranking of the rows for each entry of `_BELIEFS`.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class _Promise:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
         if self._labelled.promises == 1:
             return acceptance.sampling(p, rows)
-        # If groups were drawn, their rows are neighbours, and the draw may have one row more.
+        # In a draw by group, rounding may add one row.
         most = math.ceil(p * rows) + 1 if len(pairs) > 1 else drawn
         return acceptance.sampling(p, rows, most)
 
@@ -435,7 +435,7 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    """Return one offer for all groups, which get equally many labels."""
+    """Return one suggestion for all groups, with equally many labels per group."""
     useful = {group: offer for group, offer in offers.items() if offer[0]}
     if not useful:
         return _NO_OFFER

@@ -17,7 +17,7 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, passed, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, the accuracy may be this share of the mean confidence.
+# Without an estimate, the assumed lowest accuracy is this share of the mean confidence.
 _LOWEST = 0.6
 
 

@@ -80,8 +80,8 @@ class Sample:
         """Return the expected error of the most confident rows, for each share of `rows`.
 
         With `count_source`, the error is at least the error of source rows with the same
-        confidence, and the high end of its range is at least the high end of Wilson's interval for
-        these source rows.
+        confidence. The high end is at least the high end of Wilson's interval for these source
+        rows.
         """
         confidence = [values[rows] for values in self.confidence]
         order = np.argsort(-confidence[0], kind="stable")
@@ -98,7 +98,7 @@ class Sample:
         return tuple(points)
 
     def point_at(self, share: float) -> CurvePoint:
-        """Return the point at any share of the curve that counts source errors."""
+        """Return the point of the curve at a share of rows, with source errors counted."""
         curve = self.curve(count_source=True)
         values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
         return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))
@@ -111,7 +111,7 @@ class Sample:
         The range of the error includes 95 % sampling error.
 
         - `rows`, (n,): the accepted rows of the group in the sample.
-        - `accepted`, (n,): all rows whose error is at least the error of source rows.
+        - `accepted`, (n,): the rows to compare with source rows.
         - `count`, `of`: the number of accepted rows of the group, and of all its rows.
         """
         if not (count and rows.any()):
@@ -131,9 +131,9 @@ class Sample:
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
-        """Return the error of source rows with at least a confidence, and its high end by Wilson.
+        """Return the error of source rows with at least this confidence, and its high end.
 
-        Both numbers are 0 if there are no such rows.
+        The high end is that of Wilson's interval. Without source rows, both are 0.
         """
         confidence, wrong = self._source
         flags = wrong[confidence >= least]

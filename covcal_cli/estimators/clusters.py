@@ -201,11 +201,10 @@ def _centred(logits: Floats) -> Float64s:
 
 
 def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32s]:
-    """Return points and directions in a basis of the points, if it has fewer numbers.
+    """Return points and directions in an orthonormal basis of the points, if this saves memory.
 
-    The basis is orthonormal, so cosines with points stay the same. The logits of a classifier with
-    d features have at most d dimensions. The basis is found by random projections (Halko et al.
-    2011).
+    Cosines with points stay the same. The logits of a classifier with d features have at most d
+    dimensions. The basis is found by random projections (Halko et al. 2011).
     """
     n, width = points.shape
     if width > _MANY_CLASSES:
@@ -214,7 +213,7 @@ def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32
         sizes = np.abs(triangle.diagonal())
         basis = basis[:, sizes > _SMALL * sizes.max()]
         inside = points @ basis
-        # The error of a cosine is at most the square of what is lost.
+        # The squared residual limits the error of a cosine.
         if np.square(points - inside @ basis.T).sum(axis=1).max() < _ROUNDING:
             return inside, directions @ basis
     return points, directions

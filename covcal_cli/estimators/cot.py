@@ -10,8 +10,8 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-Errors that both costs miss cancel in the difference. If the user gives frequencies q, source rows
-get the weights q_y / p_y.
+Optimal transport misses some errors. The difference cancels this bias if it is equal in both
+domains. If the user gives frequencies q, source rows get the weights q_y / p_y.
 
 The interval is computed by the delta method.
 
@@ -229,7 +229,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # the error is limited to slightly less than that of guessing
+    # slightly less than the error of guessing
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))

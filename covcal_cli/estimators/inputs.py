@@ -255,8 +255,8 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default, all weights are equal. The minimum is that of half a
-    wrong row, because a sample without errors proves little.
+    `weights`, (n,), sum to 1. By default, all weights are equal. The variance is at least the
+    variance for half an error, because a sample without errors proves little.
     """
     n = len(values)
     if weights is None:

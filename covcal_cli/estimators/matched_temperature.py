@@ -41,7 +41,7 @@ class Match:
 def possible_confidence(accuracy: float, rows: int, n_classes: int) -> float:
     """Return the mean confidence nearest to `accuracy` that a match allows.
 
-    It is at least 1/K + 0.01, and at most a value that `rows` can distinguish from 1.
+    It is at least 1/K + 0.01, and at most slightly below 1, depending on `rows`.
     """
     floor, ceiling = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (rows + 1)
     return min(max(accuracy, floor), ceiling)

@@ -195,7 +195,6 @@ class OwnLabels:
         if len(own) == len(logits) and (own == logits.argmax(axis=1)).all():
             return ()
         self._output = None
-        # Unknown labels cannot be compared.
         return (_NOTE,) if len(own) == len(logits) and (own >= 0).all() else ()
 
 

@@ -13,7 +13,7 @@ from covcal_cli.classifiers.onnx.graph import OnnxGraph
 from covcal_cli.classifiers.onnx.layers import TensorRead
 from covcal_cli.errors import CovcalError, one_line
 
-_OUT_OF_TABLE = "out of data bounds"  # In ONNX Runtime's message for a wrong index of an embedding.
+_OUT_OF_TABLE = "out of data bounds"  # Part of ONNX Runtime's message for a wrong embedding index.
 _OPSET = 13  # Opset for a model without standard operators.
 
 
@@ -212,7 +212,7 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
-    # Trees, for example, are constant far from their training data.
+    # Decision trees are constant far from the training data.
     if not weight.any():
         return None
     # Check W and b at other points than the unit vectors.

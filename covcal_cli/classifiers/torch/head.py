@@ -61,7 +61,7 @@ class HeadLayer:
     name: str
     op: str
     key: tuple[object, ...]
-    turn: int  # The number of the layer's call in a run, counted back from -1.
+    turn: int  # Index of the layer's call in a run; -1 is the last call.
     position: int | None  # The pixel or token that is used; None for the mean over all positions.
 
 
@@ -314,7 +314,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # So few numbers cannot prove a fit.
+        return None  # Too few numbers to prove a fit.
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.

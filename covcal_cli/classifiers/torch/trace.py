@@ -244,7 +244,7 @@ class Trace:
         return layers[::-1], followers[::-1]
 
     def turn(self, layer: LayerCall) -> int:
-        """Return the number of a call among the calls of its layer, counted back from -1."""
+        """Return the index of a call among the calls of its layer; -1 is the last call."""
         own = [call for call in self.calls if call.key == layer.key]
         return next(index - len(own) for index, call in enumerate(own) if call is layer)
 

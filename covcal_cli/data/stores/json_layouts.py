@@ -430,7 +430,7 @@ class Choices:
         shares = dict.fromkeys(range(len(self.names)), 0.0)
         # The upper limit of each unlisted answer.
         bounds: dict[int, float] = {}
-        # The rest of each possible answer after the tokens so far.
+        # The remaining text of each possible answer.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
         ended: int | None = None  # The answer that ended before this token.

@@ -48,7 +48,7 @@ from covcal_cli.records import unique_keys
 
 _DECODER, _STRICT_DECODER = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
-# Limits of the first rows, whose numbers are kept in memory.
+# Limits for the numbers that are kept in memory.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
 # Number of characters to store of a text that is not a label, id or path.
@@ -345,7 +345,7 @@ class JSONLinesStore(Store):
                 column.has_texts = True
                 continue
             if value == [] and name.lower() in LABEL_NAMES and (not column or column.texts):
-                value = "[]"  # No label, unlike null, which is an unknown label.
+                value = "[]"  # An empty list means no label; null means unknown.
             if value is None or (not value and value in ([], {})) or name in self._other:
                 continue
             column = column or self._new(name, value)
