@@ -25,7 +25,7 @@ _was_pressed = threading.Event()
 def main() -> None:
     """Run the command line of this process and exit."""
     try:
-        heed_interrupts()  # Before the imports, which Ctrl-C must also end.
+        heed_interrupts()  # Ctrl-C must also end the imports that follow.
         # On a busy machine, several BLAS threads make short matrix products up to ten times slower.
         # Set this before NumPy is loaded.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

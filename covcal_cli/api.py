@@ -17,9 +17,9 @@
     watch = covcal.Watch("cal.json", history="watch.jsonl")
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
-The names in `__all__` are public, and keep their meaning within a major version. Results may get
-more fields. All other names are private and may change. A module is loaded when one of its names is
-first used. A wrong argument raises a `CovcalError`.
+The names in `__all__` are public, and keep their meaning within a major version. Later versions may
+add fields to results. All other names are private and may change. A module is loaded when one of
+its names is first used. A wrong argument raises a `CovcalError`.
 
 Waiting threads of OpenBLAS take processor time: `calibrate` of 2 x 30,000 rows with 64 features
 took 4.1 processor seconds instead of 0.9. If threadpoolctl is installed, as with scikit-learn, long

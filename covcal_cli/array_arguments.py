@@ -10,9 +10,10 @@ from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Minimum number of rows for recognising probabilities, for several columns (True) or one.
+# Minimum number of rows for recognising probabilities. The key says whether there are several
+# columns.
 _FEW_BOUNDED = {True: 8, False: 50}
-_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends before a word
+_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends with a separator
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
 _LABEL_TYPES = ((int, float, np.number, np.bool_), (str,), (bytes,))
@@ -31,7 +32,7 @@ def array_of(values: Any, name: str) -> AnyArray:
     # for example, rows of different lengths, or a tensor on the device "meta"
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"{name} must be an array ({error})") from error
-    if array.dtype.kind == "T":  # NumPy's texts of any length
+    if array.dtype.kind == "T":  # NumPy's string types
         array = array.astype(object)
     if array.dtype == object and array.ndim == 0:
         remedy = {"toarray": ": give .toarray()", "collect": ": give .collect()"}
@@ -74,7 +75,7 @@ def form_of(rows: Float64s) -> OutputEvidence:
 def logits_of(values: Any, name: str) -> Float64s:
     """Return logits as (n, K) float64.
 
-    With one number z per row, the logits are 0 and z. Probabilities are refused.
+    A single column of numbers z stands for the logits 0 and z. Probabilities are refused.
     """
     rows = numbers_of(values, name)
     single = rows.ndim == 1
@@ -165,8 +166,8 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
     """Return the column names as classes, if they agree with `labels`.
 
-    The common beginning of the names, such as ``logit_``, is removed if necessary. Names are whole
-    numbers or booleans if the labels are.
+    A common prefix of the names, such as ``logit_``, is removed if necessary. Names become whole
+    numbers or booleans if the labels have this type.
     """
     if columns is None:
         return None
@@ -179,7 +180,7 @@ def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | Non
 
 
 def _shared(names: list[str]) -> int:
-    """Return the length of the common beginning of names, up to a separator."""
+    """Return the length of the common prefix of names, up to a separator."""
     length = next((i for i, signs in enumerate(zip(*names, strict=False)) if len({*signs}) > 1), 0)
     match = _SHARED.match(names[0][:length])
     return match.end() if match else 0
@@ -230,8 +231,7 @@ def require_row_order(values: Any, rows: Any, name: str) -> None:
 def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
     """Return n labels, which are class names or class numbers.
 
-    `rows` are the rows to which the labels belong. If both have an index with the same values, both
-    must be in the same order.
+    Two indexes with the same values must be in the same order.
     """
     labels = array_of(values, name)
     if labels.shape != (n,):
@@ -239,7 +239,7 @@ def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
         remedy = f": for one-hot rows, give {name}.argmax(axis=1)" if may_be_one_hot else ""
         raise ArgumentError(f"{name} must have shape ({n},), not {labels.shape}{remedy}")
     require_row_order(values, rows, name)
-    is_list = isinstance(values, list)  # an array of texts has None as "None"
+    is_list = isinstance(values, list)  # NumPy turns None into the text "None"
     if is_list or labels.dtype.kind in "fO":
         for row, label in enumerate(values if is_list else labels.tolist()):
             if is_missing(label) or label in (np.inf, -np.inf):
@@ -292,9 +292,8 @@ def labelled_rows_of(
 ) -> tuple[Rows, Labels]:
     """Return the numbers of labelled rows, (m,), and their classes, (m,).
 
-    `rows` and `labels` can be None. `shape` is the shape of the logits, (n, K). A data frame is
-    refused if its index does not count the rows from 0, because `rows` could be positions or values
-    of the index.
+    `rows` and `labels` can be None. `shape` is the shape of the logits, (n, K). A data frame must
+    have the index 0, 1, 2, ..., because `rows` could otherwise be positions or index values.
     """
     index: Any = getattr(logits, "index", ())
     is_count = np.array_equal(np.asarray(index), np.arange(len(index)))

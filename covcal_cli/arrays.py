@@ -65,8 +65,8 @@ class ModelInput:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread, because more threads wait longer than they compute.
 
-    This needs threadpoolctl, which scikit-learn installs. The command line, and users who set
-    OPENBLAS_NUM_THREADS, have chosen the number already.
+    This needs threadpoolctl, which scikit-learn installs. A number of threads that is set in
+    OPENBLAS_NUM_THREADS is kept.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ or find_spec("threadpoolctl") is None:
         yield

@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 
 def message(text: str) -> str:
-    """Return a printable text for a message, without the middle of a long text."""
+    """Return a printable text for a message, shortened in the middle."""
     text = printable(text)
     if len(text) <= _LONGEST:
         return text
@@ -230,7 +230,7 @@ def _wrapped(
 ) -> Callable[P, R]:
     signature = inspect.signature(function)
     annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
-    # without a path, every error is about an argument
+    # without a path, the error is about an argument
     reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)

@@ -28,11 +28,11 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Extensions of other formats than HDF5.
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
-# Largest plausible ratio of compression, which zeros reach.
+# Largest plausible compression ratio, reached by an array of zeros.
 _LARGEST_GROWTH = 200
-_SMALL = 1 << 30  # Largest array that may have any ratio, in bytes.
+_SMALL = 1 << 30  # Arrays up to this size, in bytes, may have any compression ratio.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-_MOMENT = 3_000_000_000  # Longest rounding of the times of files, in nanoseconds.
+_MOMENT = 3_000_000_000  # Coarsest resolution of file times, in nanoseconds.
 _DIGESTS: dict[tuple[int, ...], str] = {}  # The sha256 by device, inode, size and times.
 
 
@@ -137,8 +137,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of a block together, when all of them are complete.
 
-    All old outputs except one are removed first. So new and old outputs are never mixed, even if
-    the process is killed.
+    All old outputs except one are removed first. So new and old outputs are never mixed, even after
+    ``kill -9``.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)
@@ -331,7 +331,7 @@ def read_plain(path: str | Path) -> bytes:
 
 
 def grows_beyond_belief(needed: int, stored: int) -> bool:
-    """Return whether `needed` bytes of data are too many for `stored` bytes of a file."""
+    """Return whether `needed` bytes of data are implausible for a file of `stored` bytes."""
     return needed > _SMALL and needed > _LARGEST_GROWTH * stored
 
 

@@ -48,7 +48,7 @@ class AlignedNetworks:
     """The networks of an adapted file."""
 
     path: Path
-    sha256: str  # of the arrays, as in cal.json
+    sha256: str  # sha256 of the arrays, as in cal.json
     arrays: Networks
 
     @property

@@ -149,7 +149,7 @@ def under(gaps: Float64s) -> Float64s:
 
 
 def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
-    """Divide two arrays, with NaN instead of a division by 0."""
+    """Divide two arrays; a division by 0 gives NaN."""
     quotient = np.full(len(numerator), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator > 0)
     return quotient
@@ -242,7 +242,7 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Number of copies of each bin, because adding to the same number again and again is slow.
+# Number of copies of each counter, because repeated additions to one counter are slow.
 _LANES = 4
 _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
@@ -272,7 +272,7 @@ class ClasswiseBins:
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # Adding c + p counts a row and sums p at once.
+        # With a large c, the sum of c + p gives both the number of rows and the sum of p.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -361,7 +361,7 @@ _CELLS = 1 << 14
 class ValueCells:
     """A histogram of one number per row, from which rows are resampled.
 
-    A cell contains values that differ by at most 3 %, and has their exact mean.
+    A cell contains values that differ by at most 3 %. The mean of each cell is exact.
     """
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ contains every true ECE that the data do not reject:
 
 - A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
 - ECE* is the ECE of a resample under a hypothesis.
-- Every true ECE is tested with two hypotheses. Noise adds the most to the ECE if only significant
-  gaps are kept, and the least if the gap of each bin is in proportion to its noise.
+- Every true ECE is tested with two hypotheses. Noise adds most to the ECE if only significant gaps
+  are kept. Noise adds least if each gap is in proportion to its standard error.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
@@ -22,8 +22,8 @@ contains every true ECE that the data do not reject:
 | sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
 | sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
 
-The lower end is 0 if two more tests do not reject that the forecaster is calibrated. Both share the
-error probability:
+The lower end is 0 if two more tests do not reject that the forecaster is calibrated. The two tests
+share the error probability:
 
 - Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
   rejects if the observed ECE is larger than nearly all resampled ECEs.
@@ -31,7 +31,7 @@ error probability:
 
 **Rare errors.** If no row is wrong, no resample has an error. So if fewer than `FEW` rows are
 wrong, a hypothetical wrong row is added, and the rows are resampled again. The interval contains
-both percentile intervals. The same is done with a right row if fewer than `FEW` rows are right.
+both percentile intervals. If fewer than `FEW` rows are right, a hypothetical right row is added.
 
 At levels close to 1, the interval is computed at a lower level, and widened by the ratio of normal
 quantiles.
@@ -40,8 +40,8 @@ quantiles.
 
 - Brier score and log loss: percentiles of the mean difference.
 - AUROC: the variance of DeLong, DeLong & Clarke-Pearson (1988), with a hypothetical row of each
-  outcome, and an approximation of Student's quantile. A normal interval would contain the true
-  difference of two calibrations with 5 wrong rows in 73 % of samples only.
+  outcome, and an approximation of Student's quantile. With 5 wrong rows, a normal interval
+  contained the true difference in only 73 % of samples.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).
 - Class gap: the interval of the ECE, for up to a few hundred classes.
@@ -70,7 +70,7 @@ _BEYOND = 5.0  # Range of tested ECEs around the observed ECE, in standard error
 _LEAST_BEYOND = 5  # Minimum number of resamples outside an interval.
 _MAX_NOISE = 1 << 21
 MAX_DRAWS = 1 << 20
-# Resamples per group, at least, and resamples of all groups together, at most.
+# Minimum number of resamples per group, and maximum number for all groups together.
 _FEWEST_OF_GROUP, _OF_ALL_GROUPS = 100, 20_000
 GROUP_METRICS = ("accuracy", "ece", "over_ece")
 PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
@@ -362,7 +362,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     confidence: Float64s, errors: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the gaps of both hypotheses, which are then scaled to a true ECE."""
+    """Yield the unscaled gaps of both hypotheses."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -387,7 +387,7 @@ def _possible(
     def gaps(factors: Float64s) -> Float64s:
         return np.clip(factors[:, None] * direction, confidence - 1, confidence)
 
-    # The ECE is linear in the factor between two ends.
+    # The ECE is linear in the factor between neighbouring `ends`.
     totals = part(gaps(factors)) @ shares
     return gaps(np.interp(grid[grid <= totals[-1]], totals, factors))
 
@@ -550,7 +550,7 @@ class PairedRows:
             weights = _cell_probabilities(rows, confidence, bool(outcome))
             squares += float((weights * apart[outcome::2, outcome::2]).sum())
         rarer = min(int(counts[outcome::2].sum()) for counts in totals for outcome in (0, 1))
-        # The first terms of Student's quantile: the variance comes mostly from the rarer outcome.
+        # Approximate Student's quantile. Its degrees of freedom depend on the rarer outcome.
         z = quantile(level)
         return z * (1 + (z**2 + 1) / (4 * rarer)) * math.sqrt(squares) / int(rows.sum())
 

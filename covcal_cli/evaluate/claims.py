@@ -1,4 +1,4 @@
-"""Put the calibration errors that the rows prove into words.
+"""Describe proved calibration errors in sentences.
 
 An error is stated only if its interval excludes 0. Otherwise, the sentence says how large the error
 may be.
@@ -65,7 +65,7 @@ def ece_sentence(interval: Interval) -> str:
 
 @dataclass(frozen=True)
 class ClassGaps:
-    """The predicted classes: miscalibrated, calibrated or undecided."""
+    """The result of the tests of all predicted classes."""
 
     off: tuple[GroupMetrics, ...]
     within: tuple[GroupMetrics, ...]

@@ -379,7 +379,7 @@ class _Collector:
         }
         self.decision: DecisionMetrics | None = None
         classes = n_classes if self._same_labels else 1
-        # Without resamples, only verdicts need differences.
+        # Without resamples, differences are needed only for verdicts.
         compared = names if settings.resamples else [name for name in names if name in MAIN]
         self.pairs = {
             pair: PairedRows(settings.bins, classes, compared) for pair in _pairs(versions)
@@ -479,8 +479,8 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
 def _measured_once(targets: Sequence[Domain], rows: Sequence[Rows]) -> tuple[list[Rows], list[str]]:
     """Leave out labelled rows that an earlier file has too. Also return a note for each file.
 
-    Rows with the same id and the same logits are the same row. If ids are row numbers, this is
-    assumed only for logits that occur once in a file.
+    Rows with the same id and the same logits are the same row. If ids are row numbers, the logits
+    must also be unique in the file.
     """
     measured, notes = list(rows), list[str]()
     earlier: dict[tuple[bytes, int], Path] = {}

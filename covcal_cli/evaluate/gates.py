@@ -206,10 +206,7 @@ _WORDS: Mapping[Outcome, str] = {
 def result_of_limit(
     verdict: Verdict, level: float | None, n: int, *, in_all_splits: int = 0
 ) -> GateResult:
-    """Return the result of a limit on all `n` rows.
-
-    If the rows are too few, the sentence says how many labelled rows all splits have.
-    """
+    """Return the result of a limit on all `n` rows."""
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"
     outcome: Outcome = "failed" if verdict.exceeded else "passed"

@@ -6,9 +6,8 @@ the limit, the result is "not proved".
 All gates of a command share one error probability (Bonferroni). With m gates, each interval has
 the level 1 - (1 - level) / m.
 
-`Baseline` is an earlier metrics.json. On the same rows, the change of a metric is a paired
-difference, which has less noise. On the same rows, the earlier temperature gives the metrics of the
-baseline.
+`Baseline` is an earlier metrics.json. If the baseline has the same rows, the change of a metric is
+a paired difference, which has less noise. The earlier temperature is then applied again.
 """
 
 import math
@@ -217,7 +216,7 @@ def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
-# Metrics that are equal only on the same rows.
+# Equal values of these metrics show that the rows are the same.
 SAME_ROWS = ("accuracy", "mean_confidence", "ece", "nll", "brier")
 
 
@@ -251,7 +250,8 @@ class Baseline:
     def name_of(self, name: str, names: Sequence[str]) -> str:
         """Return the name that a calibration has in the baseline.
 
-        Two single calibrations may have different names. `names` are all current calibrations.
+        If each side has only one calibration, the names may differ. `names` are all current
+        calibrations.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:

@@ -66,7 +66,8 @@ class Metric:
     screen: Display | None
     report: Display | None  # the line on the report page, or None
     better: Literal["lower", "higher", "neither"] = "lower"
-    # Kind of interval: of a share, a mean over rows, an AUROC, or a sum of gaps.
+    # Kind of the metric, which determines its interval: a share, a mean over rows, an AUROC, or a
+    # sum of gaps.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
     # The bins of a sum of gaps.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
@@ -407,7 +408,7 @@ class MetricsAccumulator:
     """Counts the rows of one calibration, block by block.
 
     `names` are the requested metrics. `keep_losses` keeps losses for resampling. `return_losses`
-    returns the losses of the rows of each block, as `keep_losses` does.
+    returns the losses of each block.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 UNCALIBRATED = "the uncalibrated classifier"
-# Also the name of a mean over labels.
+# Matches ``none`` and ``none (mean ...)``.
 _NONE = re.compile(rf"{NONE}(?= \(mean |$)")
 
 
@@ -231,7 +231,7 @@ class Evaluation:
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     # Differences from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
-    # Rows by their confidences in two calibrations, the later one first.
+    # Counts of rows by their confidences in two calibrations. The later calibration comes first.
     pairs: Mapping[tuple[str, str], PairedRows] = field(default_factory=dict)
     since: dict[str, Since] = field(default_factory=dict)
     decision: DecisionMetrics | None = None
@@ -260,9 +260,9 @@ class Evaluation:
 
     @cached_property
     def judged(self) -> "Evaluation":
-        """The ECE intervals and differences on which verdicts rest.
+        """ECE intervals and differences for the verdicts.
 
-        They are computed with `RESAMPLES` resamples, so a verdict does not depend on `resamples`.
+        Verdicts always use `RESAMPLES` resamples, so a verdict does not depend on `resamples`.
         """
         if self.resamples == RESAMPLES:
             return self

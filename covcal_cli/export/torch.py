@@ -89,7 +89,7 @@ class ValueReader(fx.Interpreter):
 
 
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
-    """Return the nodes whose values, side by side, are `expected`, (n, width).
+    """Return the nodes whose concatenated values are `expected`, (n, width).
 
     A model with several heads has one node per head, and other models have a single node. If a node
     is missing, the result is empty.
@@ -107,7 +107,7 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
-    """Return the vectors of these nodes side by side, (n, width)."""
+    """Return the concatenated vectors of these nodes, (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

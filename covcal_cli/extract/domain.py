@@ -94,8 +94,8 @@ class DomainExtraction:
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split, from `write`.
         self.accuracy: SourceAccuracy | None = None
-        # A warning that the columns of the table may be ranks, and whether the labels show that
-        # they are classes; `write` finds that out.
+        # A warning that the columns of the table may be ranks, and whether the labels disprove it.
+        # Set by `write`.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
 
@@ -440,7 +440,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # The proof has already compared these numbers, unless logits were shifted.
+        # The check has already compared these numbers, unless logits were shifted.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest

@@ -9,7 +9,8 @@ a file of numbers per array, and a journal. The journal has one line of JSON per
 written after the numbers of its batch, and has the checksum of these numbers:
 
 - After an interruption, only the last batch is lost.
-- If a checksum is wrong, for example after a power cut, all batches from there on are run again.
+- If a checksum is wrong, for example after a power cut, this batch and all later batches are run
+  again.
 
 ``config.json`` has every setting that changes the numbers. A run with other settings is never
 continued. Files are joined only if they have the same model, classes and options.

@@ -578,13 +578,13 @@ class TableClassifier(Classifier):
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # The confidence of one of two classes gives both probabilities.
+        # With two classes, one probability gives both.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "TableClassifier":
-        """Return itself, because a table has no layer to check."""
+        """Return this classifier, because a table has no layer to check."""
         del batch, few
         return self
 

@@ -105,7 +105,7 @@ class TargetPrior:
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
-# The start of a warning: labels that the fit did not use prove the confidence wrong.
+# Start of a warning that unused labels contradict the confidence.
 CONTRADICTED = "the labels contradict this calibration"
 
 
@@ -167,7 +167,7 @@ class Calibration(Document):
     def target_confidence(self) -> tuple[float | None, float | None]:
         """Return the mean target confidence before and after calibration.
 
-        The means are over the rows of the accuracy estimate.
+        The means are over the rows that the accuracy estimate uses.
         """
         estimates = self.estimates
         return estimates.get("target_confidence_before"), estimates.get("target_confidence")

@@ -55,7 +55,8 @@ class GroupPoint:
     # The next fields are only used with `promise_by`.
     threshold: Share | None = None  # Scores above this are accepted; None: no row is accepted.
     labels: "LabelUse | None" = None  # The labels that tested the promise.
-    # Number of labels of this group that a promise needs; 0 if it needs none, or none are enough.
+    # Number of labels that the group needs for a promise; 0 if no labels are needed or no number is
+    # enough.
     labels_needed: Count = 0
 
 

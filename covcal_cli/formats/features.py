@@ -48,8 +48,8 @@ _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). In
 # such files, all classes except the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The class names of a file with confidences and without classes. With 20 classes, the confidence of
-# the most probable class can be as low as 0.05.
+# The class names of a file with confidences and without classes. The confidence of the most
+# probable of 20 classes can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")

@@ -123,7 +123,7 @@ class Draw:
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return which kinds of batches have labels: True for a limited error."""
+        """Return which kinds of batches have labels; True for a decision with a limited error."""
         batches = np.unique(self.batch[self.labelled])
         # A merged file joins the names of the scores of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
@@ -231,8 +231,8 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     """Return which `rows` a calibration was fitted to, shape (m,).
 
     Rows are found by their ids. If most of these ids have other logits in this file, the ids may be
-    row numbers of other data, or of the same data in another order. Then rows are also found by
-    their logits, but not if more rows have these logits than in the fit.
+    row numbers of other data. Then rows are also found by their logits. Logits that are more
+    frequent in this file than in the fit are ignored.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     places = [np.zeros(0, dtype=np.int64)]

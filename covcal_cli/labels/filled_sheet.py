@@ -52,7 +52,7 @@ _FACTS = re.compile(
 )
 # Pandas writes class numbers as 2.0 if a column has empty cells.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # Maximum number of digits of an id with restored zeros.
+_WIDEST = 20  # Maximum number of digits of an id whose leading zeros are restored.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
 _RAREST = 1e-4  # Significance level of the test for labels that moved by some lines.

@@ -38,8 +38,9 @@ from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # Maximum number of rows in a message.
-# Labels are doubted if they agree with predictions no more than `_RANDOM` standard errors above
-# chance, while the mean confidence is `_RIGHT` standard errors and `_LEAST_GAIN` above chance.
+# Labels look random if their agreement with predictions is at most `_RANDOM` standard errors above
+# chance. The mean confidence must also exceed chance, by `_RIGHT` standard errors and by
+# `_LEAST_GAIN`.
 _LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2
 
 Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet

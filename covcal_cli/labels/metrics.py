@@ -10,11 +10,11 @@ Here s is the score of `labels.score`: a confidence calibrated on the source. Th
 slope b are fitted to the weighted labels. The offset is shrunk towards 0, and the slope towards 1.
 
 Wilson's interval (1927) has the effective sample size n* = p(1-p) / V, with the mean forecast p and
-the variance V of A. With one to three errors, the upper end is a Poisson quantile; with one to
-three right rows, the lower end is one (Brown, Cai & DasGupta 2001, section 4.1.1). Without errors,
-the interval ends at 1. If rows were drawn for a decision, few rows outside its region have labels,
-and the interval combines the exact intervals of two strata. In 36 simulated cases, it contained the
-accuracy in 97 to 100 % of draws, and Wilson's interval in 73 to 100 %.
+the variance V of A. With one to three errors, the upper end is a Poisson quantile (Brown, Cai &
+DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is a Poisson quantile.
+Without errors, the interval ends at 1. If rows were drawn for a decision, few rows outside its
+region have labels, and the interval combines the exact intervals of two strata. In 36 simulated
+cases, it contained the accuracy in 97 to 100 % of draws, and Wilson's interval in 73 to 100 %.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.
@@ -22,8 +22,8 @@ shifts of ``examples/research/benchmark``.
 Precision, recall and other metrics are estimated in the same way. Let p be the calibrated
 probability of a class, and y_i be 1 if row i has this class, else 0. Each cell of the confusion
 matrix is the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric
-is a function of these cells, with the derivative g_i by y_i. By the delta method (Särndal, Swensson
-& Wretman 1992, section 5.5), the variance of a metric is
+is a function of these cells, and g_i is its derivative with respect to y_i. By the delta method
+(Särndal, Swensson & Wretman 1992, section 5.5), the variance of a metric is
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
@@ -154,9 +154,9 @@ def _interval_by_strata(draw: Draw, right: Float64s, level: float) -> tuple[floa
     """Return an interval of the accuracy for rows that were drawn for a decision.
 
     Rows outside the region of the decision are drawn rarely, so their weights are large. These rows
-    are a stratum, and all other rows are another. The exact intervals of both strata are combined
-    by the distances of their ends from the observed shares (Zou & Donner 2008). Nothing is known
-    about a stratum without labels.
+    form one stratum, and all other rows form a second stratum. The exact intervals of both strata
+    are combined by the method of Zou & Donner (2008). Nothing is known about a stratum without
+    labels.
     """
     weights = draw.weights
     is_rare = weights > 2 * weights.min()

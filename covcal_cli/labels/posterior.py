@@ -30,11 +30,11 @@ of a and b are normal, with mean 0. Weights are exponents, as in the fit.
 | fitted to the labels | mean and standard deviation of x over all rows | 0.6, 0.7 |
 | any other | 0, 1 | 1, 0.5 |
 
-A fitted confidence has the right mean, but may vary too little. If all confidences are near one
-another, a slope that multiplies x can hardly change them. So the slope of a fitted confidence
-multiplies a standardised x. The posterior of (a, b) gives a distribution of the ECE. The estimate
-is the mean of this distribution, and the upper end of the interval is its 95 % quantile. The lower
-end is the smallest ECE among the most probable (a, b).
+A fitted confidence has the right mean, but may vary too little. If all confidences are nearly
+equal, a slope that multiplies x hardly changes them. So the slope of a fitted confidence multiplies
+a standardised x. The posterior of (a, b) gives a distribution of the ECE. The estimate is the mean
+of this distribution, and the upper end of the interval is its 95 % quantile. The lower end is the
+smallest ECE among the most probable (a, b).
 """
 
 import math
@@ -72,7 +72,7 @@ def combined(accuracy: float, size: float, prior: Estimate | None) -> tuple[floa
     """
     if prior is None or not math.isfinite(size):
         return accuracy, accuracy, accuracy
-    # An accuracy of 0 or 1 has infinite log odds: go towards the estimate without labels.
+    # An accuracy of 0 or 1 has infinite log odds, so move it away from 0 and 1.
     centre = float(np.clip(prior.accuracy, _NEAREST_PRIOR, 1 - _NEAREST_PRIOR))
     nearest = min(0.5 / (size + 1), centre, 1 - centre)
     share = float(np.clip(accuracy, nearest, 1 - nearest))

@@ -67,7 +67,8 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 class Share:
     """The lines of a draw for one of several labellers.
 
-    All labellers get the first lines, to measure how far they agree, and a part of the rest.
+    All labellers get the first lines, which measure their agreement. The other lines are divided
+    among the labellers.
     """
 
     labeller: int  # Number of the labeller, from 0.

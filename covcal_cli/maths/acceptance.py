@@ -132,7 +132,7 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
 # error, because they mostly follow a failed promise.
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
-NEAR = 1e-5  # Scores this near to the threshold of a region may be inside or outside.
+NEAR = 1e-5  # Tolerance of scores at the threshold of a region, for rounding errors.
 MOST_GROUPS = 50  # Each group has a promise. More groups would need very many labels.
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)
@@ -241,7 +241,7 @@ def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 
 
 def passed(candidates: Sequence[Candidate], scores: Float64s, wrong: Booleans) -> int:
-    """Return how many candidates pass before one fails, by the scores of labelled rows."""
+    """Return the number of candidates that pass before the first failure."""
     for number, candidate in enumerate(candidates):
         if wrong[scores > candidate.threshold].sum() > candidate.wrong:
             return number

@@ -4,8 +4,8 @@ An entry i stands for m_i rows, of which t_i belong to the class. Without labels
 calibrated probability of the class. The sums below are then the expected confusion matrix
 (NannyML's CBPE, Białek et al. 2023).
 
-Each function returns a metric and its derivatives by t_i, for the delta method (Särndal, Swensson &
-Wretman 1992, section 5.5).
+Each function returns a metric and its derivatives with respect to t_i, for the delta method
+(Särndal, Swensson & Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping

@@ -23,12 +23,13 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q of the prior; intervals are short if the prior mean is wrong by 5 to 10 points.
+# p + q of the prior, for prior means that are wrong by 5 to 10 points.
 _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
-# With fewer hits or fewer misses, an interval is exact: at levels up to 0.95, and at higher levels.
+# Minimum numbers of hits and of misses for Wilson's interval: at levels up to 0.95, and at higher
+# levels.
 FEW, _FEW_ABOVE = 12, 1000
 
 

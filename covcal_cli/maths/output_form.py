@@ -4,7 +4,7 @@
 
 Probabilities are in [0, 1], and each row sums to 1 up to rounding. If rows sum to another constant,
 the outputs are votes of n trees, percentages, or scores from 0 to 255. If the constant is negative,
-they are -p or p - 1. The sums of logits differ from row to row.
+the outputs are -p or p - 1. The sums of logits differ from row to row.
 """
 
 import math
@@ -99,11 +99,11 @@ class OutputEvidence:
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0
         self._first_row: Float64s | None = None  # None if the rows differ.
-        # The largest rounding error, and the size of these numbers.
+        # The largest rounding error, and the magnitude of the rounded numbers.
         self._step = self._step_at = 0.0
         # Meanings of the first and the last column that fit all rows so far.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
-        # The columns without which all rows have the same sum, and this sum.
+        # The columns whose removal gives all rows the same sum, and this sum.
         self._rest: tuple[AnyArray, AnyArray] | None = None
         # Number of rows with the sum 1, by number of decimals (None: not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
@@ -198,7 +198,7 @@ class OutputEvidence:
             self._ordered += _in_order(exact, self._order)
 
     def _add_rest(self, exact: Float64s, sums: Float64s) -> None:
-        """Keep the columns without which all rows have the same sum."""
+        """Find the columns whose removal gives all rows the same sum."""
         places, first = self._rest or (np.arange(self.width), None)
         if not len(places):
             return
@@ -512,7 +512,7 @@ class OutputEvidence:
         )
 
     def doubt_on_columns(self) -> str | None:
-        """Return a sentence if a column is computed from the others or is no part of them."""
+        """Return a sentence if a column seems not to be the output of a class."""
         if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
         rest = self._rest[0].tolist() if self._rest and self._first_row is None else []
@@ -536,7 +536,7 @@ class OutputEvidence:
         """A sentence if the columns may be ranks instead of classes, or None.
 
         If one class is far more frequent than the others, the columns of an honest classifier can
-        have the same order too. `SourceAccuracy.is_as_promised` tells the two apart.
+        have the same order too. `SourceAccuracy.is_as_promised` distinguishes classes from ranks.
         """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
         share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1

@@ -34,7 +34,7 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # highest logits, because naive Bayes gives very low logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # A logit further below is always a mask.
-# Quantile for the usual distance, which is low because most rows may have masks.
+# A low quantile, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 

@@ -173,7 +173,8 @@ class SourceAccuracy:
     def is_as_promised(self, confidence: float) -> bool:
         """Return whether the accuracy is at most slightly below the mean confidence.
 
-        This is not so if columns are ranks, because predicted classes are then unrelated to labels.
+        If columns are ranks, the accuracy is lower, because predicted classes are unrelated to
+        labels.
         """
         noise = 2 * math.sqrt(confidence * (1 - confidence) / self.rows)
         return self.share >= confidence - _SLIGHTLY - noise
@@ -230,7 +231,7 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return the accuracy with a far better order of classes, and the order, or None.
+    """Return the accuracy of a far better class order, and this order; None if there is none.
 
     The order, (K,), gives the matching class of each label. It is found on half of the rows, and
     tested on the other half. The mean accuracy of classes that move must rise by at least 0.2, and

@@ -112,7 +112,7 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the best allowed point, and whether only T >= 1 excludes a better point."""
+    """Return the best allowed point, and whether the limit T >= 1 excluded a better point."""
     candidates, is_held = minima, False
     if not allow_sharpening:
         allowed = [point for point in minima if point.log_t >= 0]

@@ -434,7 +434,7 @@ class _Field:
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
-        """Stretch shapes with points of `path` to the width of the figure."""
+        """Stretch SVG shapes to the width of the figure."""
         return (
             f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
             f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'

@@ -56,7 +56,7 @@ def rows_of(every: str) -> int | None:
 
 
 def per_year(every: str) -> float:
-    """Return the number of periods in a year, as if a block of rows were a week."""
+    """Return the number of periods in a year; a block of rows counts as a week."""
     return 1.0 if every == "year" else _PER_YEAR.get(every, _PER_YEAR["week"])
 
 

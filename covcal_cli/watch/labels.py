@@ -9,7 +9,7 @@ A pool contains all labelled periods from period k on, for k = 0, 1, ... The int
 the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are
 right with a probability of at least 1 - e. If the gap changed at some period, the intervals of
 pools before and after the change do not overlap. So a pool is valid if its interval overlaps the
-intervals of all shorter pools. The longest valid pool is used, or a shorter one if only the shorter
+intervals of all shorter pools. The longest valid pool is used. A shorter pool is used if only this
 pool proves a gap above the tolerance.
 
 Late labels come in a CSV with the columns ``id`` and ``label``. If an id occurs in several periods,

@@ -361,9 +361,9 @@ def _labels(
 def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
     """Return a hash of ids and logits, and a sample of the rows.
 
-    Files that differ in other respects have the same rows. In the sample, a row is known by its id
-    and logits, and only by its logits if the id is a row number. The sample is None if several
-    sampled rows are equal, because rows cannot be told apart then.
+    Other content of the file is ignored. In the sample, a row is known by its id and logits, and
+    only by its logits if the id is a row number. The sample is None if several sampled rows are
+    equal, because rows cannot be told apart then.
     """
     digest, total = hashlib.sha256(), 0
     smallest: AnyArray = np.zeros(0, dtype=np.uint64)

@@ -272,10 +272,9 @@ class RowSample:
         return RowSample((self.total + other.total) % (1 << HASH_BITS), tuple(smallest))
 
     def shared(self, other: "RowSample") -> tuple[float, float]:
-        """Return the estimated shares of these and of the other rows that both periods have.
+        """Return the estimated share of common rows in this period and in the other period.
 
-        Both are 0 if fewer than a tenth of all rows are in both, because few equal hashes may be
-        chance.
+        Both are 0 if few rows are in both, because equal hashes may be chance.
         """
         samples = [sample.smallest for sample in (self, other)]
         most = min(sample[-1] if len(sample) == SAMPLED else 1 << HASH_BITS for sample in samples)
@@ -322,7 +321,7 @@ class Measured:
         require_ascending(signal_rows=self.signal_rows, read=self.read, rows=self.rows)
 
     def shared(self, other: "Measured") -> tuple[float, float]:
-        """Return the estimated shares of these and of the other rows that both periods have."""
+        """Return the estimated share of common rows in this period and in the other period."""
         if self.row_sample is None or other.row_sample is None:
             return 0.0, 0.0
         return self.row_sample.shared(other.row_sample)

@@ -132,7 +132,7 @@ def promise_after(entries: Sequence[Measured], start: int) -> Promise | None:
 
 
 def labels_to_prove(confidence: float, tolerance: float) -> int | None:
-    """Return how many labels prove that a confidence is right, if it is."""
+    """Return the number of labels that prove a right confidence."""
     labels = np.arange(100, _MOST_LABELS + 100, 100, dtype=np.float64)
     low, high = anytime_interval(
         labels * confidence, labels * (1 - confidence), confidence, spent(np.array(0))
@@ -142,7 +142,7 @@ def labels_to_prove(confidence: float, tolerance: float) -> int | None:
 
 
 def error_proved_by(labels: int, confidence: float, tolerance: float) -> float | None:
-    """Return the smallest excess of a confidence that so many labels prove, or None."""
+    """Return the smallest over-confidence that this number of labels proves, or None."""
     errors = np.arange(0.01, confidence, 0.01)
     right = labels * (confidence - errors)
     _, high = anytime_interval(right, labels - right, confidence, spent(np.array(0)))

@@ -48,7 +48,7 @@ def reference_path(document: Path) -> Path:
 
 
 def identity_of(calibration: Calibration) -> str:
-    """Return a hash of what changes confidences, and of the current label if there are several."""
+    """Return a hash of the calibration's scaling, and of the current label if there are several."""
     sha256, label = calibration.scaling_sha256, current_label()
     if label is None:
         return sha256

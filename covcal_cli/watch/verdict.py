@@ -15,8 +15,8 @@ to no change is
 
 The test is group-invariant, so the true mean of the reference is not needed (Perez-Ortiz et al.,
 "E-statistics, group invariance and anytime-valid testing", 2024). Without a change, E_j has mean 1.
-For p uncorrelated signals, the square root has the power p, and D^2 is a sum of squares. An average
-of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
+For p uncorrelated signals, the square root has the power p, and D^2 is a sum of p squares. An
+average of E_j over values of tau and signals has mean 1 too, even if the signals are correlated.
 
 The sum R of E_j over all j so far is the Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo,
 "E-detectors", 2024). Without a change, R minus the number of periods is a martingale. So R reaches
@@ -62,7 +62,7 @@ class Alarm:
     log_threshold: float  # Logarithm of c.
     raised: bool  # Whether R is at least c.
     start: int  # Number of periods before the most likely start of the change.
-    signal: int  # Index of the strongest signal. For the axes, tested together: of the first axis.
+    signal: int  # Index of the strongest signal; the first axis stands for all axes.
 
 
 def alarm(
@@ -88,7 +88,7 @@ def alarm(
     sums = np.vstack([np.zeros(rows.shape[1]), (rows * means).cumsum(axis=0)])
     first = max(0, periods - _MOST_STARTS)
     starts = np.arange(first, periods)
-    # Compare the rows after each start with earlier rows, where the reference has mean 0.
+    # Compare the rows after each start with earlier rows. The reference rows have mean 0.
     before, after = reference_rows + counts[starts], counts[-1] - counts[starts]
     difference = (sums[-1] - sums[starts]) / np.maximum(after, 1) - sums[starts] / before
     noise = variances * (1 / np.maximum(after, 1) + 1 / before)
@@ -287,7 +287,7 @@ def change_in_words(
         return words if len(entries) == 1 else f"{words}, on average since then"
 
     def squared_change(number: int) -> float:
-        """Return the squared change of a share over its sampling variance, per row."""
+        """Return the squared change of a share, divided by its sampling variance per row."""
         return (float(predicted[number]) - before[number]) ** 2 / max(before[number], _RAREST)
 
     # The share of predictions of each class before the change. A class is predicted if its margin

@@ -5,9 +5,8 @@
 
 Images: digits (PNG, 28x28, grey) for a small LeNet, and photos (JPEG, 320x240, cropped to 224) for
 a small convolutional network. The bare stages are plain loops of Pillow and NumPy that decode every
-image, and ONNX Runtime on batches in memory. The stages have as many threads as the pipeline,
-because a loop takes more processor time while other cores are busy. The pipeline decodes in threads
-while the classifier runs.
+image, and ONNX Runtime on batches in memory. The stages have as many threads as the pipeline. The
+pipeline decodes in threads while the classifier runs.
 
 Tables: two files of random numbers in columns, and a linear classifier. The bare loop reads the
 files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with

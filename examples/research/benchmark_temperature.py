@@ -4,7 +4,7 @@
 
 covcal streams the logits from a features file. The other packages get the logits in memory, and the
 time of loading is not counted. Each measurement is a process with one thread. The process measures
-the processor seconds of the call, and by how much the peak memory exceeds the memory at the start.
+the processor seconds of the call, and the increase of the peak memory.
 """
 
 import argparse
@@ -151,8 +151,7 @@ def measure(name: str, path: Path) -> None:
 def compared(script: str, name: str, path: Path) -> dict[str, float] | None:
     """Measure one package in a new process, print its line, and return its numbers.
 
-    If a package is missing, broken or of another version, print a dash and the reason, and return
-    None.
+    If a package does not work, print a dash and the reason, and return None.
     """
     done = subprocess.run(
         [sys.executable, script, "--measure", name, str(path)],

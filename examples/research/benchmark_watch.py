@@ -5,7 +5,7 @@
 A small network learns one half of scikit-learn's digits. The other half, turned by about ten
 degrees, is the target. Each simulated year draws new target rows for the calibration and for every
 week. Without drift, every alarm is false. A drift begins in week nine. The table then has the
-median number of weeks until an alarm, over the runs without an earlier alarm. `covcal watch` is
+median number of weeks until an alarm. Runs with an earlier alarm are left out. `covcal watch` is
 compared with three common thresholds, which README.md lists.
 """
 
@@ -216,7 +216,7 @@ def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
 
 
 def delay(alarms: Sequence[Mapping[str, int | None]], rule: str) -> str:
-    """Return the median delay in weeks of the runs without an earlier alarm, and their number."""
+    """Return the median delay and the number of runs, without runs with an early alarm."""
     ended = [of_year[rule] for of_year in alarms]
     alive = [week for week in ended if week is None or week >= START]
     if not alive:

@@ -4,10 +4,11 @@
         [--recipes default plain] [--jobs 2]
 
 A recipe is a set of settings of ``covcal adapt``. The script trains five members by every recipe on
-every shift. Single members show the spread over seeds; 1, 3 and 5 members are compared. The score
-is the calibration error (ECE, 15 bins, in %) on target test rows, as the mean of ``fl+temp`` and
-``fl+iw+temp``. Every family has the same weight. The digit shifts MNIST-USPS, USPS-MNIST,
-MNIST-MNIST, MNIST-SVHN and SVHN-MNIST are left out. No setting is chosen on these shifts.
+every shift. Single members show the spread over seeds. Results are shown for 1, 3 and 5 members.
+The score is the calibration error (ECE, 15 bins, in %) on target test rows, as the mean of
+``fl+temp`` and ``fl+iw+temp``. Every family has the same weight. The digit shifts MNIST-USPS,
+USPS-MNIST, MNIST-MNIST, MNIST-SVHN and SVHN-MNIST are left out. No setting is chosen on these
+shifts.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
 dvd-electronics`` prints this table. Everything takes an hour on two cores.
@@ -356,7 +357,7 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
 
 
 def combinations(members: int, count: int) -> list[list[int]]:
-    """Return groups of `count` neighbouring members. The last and the first are neighbours."""
+    """Return groups of `count` members that follow each other in a circle."""
     if count > members:
         return []
     starts = range(members if count < members else 1)

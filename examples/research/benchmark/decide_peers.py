@@ -226,7 +226,8 @@ def measured_pac(file: FeatureFile) -> list[float]:
     known, new = file.require_source(), file.require_target()
     pairs, ends = [], []
     for domain, inputs in ((known, features), (new, new_features)):
-        # Training rows train the discriminator. Without them, half of the other rows do.
+        # Training rows train the discriminator. Without training rows, half of the other rows train
+        # it.
         rows = np.random.default_rng(1).permutation(domain.rows("train"))[:MOST_OF_PAC]
         half = len(inputs) // 2
         if len(rows) >= FEWEST and domain is known:

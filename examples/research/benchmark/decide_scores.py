@@ -81,7 +81,7 @@ def quantile_in_class(target: Rows, _source: Rows) -> Float64s:
 
 
 def corrected_by_class(target: Rows, source: Rows) -> Float64s:
-    """Return the confidence, with the gap that each predicted class has on the source removed."""
+    """Return the confidence, corrected by the source gap of each predicted class."""
     log_odds = logit(target.confidence, NEAREST)
     right, overall = source.predicted == source.labels, source.confidence
     for label in np.unique(target.predicted):

@@ -57,7 +57,7 @@ from covcal_cli.files import atomic_output
 
 Half = Literal["choose", "test", "seen-once", "seen"]
 Kind = Literal["digits", "images", "tables", "text", "sensors"]
-# The kind of shift, by which results are tabulated; "mixed" for families of the first two rules.
+# Kind of the shift, for the table of results; "mixed" for families of the first two rules.
 ShiftKind = Literal[
     "mixed", "unsure classifiers", "class frequencies", "streams", "many classes", "sensors", "mild"
 ]

@@ -109,7 +109,7 @@ def _available(request: Request, data: Data) -> list[str]:
             found.append(name)
         except MissingDataError as error:
             missing[name] = str(error)
-    # Shifts that share a data set lack the same files, so print each message only once.
+    # Shifts that share a data set lack the same files, so print each message once.
     lines = [
         f"{', '.join(n for n, other in missing.items() if other == text)}: {text}"
         for text in dict.fromkeys(missing.values())

@@ -106,6 +106,7 @@ PAPER: dict[str, dict[str, Published]] = {
     }.items()
 }
 
-# The times in the paper's table of running times, and the total in the paper's LaTeX source.
-# The table swaps two labels: its second number is the overhead, and the total is the sum.
+# The times in the paper's table of running times, and the total in the paper's LaTeX source. In the
+# paper's table, two labels are exchanged: its second number is the overhead, and the total is the
+# sum.
 PAPER_SECONDS = {"D-A": (9576, 9016, 18591)}
