@@ -265,7 +265,7 @@ def _wrapped(
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
-    # `api` imports its names only when they are used
+    # `api` imports a name when it is first used
     for name in getattr(module, "__all__", ()):
         names[name] = getattr(module, name)
     hints = get_type_hints(function, names)

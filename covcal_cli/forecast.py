@@ -359,7 +359,7 @@ def require_fitting(
     refused too, unless `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # class names say more than hashes, so they are compared first
+    # compare class names before hashes, because a message can show names
     _require_same_classes(calibration, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -385,7 +385,7 @@ def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_m
         names = "different class names"
         if same_model and sorted(classes) == sorted(expected):
             names = "the same classes in different orders"
-        # one model may have several class names; in tables, other names mean other classes
+        # a model can get new class names, but new names in tables mean new classes
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} and the calibration have {names} {differs}: {AGAIN}")
         raise CovcalError(

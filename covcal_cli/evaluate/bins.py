@@ -165,7 +165,7 @@ class GroupMetrics:
     mean_confidence: Share | None
     ece: Share | None
     over_ece: Share | None
-    small: bool  # whether the ECE is mostly noise, because there are few rows
+    small: bool  # whether the ECE is mostly noise; true for few rows
     correctness_brier: Share | None = None
     correctness_nll: NonNegative | None = None
     correctness_auroc: Share | None = None  # None if all rows are right or all are wrong.

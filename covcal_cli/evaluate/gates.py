@@ -125,8 +125,8 @@ def assess(
 ) -> Assessment:
     """Evaluate calibrations and apply the gates.
 
-    - `path`: a features or adapted file, by default that of the first calibration.
-    - `documents`: calibrations, by default that of the decision, or cal.json.
+    - `path`: a features or adapted file; default: the file of the first calibration.
+    - `documents`: calibrations; default: the calibration of the decision, or cal.json.
     - `settings`, `networks`, `decision`, `pooled`: see `evaluate`.
     - `check`: a function that checks all input files before the work starts.
 

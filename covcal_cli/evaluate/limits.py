@@ -282,7 +282,7 @@ class Baseline:
     def has_same_rows(self, metrics: Metrics, name: str) -> bool:
         """Return whether the baseline was measured on the current rows.
 
-        `metrics` are those of the earlier calibration on the current rows.
+        `metrics` are the metrics of the earlier calibration on the current rows.
         """
         values = self.read.metrics[name]
         return self.read.n == metrics.n and all(

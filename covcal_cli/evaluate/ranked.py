@@ -223,7 +223,7 @@ class _Runs:
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # Rows with equal confidence count as if wrong rows were spread evenly among them.
+        # Among rows with equal confidence, wrong rows count as evenly spread.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 

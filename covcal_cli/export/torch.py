@@ -379,7 +379,7 @@ class TorchOriginal:
         features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and self.features is not None:
             features = _find(program, reader.values, self.features, "features")
-        # Trace the new module, save it, load it again and check it.
+        # Trace, save, load and check the new module.
         module = CalibratedModule(
             graph,
             signature_of(program),

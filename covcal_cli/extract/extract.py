@@ -181,7 +181,7 @@ def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
     if source is not None and source.has_order_of_classes:
         return []
     doubts = {name: domain.doubt_on_order for name, domain in plan.domains.items()}
-    # with two classes, a target can have only rows of one predicted class
+    # with two classes, all rows of a target can have the same predicted class
     if source is not None and doubts["source"] is None and plan.classifier.n_classes == 2:
         del doubts["target"]
     return [plan.classifier.outputs.doubt_on_order, *doubts.values()]

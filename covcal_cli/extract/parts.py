@@ -97,8 +97,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        `shared` is a group with the same rows, to which the other datasets are linked. If `shared`
-        is given, only logits and labels are written.
+        `shared` is a group with the same rows. The other datasets are links to this group. Then
+        only logits and labels are written.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)

@@ -484,7 +484,7 @@ def _image_pipeline(
 def base_preprocessing(
     classifier: OpenedClassifier, settings: ExtractSettings, model: str | Path | None
 ) -> tuple[Preprocessing, str | None]:
-    """Return the preprocessing without options such as --size, and a note on its origin or None."""
+    """Return the default preprocessing, and a note on its origin or None."""
     path = Path(model) if model is not None and Path(model).is_file() else None
     if settings.preprocess is not None:
         return load_preprocessing(

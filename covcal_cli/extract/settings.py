@@ -49,8 +49,8 @@ class Selection:
     """The rows of each domain to extract: all, a random sample, the first rows, or a shard.
 
     A hash of the seed and the row's id decides whether a row is in the sample. A sample changes
-    little if rows are added to a domain. The splits have another hash, so they are independent of
-    the sample.
+    little if rows are added to a domain. The splits use a different hash, so the splits are
+    independent of the sample.
     """
 
     sample: int | None = None  # Number of rows to draw at random.
@@ -90,7 +90,7 @@ class Selection:
 @checked_settings
 @dataclass(frozen=True)
 class ExtractSettings(ModelSettings):
-    """The settings of an extraction, which are the same for both domains."""
+    """The settings of an extraction, for both domains."""
 
     # Settings for images that override `preprocess`.
     preprocessing: Preprocessing = field(default_factory=Preprocessing)

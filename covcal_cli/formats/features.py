@@ -76,7 +76,7 @@ _KINDS = {"f": "floats", "iu": "integers", "u": "unsigned integers", "S": "fixed
 
 
 class Domain:
-    """A domain of an open file: its splits and its arrays, but not its labels."""
+    """A domain of an open file: splits and arrays, but no labels."""
 
     def __init__(self, path: Path, name: str, group: Group, n_classes: int) -> None:
         self.path = path
@@ -183,7 +183,7 @@ class Domain:
     def hashes(self, rows: Rows) -> NDArray[np.uint64]:
         """Return a hash of the logits of each row, shape (m,).
 
-        Logits are rounded, so a row has the same hash if its logits are computed again.
+        Logits are rounded, so the hash does not change if the logits are computed again.
         """
         hashes = [np.zeros(0, dtype=np.uint64)]
         for block in self.blocks(rows, "logits"):

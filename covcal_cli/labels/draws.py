@@ -477,9 +477,8 @@ def inclusions_for_decision(
 ) -> list[Float64s]:
     """Return inclusion probabilities inside and outside the region, an array for each batch.
 
-    The array has shape (1, 2) if the rows of the batch were drawn from all rows. It has shape
-    (G, 2) if all groups got the same number of labels, and (0, 2) if the batch is not for a
-    decision.
+    The array has shape (1, 2) if the rows of the batch were drawn from all rows. It has shape (G,
+    2) if all groups got the same number of labels, and (0, 2) without a decision.
 
     - `rows`, (n,): all rows that could be drawn, with their `scores` and `groups`.
 
@@ -536,7 +535,7 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
     """Return the group of each row, (N,). Groups begin at the ranks `cuts`."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # Number of ties that stay in the lower group, for each cut.
+    # Number of equal scores that stay in the lower group, for each boundary of groups.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]

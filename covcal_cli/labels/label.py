@@ -1,7 +1,7 @@
 """``covcal label``: add the labels of picked rows to the file of these rows.
 
-The new file replaces the old file only when it is complete. It stores the hash of the file without
-labels, so that earlier calibrations fit the new file. The labels of ``evaluate`` are stored
+The new file replaces the old file only when it is complete. The new file stores the hash of the
+file without labels, so earlier calibrations still fit. The labels of ``evaluate`` are stored
 elsewhere (`covcal_cli.labels.draws`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal

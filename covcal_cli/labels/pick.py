@@ -359,7 +359,7 @@ class _Frame:
         self._is_exact = left <= _EXACT_ROWS
         # In 32 bits, 1 - score is more exact, because most scores are near 1.
         self._less = 0.0 if self._is_exact else 1.0
-        # Rows are drawn in random order, by score, or (if both are False) by similarity.
+        # Order of the rows before the draw: random, by score, or (if both are False) by similarity.
         self._is_random, self._is_by_score = False, False
         self._groups: Integers = np.empty(0, dtype=np.int64)  # The groups of rows by score.
         self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
@@ -425,10 +425,10 @@ class _Frame:
     ) -> tuple[str, _Inclusion]:
         """Return the name of a score for a decision, and the inclusion probabilities of rows.
 
-        Sets need a random draw from all rows. To limit an error, rows are drawn in the order of
-        their scores, so that the number of drawn rows above a threshold is nearly constant. If each
-        group has a promise, all groups get the same number of labels, and the rows of a group are
-        neighbours. `batches` are the earlier batches.
+        Sets need a random draw from all rows. For a limited error, rows are sorted by score. The
+        number of drawn rows above a threshold is then nearly constant. If each group has a promise,
+        all groups get the same number of labels, and the rows of a group are neighbours. `batches`
+        are the earlier batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):

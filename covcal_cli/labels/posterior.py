@@ -1,4 +1,4 @@
-"""Combine labels with the estimate without labels, fit a confidence to both, estimate its ECE.
+"""Combine labels with the label-free estimate, fit a confidence, and estimate its ECE.
 
 `combined` works on the log odds of the accuracy:
 
@@ -8,8 +8,8 @@
 - **Likelihood.** Normal, centred at the accuracy from the labels, with the variance of its
   effective sample size (`metrics.accuracy_and_size`).
 
-Both densities are symmetric, so the posterior mean is between both estimates. On the accuracy
-itself, a prior near 1 is cut off at 1, and its mean is too low: by 1.2 points at 2 % errors.
+Both densities are symmetric, so the posterior mean is between both estimates. A prior on the
+accuracy itself would be cut off at 1. At 2 % errors, its mean would be 1.2 points too low.
 
 The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). For each offset
 a, T is chosen so that the mean confidence is the combined accuracy. The offset is the posterior
@@ -21,9 +21,9 @@ mean:
   row's weight is the exponent. The weights sum to the effective number of rows.
 
 `label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
-the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels: the
-accuracy of rows whose confidence has the log odds x is sigmoid(x + a + b (x - m) / s). The priors
-of a and b are normal, with mean 0. Weights are exponents, as in the fit.
+the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels. Rows
+whose confidence has the log odds x have the accuracy sigmoid(x + a + b (x - m) / s). The priors of
+a and b are normal, with mean 0. Weights are exponents, as in the fit.
 
 | confidence | m, s | standard deviation of a, b |
 |---|---|---|

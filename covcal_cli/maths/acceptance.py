@@ -4,10 +4,10 @@ The plan depends on the scores of rows, on the number of labels, and on assumed 
 rows ("beliefs"), but on no label. Wrong beliefs may reduce the number of accepted rows, but a
 guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
 
-A candidate is a set of rows with the highest scores. It is accepted if at most k of its labelled
-rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the region).
-Each belief predicts how many rows are accepted. The region and the first candidate maximise the
-mean of these predictions.
+A candidate is a set of rows with the highest scores. A candidate is accepted if at most k of its
+labelled rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the
+region). Each belief predicts how many rows are accepted. The region and the first candidate
+maximise the mean of these predictions.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
 wrong rows remain. The bounds of several batches are combined by a sum over w.
@@ -188,8 +188,8 @@ class Ranking:
     def threshold(self, rows: int) -> float:
         """Return a threshold that at most `rows` rows exceed.
 
-        The threshold depends only on the next row's score, so labelled rows above it are a random
-        sample.
+        The threshold depends only on the score of the next row, so the labelled rows above the
+        threshold are a random sample.
         """
         if rows >= len(self):
             return 0.0

@@ -535,8 +535,8 @@ class OutputEvidence:
     def doubt_on_order(self) -> str | None:
         """A sentence if the columns may be ranks instead of classes, or None.
 
-        If one class is far more frequent than the others, the columns of an honest classifier can
-        have the same order too. `SourceAccuracy.is_as_promised` distinguishes classes from ranks.
+        If one class is far more frequent, the columns of real class scores can have the same order
+        too. `SourceAccuracy.is_as_promised` distinguishes classes from ranks.
         """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
         share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1

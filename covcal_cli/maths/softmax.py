@@ -4,7 +4,8 @@ A block of m rows has shape (K, m) and dtype float64 (class-major), because sums
 then much faster.
 
 A class is masked if its logit is -inf, or a padding value far below real logits, such as -1e9 or
--65504. It has probability 0 at every temperature, and does not count for the scale of the logits.
+-65504. A masked class has probability 0 at every temperature, and is ignored in the scale of the
+logits.
 
 A calibration (`Scaling`) gives the probabilities
 

@@ -64,7 +64,7 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The logits are those of M discriminators on validation rows: (M, n) for the source, and (M, n_t)
+    The logits come from M discriminators on validation rows: (M, n) for the source, and (M, n_t)
     for the target. `max_weight` is U, at least 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))

@@ -197,7 +197,7 @@ def differences_table(
 ) -> Table:
     """Return a table of the differences between calibrations on the same rows.
 
-    The names of `metrics` are those of the report, or of the screen.
+    `metrics` are named as in the report, or as on the screen.
     """
     rows = []
     for difference in evaluation.differences:
@@ -323,7 +323,7 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the section on a decision. `metrics` are those of its calibration."""
+    """Return the section on a decision. `metrics` are the metrics of its calibration."""
     curve = () if metrics is None else measured_curve(metrics)
     texts = [sentence(decision), *(() if measured is None else _in_words(measured))]
     figure = ""

@@ -126,7 +126,7 @@ class Journal:
     def take(self, inputs: Mapping[str, RunInput], *, force: bool) -> None:
         """Record the model and the data of a run.
 
-        Without `force`, an input is refused if both its name and its content have changed.
+        Without `force`, an input with a new name and new content is refused.
         """
         for role in dict.fromkeys([*self.given, *inputs]) if self.given and not force else ():
             old, new = self.given.get(role), inputs.get(role)

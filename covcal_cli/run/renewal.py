@@ -2,8 +2,8 @@
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
 Then both calibrations are compared on the new rows. If the new rows have labels, the labels must
-prove that the new calibration is better, and must not prove that its confidence is far off. Without
-labels, the new calibration is used only if the user asks for it.
+prove that the new calibration is better. The new calibration must also not be proved far off.
+Without labels, the new calibration is used only at the user's request.
 
 New rows that raised an alarm of ``covcal watch`` may not be normal. In this case, the new
 calibration gets the reference data of the earlier calibration.

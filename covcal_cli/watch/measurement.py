@@ -94,7 +94,7 @@ def standard_of(
     networks: Path | None = None,
     named: Sequence[Path] = (),
 ) -> Standard:
-    """Return a calibration with its reference data, which are made if they are missing.
+    """Return a calibration with its reference data, made if missing.
 
     For safety, a features file outside the calibration's folder must be one of the `named` files.
 
@@ -361,9 +361,9 @@ def _labels(
 def _digest(target: Domain, rows: Rows) -> tuple[str, RowSample | None]:
     """Return a hash of ids and logits, and a sample of the rows.
 
-    Other content of the file is ignored. In the sample, a row is known by its id and logits, and
-    only by its logits if the id is a row number. The sample is None if several sampled rows are
-    equal, because rows cannot be told apart then.
+    Other content of the file is ignored. A row of the sample is known by its id and logits. If the
+    id is a row number, only the logits count. The sample is None if several sampled rows are equal,
+    because rows cannot be told apart then.
     """
     digest, total = hashlib.sha256(), 0
     smallest: AnyArray = np.zeros(0, dtype=np.uint64)

@@ -49,7 +49,7 @@ class WatchSettings:
     false_alarms: float = 0.05  # Maximum number of false alarms per year.
     # Tolerance for the difference between mean confidence and accuracy.
     tolerance: float = 0.05
-    # Number of periods without another change after which an alarm ends; 0 for never.
+    # An alarm ends after this many periods without a new change; 0 for never.
     stable: int = 8
     # A kept column, or "predicted". Each value gets its own verdict.
     segment: str | None = None
@@ -255,8 +255,8 @@ class SegmentVerdict:
 class RowSample:
     """A summary of the rows of a period, which shows whether two periods have rows in common.
 
-    A row has the same hash in every period. So the smallest hashes are a random sample of the rows,
-    and the rows of two periods can be compared by their smallest hashes (Broder 1997).
+    A row has the same hash in every period. So the smallest hashes are a random sample of the rows.
+    Two periods are compared by their smallest hashes (Broder 1997).
     """
 
     total: Count  # Sum of the hashes of all rows, modulo 2^52. It does not depend on their order.
@@ -327,7 +327,7 @@ class Measured:
         return self.row_sample.shared(other.row_sample)
 
     def has_rows_of(self, other: "Measured") -> bool:
-        """Return whether both periods have the same rows, perhaps in another order."""
+        """Return whether both periods have the same rows, in any order."""
         if self.row_sample is not None and self.row_sample == other.row_sample:
             return self.rows == other.rows
         return bool(self.rows and set(self.rows_sha256) & set(other.rows_sha256))

@@ -366,7 +366,7 @@ def _are_ascending_classes(classes: Sequence[int], n_classes: int) -> bool:
 
 
 def read_reference(calibration: Calibration) -> Reference | None:
-    """Read the reference data of a calibration, or return None for those of another calibration.
+    """Read the reference data of a calibration; None if the data belong to another calibration.
 
     Raises `CovcalError` if the file is missing, damaged, or of another kind.
     """

@@ -4,7 +4,7 @@ A signal is one number per row, such as the confidence. Ranks of new rows and of
 compared, as in the Mann-Whitney test.
 
 Reference rows are the target's training and validation rows. Density ratio and aligned logits were
-fitted to training rows, so their reference rows are only validation rows. The source's training
+fitted to training rows. The reference rows for both are only validation rows. The source's training
 rows are never used, because the classifier was trained on them.
 """
 

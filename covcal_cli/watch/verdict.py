@@ -75,8 +75,8 @@ def alarm(
 ) -> Alarm:
     """Return the alarm after the last period.
 
-    - `rows`, `means`, (t, S): the number of rows, and their mean rank minus that of the reference
-      rows, by period and signal. A missing signal has 0 rows.
+    - `rows`, `means`, (t, S): the number of rows, and their mean rank minus the mean rank of the
+      reference rows, by period and signal. A missing signal has 0 rows.
     - `reference_rows`, `variances`, (S,): for each signal, the number of reference rows, and the
       variance of their ranks (positive).
     - `threshold`: the threshold c of R, above 1.
@@ -130,8 +130,8 @@ def verdict_on(
     """Return the verdict, the gap of the period, and the reason.
 
     The gap from labels (`pool`) decides. If its interval is too wide and contains the estimated
-    gap, the estimated gap decides. The middle half of an estimated range counts as its interval. In
-    the benchmark, labels contradict 10 of 116 of these verdicts "holds".
+    gap, the estimated gap decides. The interval of an estimated accuracy is the middle half of its
+    range. In the benchmark, labels contradict 10 of 116 of these verdicts "holds".
     """
     if not entry.rows:
         return "not known", None, "the period has no rows"

@@ -4,8 +4,8 @@
 
 A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
 15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
-and with ``-c`` also the calibration. With ``-c``, it computes two softmaxes, so it is compared with
-a bare pass with two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
+and with ``-c`` also the calibration. With ``-c``, both ``evaluate`` and the bare pass compute two
+softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
 
 Each measurement is a process with one thread. Processor seconds include imports. The peak memory is
 measured too. Then the fit of T and the ECE of at most a million rows are compared with other

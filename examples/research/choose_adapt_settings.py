@@ -131,7 +131,7 @@ class Shift:
 
 
 def made_shift(name: str, *, move: float = 0.0, tilt: float = 0.0) -> Shift:
-    """Return an artificial shift of ten classes in 24 of 32 directions, mixed to 84 inputs.
+    """Return an artificial shift: ten classes, 32 directions (24 with information), 84 inputs.
 
     Parameters
     ----------

@@ -3,11 +3,11 @@
     python examples/research/benchmark/decide_scores.py FOLDER ... [--adapted FOLDER]
         [--draws 20] [--error 0.1] [--labels 50 100 200]
 
-The folders contain features files with known labels. For each score, the output has the largest
-share of rows that could be accepted if all labels were known, and the mean share that is accepted
-with a promise. The tests, their plan and the draws are those of `decide` (`decide.promises`). With
---adapted, files of ``covcal adapt`` with the same names give the confidence of ``blend``. Then only
-shifts with an adapted file count.
+The folders contain features files with known labels. For each score, the output has two shares of
+accepted rows: the largest possible share if all labels were known, and the mean share with a
+promise. The tests, the plan and the draws come from `decide` (`decide.promises`). With --adapted,
+files of ``covcal adapt`` with the same names give the confidence of ``blend``. Then only shifts
+with an adapted file count.
 
 A new score is a function, and an entry in `SCORES`.
 """

@@ -60,7 +60,7 @@ def benchmark(
     features = output / "features"
     features.mkdir(parents=True, exist_ok=True)
     tasks = [(case, features, seed) for case in cases for seed in range(seeds)]
-    # If a case draws the same rows for every seed, it has only the file of seed 0.
+    # A case with the same rows for every seed has only the file of seed 0.
     draws = [(case, folder, seed) for case, folder, seed in tasks if case.redrawn or seed == 0]
     _map(_make_features, draws, jobs)
     runs = [Run(case.shift, case.path(folder, seed), seed) for case, folder, seed in tasks]

@@ -74,12 +74,12 @@ class Case:
     shift: str
     half: Half
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file.
-    redrawn: bool = False  # True if each seed draws other rows, and so has its own file.
+    redrawn: bool = False  # Whether each seed draws different rows, in a file of its own.
     shift_kind: ShiftKind = "mixed"
 
     @property
     def unshifted(self) -> bool:
-        """Whether both domains are parts of the same rows: names that end in ``-none``."""
+        """Whether there is no shift between the domains; the name ends in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:

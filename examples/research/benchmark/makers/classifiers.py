@@ -33,8 +33,7 @@ class Pair:
 def split_pair(source: Part, target: Part, *, paired: bool = False) -> Pair:
     """Return both domains with their rows split 60 : 20 : 20 by a fixed draw.
 
-    If domains are `paired`, they have the same rows in two forms, and both forms of a row get the
-    same split.
+    In `paired` domains, every row exists in two forms, and both forms are in the same split.
     """
     seeds = (0, 0) if paired else (0, 1)
     splits = [

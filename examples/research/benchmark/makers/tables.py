@@ -79,7 +79,7 @@ def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], d
 
 
 def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
-    """Return the rows of source and target. If both are the same query, its rows are divided."""
+    """Return the rows of source and target; rows of one query are divided."""
     if table.source == table.target:
         rows = frame.query(table.source)
         order = rng.permutation(len(rows))
