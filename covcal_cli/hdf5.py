@@ -33,6 +33,9 @@ _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.
 CRC32 = "covcal_crc32"
 # Attribute of the file: the hash of its other attributes.
 ATTRIBUTES_SHA256 = "attributes_sha256"
+# The start of a global heap, where HDF5 stores texts of variable length.
+_HEAP = re.compile(rb"GCOL\x01\0\0\0")
+_HEAP_BYTES = 32 << 10  # Heaps of attributes are near the start or the end of a file.
 _BLOCK_BYTES = 512 << 10
 _MOST_BLOCKS = 8192  # HDF5 allows 64 KiB for an attribute.
 _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeError, MemoryError)
@@ -359,6 +362,7 @@ def _opened(path: Path, remedy: str) -> Any:
             f"{features} and give {features}"
         )
     try:
+        _require_finite_heaps(path)
         return h5py.File(path, "r")
     except OSError as error:
         text = str(error)
@@ -379,6 +383,25 @@ def _opened(path: Path, remedy: str) -> Any:
         raise CovcalError(f"{path} is not a readable HDF5 file: {remedy}") from error
     except _DAMAGE as error:
         raise CovcalError(f"{path} is not a readable HDF5 file: {remedy}") from error
+
+
+def _require_finite_heaps(path: Path) -> None:
+    """Raise `OSError` if a heap has free space of no size, because HDF5 would read it forever."""
+    with path.open("rb") as file:
+        content = file.read(_HEAP_BYTES)
+        file.seek(max(len(content), path.stat().st_size - _HEAP_BYTES))
+        content += file.read()
+    for heap in _HEAP.finditer(content):
+        size = int.from_bytes(content[heap.end() : heap.end() + 8], "little")
+        place, end = heap.start() + 16, min(heap.start() + size, len(content))
+        while place + 16 <= end:
+            index, length = content[place : place + 2], content[place + 8 : place + 16]
+            step = int.from_bytes(length, "little")
+            if any(index):
+                step = 16 + -(-step // 8) * 8
+            if step == 0:
+                raise OSError("a global heap is damaged")
+            place += step
 
 
 class _readable:  # noqa: N801

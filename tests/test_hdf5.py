@@ -138,6 +138,17 @@ def test_a_group_within_itself_ends(tmp_path: Path) -> None:
         assert found["a/again/again/x"][:].tolist() == [1, 2]
 
 
+def test_a_heap_that_never_ends_is_refused(features: Path) -> None:
+    """HDF5 would read free space of size 0 in a heap of texts forever."""
+    content = bytearray(features.read_bytes())
+    start = content.index(b"GCOL") + 16
+    content[start : start + 16] = bytes(16)
+    features.write_bytes(content)
+    for command in ("inspect", "evaluate", "calibrate"):
+        done = covcal(command, features.name, cwd=features.parent)
+        assert "is not a readable HDF5 file" in done.error_line()
+
+
 def test_wrong_kinds_are_named(tmp_path: Path) -> None:
     """A group in a dataset's place, a dataset in a group's, and nothing at all."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
