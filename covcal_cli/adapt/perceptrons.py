@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one seeded generator per member. Different purposes give different random numbers."""
+    """Return one seeded generator per member."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]

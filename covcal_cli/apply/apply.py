@@ -174,7 +174,6 @@ def _opened(
     decision: str | Path | None,
     progress: ProgressCallback,
 ) -> "_CalibratedRows":
-    """Return the rows of an open file, with the calibration and the decision."""
     calibration = read_calibration(document)
     aligned = networks_for(
         calibration, file, networks, allow_other_preprocessing=settings.allow_other_preprocessing

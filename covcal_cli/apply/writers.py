@@ -334,7 +334,6 @@ _FOUR_DIGITS = np.array([b"%04d" % number for number in range(10_000)]).view("<u
 
 
 def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
-    """Return each text as an integer, after padding."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
@@ -440,7 +439,6 @@ def _bytes_of(texts: NDArray[np.bytes_]) -> AnyArray:
 
 
 def _fill(numbers: NDArray[Any], values: Float32s) -> None:
-    """Write numbers, (m, C), into records of `_NUMBER`, (m, C)."""
     exponents = (values.view(np.uint32) >> 23).astype(np.int64) & 255
     exact = values.astype(np.float64)
     decades = _LOWER.take(exponents) - (exact >= _NEXT.take(exponents))

@@ -282,7 +282,6 @@ def _document(
 
 
 def _target_confidence(file: FeatureFile, scaling: Scaling) -> Mapping[str, Any]:
-    """Return the mean confidence before and after calibration."""
     target = file.target
     if target is None or target.count(*ESTIMATED) == 0:
         return {"rows": 0, "target_confidence_before": None, "target_confidence": None}

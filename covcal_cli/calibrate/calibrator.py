@@ -618,7 +618,6 @@ class CalibratedClassifier:
         return Calibrator().__sklearn_tags__()
 
     def _require_order(self, X: Any) -> None:
-        """Refuse columns in another order than in `fit`."""
         columns, expected = columns_of(X), self._columns
         if columns is None or expected is None or columns == expected:
             return

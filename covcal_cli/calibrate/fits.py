@@ -249,7 +249,6 @@ def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def _match(problem: Problem, forecaster: ForecasterName, accuracy: float) -> Match:
-    """Find the T whose mean confidence is `accuracy`."""
     labels = None if forecaster == "original" else problem.inputs.target_predictions
     return match_accuracy(problem.target_logits(forecaster), accuracy, labels)
 

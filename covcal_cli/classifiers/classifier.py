@@ -171,7 +171,6 @@ def without_offset(bias: Float64s) -> Float64s:
 
 
 def _readings(seen: OutputEvidence) -> tuple[str, ...]:
-    """Return a warning if rows of probabilities do not sum to 1."""
     if seen.width == 1:
         return (
             f"the model gives one number per row. All {seen.rows} numbers are between 0 and "

@@ -176,7 +176,6 @@ class Shell(StrEnum):
 
 
 def _completion() -> Any:
-    """Initialise and return typer's module for completion."""
     completion: Any = import_module("typer.completion")
     completion.completion_init()
     return completion
@@ -306,7 +305,6 @@ def _ended(error: BaseException) -> int:
 
 
 def _suggesting(text: str) -> str:
-    """Return an error about an option in plain words."""
     text = text.removeprefix("Value error, ")
     if text.startswith("Input should be a valid number"):
         return "give a number; write a share as a fraction such as 0.05"

@@ -207,7 +207,6 @@ def _next(path: Path, estimation: "Estimation", costs: Path | None, *, for_decis
 
 
 def _is_for_decision(path: Path) -> bool:
-    """Return whether all labelled rows were picked for a decision."""
     from covcal_cli.formats.features import FeatureFile
     from covcal_cli.labels.draws import read_draw
 

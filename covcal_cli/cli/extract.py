@@ -134,7 +134,6 @@ def _show(report: "ExtractReport", console: Console) -> None:
 
 
 def _skipped(domain: "DomainReport") -> str | None:
-    """Return a warning about files that could not be read, or None."""
     if not domain.skipped:
         return None
     named = "; ".join(f"{name} ({reason})" for name, reason in domain.skipped[:_SHOWN_FILES])

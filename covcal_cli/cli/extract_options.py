@@ -475,7 +475,6 @@ def _size(text: str | None, option: str) -> tuple[int, int] | None:
 
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    """Read finite numbers, separated by commas."""
     try:
         numbers = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:

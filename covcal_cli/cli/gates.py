@@ -264,5 +264,4 @@ def _junit(cases: Iterable[tuple[str, str, str]], command: str) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Remove the characters that XML does not allow."""
     return _NOT_XML.sub("\ufffd", text)

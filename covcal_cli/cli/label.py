@@ -128,7 +128,6 @@ def label(
 
 
 def _summary(labelling: "Labelling") -> str:
-    """Return the number of added labels, and the agreement of labellers."""
     from covcal_cli.data.classes import listed
     from covcal_cli.labels.label import some_of
 

@@ -260,7 +260,6 @@ _RENEWING = ("batch", "threads", "trust_model")
 
 
 def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
-    """Refuse options of extract that are not `allowed`."""
     decided = {entry.name for entry in fields(extract_options.ExtractOptions)} - {*allowed}
     for name in sorted(decided | {"output", "logits", "probabilities", "confidence"}):
         if is_given(context, name):
@@ -271,7 +270,6 @@ def _require_only(context: typer.Context, allowed: Sequence[str]) -> None:
 
 
 def _earlier(context: typer.Context, folder: Path, new: extract_options.ExtractOptions) -> _Request:
-    """Return the request of an earlier run, with the user's new options."""
     from covcal_cli.run.renewal import earlier_run
 
     earlier = earlier_run(folder)

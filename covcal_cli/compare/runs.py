@@ -195,7 +195,6 @@ def finished(
 
 @contextmanager
 def _one_thread_each() -> Generator[None]:
-    """Limit new processes to one thread by default."""
     added = [name for name in _THREADS if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))
     try:

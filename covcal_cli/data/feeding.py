@@ -201,7 +201,7 @@ def _fits(entry: Entry, wanted: ModelInput, *, table: bool) -> bool:
     if wanted.dtype.kind == "f":
         # pixels need preprocessing
         return table or len(entry.shape) == 1 or entry.dtype != np.uint8
-    # All numbers of a CSV are floats, and `fed` refuses fractions.
+    # In a CSV file, all numbers are floats.
     return table or entry.dtype.kind in "iub"
 
 

@@ -163,7 +163,6 @@ def _joined(name: str, buffer: AnyArray, rows: Rows, futures: Sequence[Future[_R
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason why an image is not readable, without its path."""
     if isinstance(error, UnidentifiedImageError):
         return "this is not an image, or its format is unknown"
     return one_line(error) or type(error).__name__

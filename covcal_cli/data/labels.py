@@ -186,7 +186,7 @@ class RowLabels:
         )
 
     def _whole(self, values: AnyArray) -> Labels:
-        # `_LARGEST` is too large for float16.
+        # float16 cannot represent `_LARGEST`.
         numbers = np.where(np.isnan(values), UNKNOWN_LABEL, values).astype(np.float64)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
         self._require_whole(values, (numbers != np.floor(numbers)) | (abs(numbers) > _LARGEST))

@@ -474,7 +474,6 @@ def _folded(names: Iterable[str]) -> set[str]:
 
 
 def _require_known_classes(file: OutputFile, names: tuple[str, ...], classes: Path) -> None:
-    """Refuse a table with a class that is not in the file `classes`."""
     columns = file.columns
     own = columns.names or ()
     if columns.positive is not None and columns.positive not in ("0", "1"):

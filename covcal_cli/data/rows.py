@@ -416,7 +416,7 @@ def require_domain(store: Store, domain: str, other: Path | None, *, outputs: bo
 
 
 class RowNumbers(Sequence[str]):
-    """Ascending row numbers as texts, computed on demand."""
+    """Row numbers as texts, computed on demand."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers

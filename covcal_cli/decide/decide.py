@@ -371,7 +371,6 @@ class _Promise:
         return shown.threshold if passed else math.inf, use
 
     def offer(self, look: int) -> _Offer:
-        """Suggest a number of labels for the next batch, or zeros."""
         offers, ranking = [], self._rankings[look > 1]
         used = self._is_used & (look > 1)
         scores, wrong = self._scores[used], self._wrong[used]

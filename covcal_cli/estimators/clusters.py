@@ -55,7 +55,7 @@ class Centres:
 
     @cached_property
     def first_equal(self) -> Labels:
-        """Index of the first centre that equals each centre, shape (m,)."""
+        """For each centre, the index of the first equal centre, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)

@@ -187,8 +187,8 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 def prior_rows(noise: float) -> Guard:
     """Check that there are enough source rows to know the class frequencies.
 
-    `noise` is the standard error of log p_y, averaged over the target's classes. A third is the
-    standard error with nine rows per class.
+    `noise` is the standard error of log p_y, averaged over the target's classes. The limit 1/3 is
+    the standard error with nine rows per class.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (

@@ -216,7 +216,6 @@ class OpenedOnnx:
         limit: float,
         few: int | None,
     ) -> _Comparison:
-        """Start a runner that reads inner tensors, and compare its output."""
         runner, original = reading.runner, self._unmodified(reading, fuse=True)
         # A quantised model is compared on all rows, because rounding may change any row. A fixed
         # batch size does not allow fewer rows.

@@ -94,7 +94,6 @@ def choose_head(
 
 
 def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
-    """Return the head, or None if no linear layer gives the logits."""
     try:
         head = find_head(graph, output)
     except CovcalError:
@@ -355,7 +354,6 @@ def _scores(graph: OnnxGraph, linear: Linear, output: str) -> Position:
 
 
 def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
-    """Return the tensors between `cut` and `output`, in graph order."""
     path = graph.ancestors([output])
     return [
         name

@@ -26,7 +26,7 @@ QUANTISED = {
     *("QGemm", "QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat"),
 }
-# Sums of 8 bits can overflow, and logits outside the calibrated range are cut.
+# 8-bit sums can overflow, and logits outside the calibrated range are clipped.
 OVERFLOW = "quantise with reduce_range=True and with more calibration rows, or "
 _ROUNDING = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _RESHAPES = {"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Transpose"}
@@ -172,7 +172,6 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
 
 
 def _as_matrix(graph: OnnxGraph, node: onnx.NodeProto, linear: Linear) -> Linear:
-    """Return the layer with weights W, (K, d), and bias b, (K,)."""
     weight, bias = linear.result.weight, linear.result.bias
     attributes = attributes_of(node)
     where = f"{graph.file.path}: {describe(node)}"
@@ -281,7 +280,6 @@ def step_of(graph: OnnxGraph, scale: str) -> float:
 
 
 def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) -> Linear:
-    """Read a layer with an integer result."""
     read, weights, read_zero, zero = names[:4]
     maker = graph.maker(read)
     while maker is not None and maker.op_type in _RESHAPES:
@@ -300,7 +298,6 @@ def _integer_result(graph: OnnxGraph, node: onnx.NodeProto, names: list[str]) ->
 
 
 def _quantise_again(tensor: str) -> TensorRead:
-    """Add nodes that quantise `tensor` and return floats."""
     names = [f"{tensor}__covcal_{part}" for part in ("integers", "scale", "zero")]
     node = onnx.helper.make_node("DynamicQuantizeLinear", [tensor], names)
     integers = TensorRead(names[0], (node,), tensor)
@@ -442,7 +439,6 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
 def _scaled_by_input(
     graph: OnnxGraph, node: onnx.NodeProto, scale: str, at: Position
 ) -> Position | None:
-    """Apply the scale of the input."""
     if node.op_type != "Mul" or not at.pending:
         return None
     if scale == at.pending:

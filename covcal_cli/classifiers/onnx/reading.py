@@ -43,7 +43,6 @@ def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None
 
 
 def _vectors(array: AnyArray) -> Floats | None:
-    """Return an array with one vector per row, or None."""
     if sum(size != 1 for size in array.shape[1:]) > 1:
         return None
     return _floats(array.reshape(len(array), -1))

@@ -264,7 +264,6 @@ class OpenedTorch:
 
 
 def _random_run(program: Program, output: str | None) -> RandomRun:
-    """Run a program twice on its random rows, and return both runs."""
     rows, n = program.rows, len(program.rows[0])
     names = parameter_names(program.module)
     trace = Trace(rows, names)
@@ -278,7 +277,6 @@ def _random_run(program: Program, output: str | None) -> RandomRun:
 
 
 def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
-    """Return the head, or the output itself if there is no head."""
     name = next(iter(run.choices))
     answer = read_answer(run.choices, name, run.n, run.where)
     try:

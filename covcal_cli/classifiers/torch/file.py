@@ -118,7 +118,6 @@ def _kind(path: Path) -> str:
 
 
 def _is_zip(path: Path) -> bool:
-    """Return whether a file is a zip archive, even a damaged one."""
     try:
         return zipfile.is_zipfile(path)
     except zipfile.BadZipFile:  # The archive claims to have several disks.

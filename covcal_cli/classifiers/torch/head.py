@@ -185,7 +185,6 @@ def find_head(run: RandomRun) -> Head:
 
 
 def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
-    """Return the head with these layers, or None."""
     if not layers or not all(layer.plain for layer in layers):
         return None
     # Find the calls of the last layers in the second run.
@@ -215,7 +214,6 @@ def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | No
 
 
 def _affine_map(calls: Sequence[LayerCall], fit: Fit) -> tuple[Float64s, Float64s]:
-    """Return W and b of all layers together."""
     k, bias, blocks = len(fit.offset), fit.offset, []
     for call, factor in zip(calls, fit.factors, strict=True):
         blocks.append(to_array(call.weight) * np.broadcast_to(factor, k)[:, None])
@@ -257,7 +255,6 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 
 def _one_head(run: RandomRun, heads: Mapping[str, Head]) -> Head | None:
-    """Return the head of the outputs, or None."""
     inside: dict[str, set[int]] = {}
     own: dict[str, set[int]] = {}
     for name in heads:

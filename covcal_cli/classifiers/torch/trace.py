@@ -277,7 +277,7 @@ class Trace:
         return self._values[block] if block in self._values else self._new(block)
 
     def _new(self, block: int) -> int:
-        # Freed memory can later have another value.
+        # Freed memory can be reused for another value.
         self._count += 1
         self._values[block] = self._count
         return self._count

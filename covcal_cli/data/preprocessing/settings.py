@@ -153,7 +153,6 @@ class Preprocessing:
         )
 
     def _size_read(self, shape: Shape, declared: tuple[int | None, int | None]) -> Size:
-        """Return the (height, width) of a row."""
         option, size = ("--crop", self.crop) if self.crop else ("--size", self.size)
         if self.size is not None:
             _require_positive("--size", self.size)
@@ -298,7 +297,6 @@ def _per_channel(
 def _require_finite(
     scale: float, mean: tuple[float, ...], std: tuple[float, ...], dtype: np.dtype[np.generic]
 ) -> None:
-    """Refuse a scale, mean or std that makes pixels too large for the input."""
     limits = np.finfo(dtype.name)
     largest = max((255 * scale + abs(m)) / s for m, s in zip(mean, std, strict=True))
     if not float(limits.tiny) <= largest <= float(limits.max):

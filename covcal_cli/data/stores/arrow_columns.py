@@ -133,7 +133,6 @@ class ArrowColumns:
             )
 
     def _from_vectors(self, column: Any, name: str, width: int, rows: Rows) -> AnyArray:
-        """Return dense or sparse vectors of Spark as an array (m, width)."""
         is_sparse = self._flat(column.field("type")) == 0
         values, indices = column.field("values"), column.field("indices")
         lengths = self._flat(values.value_lengths())

@@ -332,7 +332,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
         if key == "top_logprobs" and (alternatives := _tokens(value)):
-            # A list beside the answer has the alternatives of one token, not the tokens of a text.
+            # Beside an answer, the list has the alternatives of one token.
             logs = {text: log for token in alternatives for text, log in token.logs.items()}
             return [Token(max(logs, key=lambda text: logs[text]), logs)] if logs else None
         if isinstance(value, (dict, list)) and key != "prompt_logprobs":

@@ -335,7 +335,6 @@ class JSONLinesStore(Store):
         return f"{self._unit} {self._number}"
 
     def _scan(self, record: Any) -> None:
-        """Find the types of the columns in a row, and store the texts."""
         if not isinstance(record, dict):
             raise self.error(f"{self._here} is not a JSON object: save one JSON object per line")
         for name, value in record.items():
@@ -434,7 +433,6 @@ class JSONLinesStore(Store):
         return Entry((self._n,), np.dtype(bool if column.kind == "bool" else float))
 
     def _reader(self, name: str) -> Callable[[Sequence[Mapping[str, Any]], Rows], AnyArray]:
-        """Return a function that reads a column's values from records."""
         column = self._columns[name]
         if column.fault:
             raise self.error(column.fault)
@@ -474,7 +472,6 @@ def _text(value: Any) -> str:
 
 
 def _key_count(value: Any) -> int:
-    """Return the number of keys of an object and its inner objects."""
     count = 0
     for inner in (value, *value.values()) if type(value) is dict else ():
         if type(inner) is dict:

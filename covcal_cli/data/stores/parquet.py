@@ -171,7 +171,6 @@ class ParquetStore(Store):
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[Any]:
-        """Open a file as a `ParquetFile`, and turn its errors into `CovcalError`."""
         try:
             with self._arrow.parquet.ParquetFile(
                 path, buffer_size=_BUFFER, pre_buffer=False
