@@ -65,10 +65,10 @@ class MemberReport:
     """A report on one ensemble member."""
 
     steps: int  # The training step at which the networks were stored.
-    # "overlap" (enough effective rows), "discriminator won" (paper) or "schedule ended".
+    # "overlap", "discriminator won" (the paper's rule) or "schedule ended".
     stop_reason: str
-    forecaster_loss: float  # Mean over the training steps since the previous check.
-    discriminator_loss: float  # Mean over the training steps since the previous check.
+    forecaster_loss: float  # Mean loss since the previous check.
+    discriminator_loss: float  # Mean loss since the previous check.
     # Balanced accuracy of a linear probe on validation rows; 0.5 is chance.
     probe_accuracy: float
     # Effective sample size of the source validation rows, as a share of the rows.

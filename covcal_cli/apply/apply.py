@@ -118,7 +118,6 @@ def apply(
     networks = None if networks is None else Path(networks)
     if isinstance(output, str):
         output = Path(output)
-    # Check everything before the work starts.
     if isinstance(output, Path):
         write = format_of(output)
         check_output(

@@ -178,7 +178,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # The shape of a row of each array.
+    # The shape of one row, by array.
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -345,7 +345,7 @@ _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
 _EXPONENTS = _padded([b"e-%02d" % d if d > 4 else b"" for d in _DECADES], "<u4")
 _SCALES = np.array([10.0 ** (_DIGITS - 1 + d) for d in _DECADES])
-# The decade of each float32 exponent, and the start of the next decade.
+# The power of ten for each float32 exponent, and the next power of ten.
 _POWERS = np.arange(256) - 127
 _LOWER = np.clip(-np.floor(_POWERS * np.log10(2.0)), 0, 38).astype(np.int64)
 _NEXT = np.array([float(f"1e{1 - d}") for d in _LOWER])

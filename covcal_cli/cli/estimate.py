@@ -294,7 +294,7 @@ def _answer(estimation: "Estimation") -> str:
     best, source = estimation.estimates[0], estimation.source_accuracy
     labels = "" if estimation.labelled_rows is None else f", {estimation.labelled_rows.n} labels"
     accuracy = f"{in_percent(best.accuracy)} %"
-    if best.low < best.high:  # without a range if every row has a label
+    if best.low < best.high:  # no range if every row has a label
         accuracy += f" ({interval(best.low, best.high, best.accuracy)})"
     accuracy += (
         ""

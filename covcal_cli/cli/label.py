@@ -116,7 +116,7 @@ def label(
         )
     written = output or path
     following = to_calibrate(written)
-    if not labelling.has_source:  # such a file holds a period of covcal watch
+    if not labelling.has_source:  # a period of covcal watch has no source
         following = (
             f"covcal watch PERIOD={as_word(written)} -c CALIBRATION --history FILE, with the "
             "same period, calibration and history as before"

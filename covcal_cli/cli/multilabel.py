@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from covcal_cli.run.run import RunReport
     from covcal_cli.watch.period import Watched
 
-# Screen of covcal calibrate.
-
 
 def calibrated(calibrations: "Mapping[str, Calibration]") -> str:
     """Return the answer for all labels together, then a table with one line per label."""
@@ -76,9 +74,6 @@ def _off(gap: float) -> str:
     if points == "0":
         return "right"
     return f"too {'high' if gap > 0 else 'low'} by about {in_points(points)}"
-
-
-# Screen of covcal evaluate.
 
 
 def publish(
@@ -130,9 +125,6 @@ def _answer(result: "LabelAssessments") -> dict[str, str]:
         subject = "ECE before" if name == names[0] else f"ECE, {name}"
         answer[subject] = f"{percent(result.mean(name, 'ece'))} on average{worst_label}"
     return answer
-
-
-# Screen of covcal run.
 
 
 def run_summary(report: "RunReport", *, verbose: bool) -> str:
@@ -192,9 +184,6 @@ def _metrics(result: "LabelAssessments") -> Table:
     return Table(headings, rows, texts=(0, 1))
 
 
-# Screen of covcal decide.
-
-
 def decided(decisions: "Mapping[str, Decision]") -> str:
     """Return the share of rows whose prediction is accepted, for each label."""
     rows = []
@@ -218,9 +207,6 @@ def decided(decisions: "Mapping[str, Decision]") -> str:
     }
     columns = ("label", "accepted", "confidence above", "expected to be wrong", "range")
     return f"{tables.aligned(facts)}\n\n{tables.text(Table(columns, rows))}"
-
-
-# Screen of covcal estimate.
 
 
 def publish_expectations(
@@ -283,9 +269,6 @@ def _estimates(expectations: "Mapping[str, Expectation]") -> Table:
         )
     columns = ("label", "source accuracy", "estimated accuracy", "range", "checks")
     return Table(columns, rows, texts=(0, 4))
-
-
-# Screen of covcal watch.
 
 
 def acknowledged(labels: Sequence[str], accept: Callable[[], str]) -> str:

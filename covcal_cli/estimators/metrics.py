@@ -90,7 +90,7 @@ class MetricEstimate:
     value: NonNegative | None  # None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the smaller number: expected rows of the class, or rows predicted as the class
+    # the minimum of expected and predicted rows of the class
     rows: NonNegative
     interval: str
     group: str | None = None  # None for all rows

@@ -100,7 +100,6 @@ class Preprocessing:
         """Return the pipeline for an input of the model."""
         if self.function is not None:
             return FunctionPipeline.fitting(self.function, shape, dtype)
-        # Find the layout and the size.
         sides = self.crop or self.size
         layout: Layout = "flat"
         if self.layout is None and len(shape) == 2 and sides is not None:

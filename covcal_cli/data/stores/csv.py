@@ -245,7 +245,7 @@ class CSVStore(Store):
                 texts.extend(more)
             self._n += len(block)
             line += len(block)
-        # After the first quote, the CSV reader is needed.
+        # Only the CSV reader parses quotes.
         reader = csv.reader(chain(block, lines), delimiter=self._delimiter, strict=True)
         before = 0
         while rows := list(islice(reader, size)):

@@ -71,11 +71,11 @@ class _Column:
     """Facts about a column from the first pass."""
 
     kind: str  # Number, bool, text, list or object.
-    is_named: bool  # Whether the name means labels, ids or paths.
+    is_named: bool  # Whether the column has labels, ids or paths.
     texts: list[str] | None = None  # Texts of the rows so far.
     width: int = 0  # Length of lists.
     keys: dict[str, None] = field(default_factory=dict)
-    fault: str = ""  # Why the lists cannot be read, if their lengths differ.
+    fault: str = ""  # Error message for lists of different lengths.
     has_texts: bool = False
     has_fractions: bool = False
 
@@ -340,7 +340,7 @@ class JSONLinesStore(Store):
         for name, value in record.items():
             column = self._columns.get(name)
             if column and type(value) is str and column.texts and len(column.texts) == self._n:
-                column.texts.append(value if column.is_named else value[:_KEPT])  # the usual case
+                column.texts.append(value if column.is_named else value[:_KEPT])
                 column.has_texts = True
                 continue
             if value == [] and name.lower() in LABEL_NAMES and (not column or column.texts):

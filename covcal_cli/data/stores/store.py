@@ -33,7 +33,7 @@ WINDOW_BYTES = 4 << 20
 class Entry:
     """The shape, type and metadata of an array."""
 
-    shape: tuple[int, ...]  # Rows first.
+    shape: tuple[int, ...]  # The first axis is the rows.
     dtype: np.dtype[Any]  # Kind "U" means texts of any length.
     is_encoded: bool = False  # Whether the values are image files.
     # Names of the class numbers, or of the array's columns.
