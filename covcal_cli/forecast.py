@@ -118,8 +118,9 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that a calibration needs for a file, or None.
 
-    Only a calibration that scales aligned logits needs networks, if the file lacks these logits.
-    The networks come from the adapted file `networks`, or from the file that cal.json names.
+    Networks are needed only if the calibration scales aligned logits and the file lacks these
+    logits. The networks come from the adapted file `networks`, or from the file that cal.json
+    names.
 
     Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
     fit the file.

@@ -1,8 +1,8 @@
 """Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
 An HDF5 file can refer to other files. If a file is missing, HDF5 reads zeros without an error. A
-file can also have arrays that were never written, or implausibly large arrays. `File` refuses a
-file of these kinds.
+file can also have arrays that were never written, or implausibly large arrays. `File` refuses all
+these files.
 
 covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
 when a block is read for the first time. Exceptions of h5py become a `CovcalError`.

@@ -423,7 +423,7 @@ _MAX_CLASS_CELLS = 1 << 17
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric between two calibrations, with its interval."""
+    """The difference of a metric between two calibrations, with an interval."""
 
     calibration: str
     against: str

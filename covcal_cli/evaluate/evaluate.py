@@ -281,7 +281,7 @@ def evaluate(
 
 
 def _is_unread(files: Sequence[FeatureFile], results: Iterable[Calibration | Decision]) -> bool:
-    """Return whether the files are target-only, and no step has read their rows."""
+    """Return whether the files are target-only, and no step has read the rows."""
     made_from = {entry.sha256 for result in results for entry in result.inputs}
     return all(
         file.source is None and MARKED not in file.handle and file.sha256() not in made_from

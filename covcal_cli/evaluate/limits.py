@@ -198,7 +198,7 @@ def _verdicts_by_group(
 
 
 def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
-    """Compare a value, or its interval, with a limit."""
+    """Compare a value, or an interval, with a limit."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit

@@ -4,7 +4,7 @@ Results must not depend on the batches, because runs can be split or resumed. `B
 two rules:
 
 - Every run of the model has the same number of rows. A shorter batch is filled up, because
-  numerical libraries choose their algorithms by the batch size.
+  numerical libraries choose algorithms by the batch size.
 - If the logits of a row depend on the other rows of its batch, each row is run alone. The usual
   cause is dynamic quantisation, which has one scale for the whole batch.
 """
@@ -90,7 +90,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # The datasets of the domain by name; with several labels, the datasets of the first label.
         self.content: Mapping[str, Any] = {}
-        # The reader of later batches, and the first batch with its results.
+        # The reader of later batches, and the first batch with results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows outside the train split, from `write`.
         self.accuracy: SourceAccuracy | None = None
@@ -125,7 +125,7 @@ class DomainExtraction:
                 self._run_batch(spool, piece, runner, progress)
 
     def forget_begun(self) -> None:
-        """Drop the first batch, its results and the open reader."""
+        """Drop the first batch, the results and the open reader."""
         if self.begun is not None:
             self.begun[0].close()
         self.begun = None
@@ -158,7 +158,7 @@ class DomainExtraction:
     def write(
         self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier, classes: Sequence[str]
     ) -> list[Join]:
-        """Write the group ``/NAME`` from a complete spool, and count its outputs.
+        """Write the group ``/NAME`` from a complete spool, and count the outputs.
 
         With several labels, write one group per label.
         """
@@ -440,7 +440,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # The check has already compared these numbers, unless logits were shifted.
+        # Without shifted logits, the check has already compared these numbers.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest

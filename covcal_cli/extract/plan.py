@@ -236,7 +236,7 @@ def prepare(
     )
     if classes.is_assumed and "source" not in data:
         classes = replace(classes, whose="the target")
-    # The source's table gives the order of the names.
+    # The order of the names comes from the source's table.
     if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
     # Choose the preprocessing of images, which may be in a file beside the model.

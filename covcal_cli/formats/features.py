@@ -395,7 +395,7 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file, or its sha256 before rows were labelled."""
+        """Return the sha256 of the file without added labels."""
         if self._sha256 is None:  # Computed once, because reading the whole file takes long.
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256

@@ -187,7 +187,7 @@ def _require_origin(path: Path, otherwise: str) -> None:
 
 
 def _other_origin(path: Path) -> tuple[str | None, list[Path]]:
-    """Return a message if an adapted file was not made from its features file, else None.
+    """Return a message if an adapted file was not made from the named features file, else None.
 
     Also returns features files outside the folder, which are not opened. The adapted file names one
     features file. For adapted.h5, features.h5 in the same folder is compared too.

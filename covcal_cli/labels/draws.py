@@ -231,8 +231,8 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
     """Return which `rows` a calibration was fitted to, shape (m,).
 
     Rows are found by their ids. If most of these ids have other logits in this file, the ids may be
-    row numbers of other data. Then rows are also found by their logits. Logits that are more
-    frequent in this file than in the fit are ignored.
+    row numbers of other data. In this case, rows are also found by their logits. Logits that are
+    more frequent in this file than in the fit are ignored.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     places = [np.zeros(0, dtype=np.int64)]
@@ -408,9 +408,9 @@ def inclusion_rule(
             return np.full(len(spread), 1 / N)
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
-    # Rows with a probability above 1 are certain to be drawn. This raises the probabilities of
-    # other rows, which may then be certain too. Each round stores the number of rows left to draw,
-    # and the sum of the sizes of uncertain rows.
+    # Rows with a probability above 1 are certain to be drawn. The probabilities of other rows rise,
+    # so more rows may be certain. Each round stores the number of rows left to draw, and the sum of
+    # the sizes of uncertain rows.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:

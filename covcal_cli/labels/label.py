@@ -104,8 +104,8 @@ def label(
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
-        Accept rows without a label. The labelled rows are then assumed to be a random sample of
-        their batch.
+        Accept rows without a label. The labelled rows are then assumed to be a random sample of the
+        batch.
     resolve : str, optional
         Which label to use if sheets disagree, "first", "last" or "majority", or "drop" for no
         label. A label in the file comes before the labels of the sheets. By default, a disagreement

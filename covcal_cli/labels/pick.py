@@ -80,7 +80,7 @@ _UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18  # Number of rows that are processed at a time.
-# A function of the scores of rows and their places among all rows: the inclusion probabilities.
+# Returns inclusion probabilities from the scores of rows and the places of these rows.
 _Inclusion = Callable[[Float64s, AnyArray], Float64s]
 
 
@@ -490,7 +490,7 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
 def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: Path) -> None:
     """Refuse a decision if its calibration was fitted to labels that the file does not hold.
 
-    The rows of this fit may be drawn again, but their labels cannot make a promise.
+    The rows of this fit may be drawn again, but these labels cannot make a promise.
     """
     fitted = read_calibration(document).labelled_rows
     if fitted is None:

@@ -7,7 +7,7 @@ guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bou
 A candidate is a set of rows with the highest scores. A candidate is accepted if at most k of its
 labelled rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the
 region). Each belief predicts how many rows are accepted. The region and the first candidate
-maximise the mean of these predictions.
+maximise the mean prediction.
 
 A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
 wrong rows remain. The bounds of several batches are combined by a sum over w.
@@ -127,9 +127,9 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     return np.array(bounds)
 
 
-# Assumed errors for the tests of the first batch and of later batches. The number 0 is the
-# estimated error, 1 the high end of its range, and -1 the low end. Later batches assume a large
-# error, because they mostly follow a failed promise.
+# Assumed errors for the tests of the first batch and of later batches. 0 is the estimated error, 1
+# is the high end of the range, and -1 is the low end. Later batches assume a large error, because
+# they mostly follow a failed promise.
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
 NEAR = 1e-5  # Tolerance of scores at the threshold of a region, for rounding errors.

@@ -98,7 +98,7 @@ class OutputEvidence:
         self._order: AnyArray | None = None
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0
-        self._first_row: Float64s | None = None  # None if the rows differ.
+        self._first_row: Float64s | None = None  # The first row; None if rows differ.
         # The largest rounding error, and the magnitude of the rounded numbers.
         self._step = self._step_at = 0.0
         # Meanings of the first and the last column that fit all rows so far.

@@ -31,8 +31,8 @@ _MOST_RANKS = 255  # the largest uint8
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# Minimum distance of a mask from the highest logit. It grows with the usual distance of the two
-# highest logits, because naive Bayes gives very low logits.
+# Minimum distance of a mask from the highest logit. The distance grows with the usual distance of
+# the two highest logits, because naive Bayes gives very low logits.
 DEPTH = 5e3
 _DEEPEST = 1e30  # A logit further below is always a mask.
 # A low quantile, because most rows may have masks.

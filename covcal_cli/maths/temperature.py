@@ -2,7 +2,7 @@
 
 MATHEMATICS, section 4, explains the rules. The loss can have several minima in T. A grid in log T
 finds them on a sample of rows, and Newton steps refine each minimum on all rows. The result is the
-lowest minimum, or an end of the interval or T = 1 if its loss is lower.
+lowest minimum. If an end of the interval or T = 1 has a lower loss, this point is the result.
 """
 
 import math

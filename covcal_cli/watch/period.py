@@ -274,7 +274,7 @@ class RowSample:
     def shared(self, other: "RowSample") -> tuple[float, float]:
         """Return the estimated share of common rows in this period and in the other period.
 
-        Both are 0 if few rows are in both, because equal hashes may be chance.
+        Both shares are 0 if few rows are in both periods, because equal hashes may be chance.
         """
         samples = [sample.smallest for sample in (self, other)]
         most = min(sample[-1] if len(sample) == SAMPLED else 1 << HASH_BITS for sample in samples)
@@ -311,7 +311,8 @@ class Measured:
     signal_rows: Count  # Number of rows used for signals and AUCs.
     # Columns, metrics and segments of a period from several files are empty.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
-    # None in older lines, without rows, and if different rows often have the same logits and no id.
+    # None in older lines, and without rows. Also None if different rows often have the same logits
+    # and no id.
     row_sample: RowSample | None = None
     accepted: Accepted | None = None  # The rows that the watched decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.

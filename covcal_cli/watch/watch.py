@@ -77,7 +77,7 @@ def watch(
     - `labels`: a CSV with labels that arrived late, in the columns id and label.
     - `decide`: a decide.json of this calibration, whose promise is tested.
     - `costs`: a costs.json of `covcal decide`, for the mean cost of a row if all rows are accepted.
-    - `join`, `force`: add rows to a period of the history, or replace its rows.
+    - `join`: add rows to a period of the history. `force`: replace the rows of a period.
     - `wrote`: a function that is called with the path of new reference data.
 
     Raises `OutputExistsError` if the history has a period of the same name with other rows. Raises
@@ -318,7 +318,7 @@ def _gaps(names: Sequence[str], reported: Sequence[Period]) -> list[str]:
 
 
 def acknowledge(document: Path, history: Path, reason: str) -> str:
-    """Accept the changed rows of the last period, so its alarm ends. Return the change in words.
+    """Accept the changed rows of the last period, which ends the alarm. Return the change in words.
 
     Raises `CovcalError` if there is no alarm, or no reason is given.
     """

@@ -7,8 +7,8 @@ The classifier of a stream learnt the first months, and the calibration used the
 watches the weeks after these months. The labels of these weeks are hidden, except the labels of
 random rows of each month (`--labels`). All labels together give the true accuracy. A verdict
 *holds* is wrong if the confidence is off by more than the tolerance. Otherwise, a verdict *off* is
-wrong. With `--shuffled`, later rows are shuffled with the rows of the calibration. Then nothing
-changes, so every alarm is false.
+wrong. With `--shuffled`, later rows are shuffled with the rows of the calibration. In this case,
+nothing changes, so every alarm is false.
 
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.

@@ -193,7 +193,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 
 
 def print_peers(table: Float64s) -> Float64s:
-    """Print the means of other libraries, and return the table without their columns."""
+    """Print the means of other libraries, and return the table without these columns."""
     from benchmark.decide_peers import COLUMNS, N_SETS
 
     for place, name in enumerate(COLUMNS):

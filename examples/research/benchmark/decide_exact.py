@@ -4,10 +4,10 @@
 
 The region, the draw, the candidates and their tests are computed as in the command. Only the labels
 are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
-future rows, their error equals the limit. The error is the same for all rows, or it grows to twice
-the limit for rows with low scores. For a promise about these rows, the candidate has one wrong row
-too many. Each line of the output has a setting, and the shares of draws in which a promise is
-broken after any batch.
+future rows, the true error equals the limit. The error is the same for all rows, or it grows to
+twice the limit for rows with low scores. For a promise about the given rows, the candidate has one
+wrong row too many. Each line of the output has a setting, and the shares of draws in which a
+promise is broken after any batch.
 
 All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
 first draw chooses the regions and the candidates of later batches, for all draws.
@@ -16,7 +16,7 @@ With a promise for each group, a draw counts as broken if the promise of any gro
 rows are drawn by group, or from all rows.
 
 In the last lines, users choose the size of the second batch by the labels of the first batch. These
-lines assume endless pools, and the size that breaks the promise most often.
+lines assume endless pools, and the size of the second batch that breaks the promise most often.
 """
 
 import argparse

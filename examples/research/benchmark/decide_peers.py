@@ -105,7 +105,7 @@ def sets_of_torchcp(
     """
     import torch
 
-    # TorchCP imports these libraries although this predictor needs none of them.
+    # TorchCP imports these libraries, but this predictor does not use them.
     for name, *content in (("torchsort", "soft_rank", "soft_sort"), ("torchvision",)):
         module = sys.modules.setdefault(name, ModuleType(name))
         for function in content:
@@ -160,8 +160,8 @@ def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
 def weights_of(bins: Labels, new_bins: Labels, level: float) -> tuple[Float64s, Float64s]:
     """Return both ends of the importance weight of each bin.
 
-    All intervals are right with probability 1 - `level`. They are ratios of Clopper-Pearson
-    intervals for the shares of target rows and of source rows in the bin.
+    All intervals are right with probability 1 - `level`. An interval is a ratio of two
+    Clopper-Pearson intervals: for the shares of target rows and of source rows in the bin.
     """
     each = level / (4 * BINS)
     ends = []

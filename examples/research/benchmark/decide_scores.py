@@ -6,8 +6,8 @@
 The folders contain features files with known labels. For each score, the output has two shares of
 accepted rows: the largest possible share if all labels were known, and the mean share with a
 promise. The tests, the plan and the draws come from `decide` (`decide.promises`). With --adapted,
-files of ``covcal adapt`` with the same names give the confidence of ``blend``. Then only shifts
-with an adapted file count.
+files of ``covcal adapt`` with the same names give the confidence of ``blend``. In this case, only
+shifts with an adapted file count.
 
 A new score is a function, and an entry in `SCORES`.
 """

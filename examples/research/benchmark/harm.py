@@ -1,4 +1,4 @@
-"""Find the cause of auto's harm on a shift, and whether auto warned.
+"""Find out why auto increased the ECE on a shift, and whether auto warned.
 
 - ``estimators disagree``: the check of that name failed, and auto warned.
 - *noise*: the check passed, and the true accuracy is inside the estimate's range. Then the
@@ -20,7 +20,7 @@ DOUBT, UNSEEN = "none: low confidence taken for errors", "none: errors that no e
 
 
 def cause_of_harm(records: Sequence[Record], truths: Sequence[Truth]) -> str:
-    """Return the most frequent cause of harm among the runs of a shift."""
+    """Return the most frequent cause among the runs of a shift."""
     causes = Counter(map(_cause, records, truths))
     return causes.most_common(1)[0][0]
 

@@ -73,7 +73,7 @@ class Point:
     ece: dict[str, float]  # ECE by method.
     error: dict[str, float]  # Error of the accuracy, by method.
     covered: float | None = None  # Share of the intervals of `labelled` that contain the accuracy.
-    width: float | None = None  # Mean width of these intervals.
+    width: float | None = None  # Mean width of the intervals of `labelled`.
     wilson: float | None = None  # Mean width of Wilson's intervals for random rows.
 
 
@@ -83,7 +83,7 @@ class _Target:
 
     logits: Float32s  # logits of the rows from which labelled rows are drawn
     labels: Labels
-    right: Float64s  # 1 for each of these rows in which the classifier is right, else 0
+    right: Float64s  # 1 if the classifier is right on the row, else 0
     forecast: (
         Float64s  # the probability that the classifier is right, as ``covcal pick`` estimates it
     )

@@ -188,7 +188,7 @@ def _families(groups: Sequence[Group]) -> Table:
 
 
 def _harm(group: Group) -> str:
-    """Return the number of shifts on which auto does harm, and a table of these shifts."""
+    """Return the number of shifts on which auto increased the ECE, and a table of these shifts."""
     comparison, truths = group.comparison, group.results.truths
     causes = {
         shift: cause_of_harm(comparison.records[shift], truths[shift])
