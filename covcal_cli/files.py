@@ -154,7 +154,6 @@ def moved_together() -> Iterator[None]:
 
 
 def _rename(whole: Sequence[_Writing]) -> None:
-    """Rename outputs together, or none of them."""
     left = {writing.path: hidden_sibling(writing.path, "before") for writing in whole}
     placed: list[Path] = []
     with _undisturbed():

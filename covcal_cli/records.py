@@ -44,7 +44,7 @@ _ROUNDING = 1e-6  # Tolerance of a range, for rounding errors.
 _LONGEST_JSON = 256 << 20  # Maximum size of a JSON file, in bytes.
 _DEEPEST_JSON = 64  # Maximum depth of nested objects and lists.
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # Limits of Linux, in bytes.
-_MOST_DIGITS = 20  # Maximum number of digits of a whole number.
+_MOST_DIGITS = 20
 # Names of the types in messages.
 _WANTED = {
     str: "a text",

@@ -634,7 +634,6 @@ class _Grouping:
 def _groupings(
     targets: Sequence[Domain], asked: Sequence[str], rows: Sequence[Rows], classes: Sequence[str]
 ) -> list[dict[str, _Grouping]]:
-    """Return the groupings of each file."""
     groupings: list[dict[str, _Grouping]] = [{} for _ in targets]
     for by in asked:
         groups = []

@@ -353,7 +353,6 @@ def compare(
 def _with_interval(
     change: Change, evaluation: Evaluation, baseline: Baseline, sign: int, level: float
 ) -> Change:
-    """Add the interval of the change."""
     metric, name = change.metric, change.calibration
     since = evaluation.since.get(name)
     same = since is not None and baseline.has_same_rows(since.before, change.baseline)

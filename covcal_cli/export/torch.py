@@ -54,7 +54,7 @@ Outputs = dict[str, Tensor]
 class ValuePlace:
     """A node of the graph, and the function that turns its value into one vector per row."""
 
-    node: str  # The name of the node.
+    node: str
     view: str  # The name of a function in `VIEWS`.
 
     def read(self, values: Mapping[str, Tensor]) -> Tensor:

@@ -45,7 +45,7 @@ class DomainReport:
     """A report on the rows of one domain."""
 
     name: str  # "source" or "target".
-    path: Path  # The path of the data.
+    path: Path
     rows: dict[str, int]  # Number of rows in each split.
     labelled: int  # Number of rows whose class is known.
     # The id of each unreadable row, and the reason.
@@ -208,7 +208,6 @@ class DomainExtraction:
     def _write_labels(
         self, writer: HDF5Writer, part: Part, logits: RawRows, labels: Labels
     ) -> list[Join]:
-        """Write the group ``/label/NUMBER/NAME`` of every label."""
         joins: list[Join] = []
         for number, of_label in enumerate(labels.T):
             content = {**part.content, "logits": LabelRows(logits, number), "labels": of_label}

@@ -72,8 +72,8 @@ class Summary:
     holds_images: bool  # Whether there were images.
     classes: tuple[str, ...]  # The class names in the order of the logits.
     domains: tuple[DomainReport, ...]  # The source first.
-    warnings: tuple[str, ...]  # Warnings for the user.
-    notes: tuple[str, ...]  # Notes for the user.
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ class ExtractPlan:
     runner: BatchRunner  # Runs the checked classifier.
     threads: int
     domains: Mapping[str, DomainExtraction]  # The source first.
-    warnings: tuple[str, ...]  # Warnings for the user.
+    warnings: tuple[str, ...]
     origin: str | None  # A note on the origin of the preprocessing.
     remarks: tuple[str, ...]  # Notes on the columns of tables.
 

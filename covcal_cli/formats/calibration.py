@@ -116,7 +116,7 @@ class Calibration(Document):
     schema: ClassVar[str] = "covcal.calibration/1"
 
     method: str  # The method that the user asked for.
-    method_used: str  # The method of the fit.
+    method_used: str
     reason: str
     forecaster: Forecasters  # The name of the scaled logits.
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.

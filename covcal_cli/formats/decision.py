@@ -114,7 +114,7 @@ class SetRule:
     cut: Share  # Minimum probability of a class in a set.
     mean_size: float  # Mean number of classes in a set.
     labels: Count  # Number of labels for the threshold; 0 without labels.
-    certainty: Share | None  # The certainty of the coverage.
+    certainty: Share | None
 
     def members(self, probabilities: Floats) -> Booleans:
         """Return which classes are in the set of every row, shape (m, K)."""
@@ -131,9 +131,9 @@ class Decision(Document):
 
     # Maximum share of wrong rows among the accepted rows; None if the user asked only for sets.
     error: Share | None
-    certainty: Share  # The certainty of the promise.
+    certainty: Share
     covers: Covered  # The rows for which the promise holds.
-    score: str = SCORE  # The name of the score.
+    score: str = SCORE
     threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.

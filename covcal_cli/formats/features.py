@@ -217,7 +217,6 @@ class Domain:
         return _cut(rows, max(widths[name] for name in names or widths))
 
     def _checked_rows(self) -> int:
-        """Return the number of rows."""
         group = self._group
         for name in _REQUIRED:
             if name not in group:

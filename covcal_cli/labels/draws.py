@@ -85,7 +85,7 @@ class Batch:
     population: int  # N_b, the number of rows not drawn before.
     seed: int
     splits: tuple[str, ...]  # Splits of the rows, the same for all batches.
-    score: str  # Name of the score.
+    score: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -72,7 +72,7 @@ class Share:
     """
 
     labeller: int  # Number of the labeller, from 0.
-    labellers: int  # Number of labellers.
+    labellers: int
     overlap: int  # Number of lines that all labellers get.
 
     def places(self, drawn: int) -> Integers:

@@ -115,7 +115,7 @@ class Earlier:
     calibration: Path
     given: Mapping[str, RunInput]  # The inputs, with the keys "model", "source" and "target".
     model: str | None  # Path from the current folder; None for tables of outputs.
-    options: tuple[str, ...]  # The options of the extraction.
+    options: tuple[str, ...]
     method: str  # The method that the user asked for.
     is_adapted: bool  # Whether the calibration was fitted on an adapted file.
 
@@ -412,7 +412,7 @@ class RunReport:
     # The calibrated model, or the calibrated probabilities of tables. The model is None if the
     # classes seem to be in the wrong order.
     model: Path | None
-    page: Path  # The page of the report.
+    page: Path
 
     @property
     def calibration(self) -> Calibration:

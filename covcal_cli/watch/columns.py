@@ -18,7 +18,7 @@ from covcal_cli.formats.features import Domain
 from covcal_cli.watch.period import ColumnDrift
 from covcal_cli.watch.reference import ColumnSketch, quantiles
 
-_MOST_COLUMNS = 20  # Maximum number of compared columns.
+_MOST_COLUMNS = 20
 _MOST_CATEGORIES = 30  # Maximum number of categories of a compared column.
 _MOST_NUMBERS = 10  # Maximum number of different numbers that count as categories.
 _LONGEST = 60  # Maximum number of characters of a category's name.

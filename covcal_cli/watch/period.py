@@ -340,7 +340,7 @@ class Period(Document):
 
     schema: ClassVar[str] = "covcal.period/1"
 
-    version: str  # the version of covcal
+    version: str
     calibration: WatchedCalibration
     measured: Measured
     by_labels: PeriodAccuracy | None  # accuracy from labels of this period and earlier periods
@@ -438,7 +438,7 @@ class Acknowledgement(Document):
 
     schema: ClassVar[str] = "covcal.acknowledgement/1"
 
-    version: str  # The version of covcal.
+    version: str
     calibration: str  # Hash (sha256) of the calibration.
     since: str  # First period of the new segment, in which the change began.
     after: str  # Last period of the old segment.

@@ -29,7 +29,7 @@ from covcal_cli.watch.sketches import baseline_of
 from covcal_cli.watch.verdict import verdict_on
 
 PREDICTED = "predicted"  # The value of --segment for predicted classes.
-_MOST_SEGMENTS = 30  # Maximum number of segments.
+_MOST_SEGMENTS = 30
 _MOST_ROWS = 20_000  # Maximum number of rows to read from a segment.
 _LEAST_SOURCE = 50  # Minimum number of source rows for an estimate.
 
