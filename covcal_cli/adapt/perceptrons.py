@@ -175,7 +175,7 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
     """Return the mean of both domains' discriminator losses, (M,).
 
-    `source`, (M, n), and `target`, (M, m), are logits of the source domain.
+    `source`, (M, n), and `target`, (M, m), are discriminator logits; positive means source.
     """
     if loss == "squared":
         from_source = (1.0 - torch.sigmoid(source)).square()

@@ -1,8 +1,8 @@
 """Write the calibrated probabilities of every row of a file, block by block.
 
 No true label is read. The label of a row is the predicted class, and the confidence is its
-calibrated probability. Offsets or adapted features can make another class more probable.
-`ApplyReport.label_is_not_top` is the number of such rows (MATHEMATICS, section 6).
+calibrated probability. With offsets or adapted features, another class can be more probable after
+calibration. `ApplyReport.label_is_not_top` is the number of such rows (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping

@@ -453,8 +453,7 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Format special numbers one by one: numbers near a tie, above 1, or below the smallest normal
-    # float32.
+    # Format a number alone if it is near a rounding tie, above 1, or subnormal.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

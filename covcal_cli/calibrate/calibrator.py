@@ -59,7 +59,7 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-# Rows without a negative logit may be votes: maximum number of rows, and significance level.
+# Votes are never negative. Maximum number of rows, and significance level, for a test of this.
 _FEW, _UNLIKELY = 3, 0.005
 
 

@@ -209,7 +209,7 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
     """Match the mean confidence to the combined estimate, with a lower limit for T.
 
-    For a blend, the logits of adapt are matched separately.
+    The aligned logits of adapt are matched separately.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []

@@ -219,10 +219,7 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 def agreement_with_labels(
     prior: Estimate | None, by_labels: Estimate, unlabelled: int
 ) -> tuple[Guard, ...]:
-    """Check whether the interval from labels contains the estimate without labels.
-
-    `unlabelled` is the number of rows that could still be labelled.
-    """
+    """Check whether the interval from labels contains the estimate without labels."""
     if prior is None:
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy

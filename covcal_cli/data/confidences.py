@@ -44,7 +44,7 @@ _BELOW_CHANCE = 0.01
 _TELLING = 10
 _NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
-# The margin above 1/K that makes the predicted class the most probable.
+# The predicted class gets at least 1/K plus this margin.
 _ABOVE_CHANCE = 1e-4
 # Values in a column that says whether predictions are right.
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)

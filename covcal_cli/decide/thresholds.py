@@ -169,8 +169,8 @@ class Sample:
 
         - `wrong`, (K, K): costs by true and predicted class.
         - `predicted`, (n,): predicted classes.
-        - `of_all`: the mean cost if every row is accepted. By default, the costs follow from the
-          probabilities alone.
+        - `of_all`: the mean cost if every row is accepted. By default, this cost is computed from
+          the probabilities.
         """
         m, order = len(predicted), np.argsort(-self.confidence[0], kind="stable")
         sizes = np.unique(np.linspace(0, m, min(m, _SHARES) + 1).round().astype(np.int64))

@@ -27,17 +27,17 @@ MOST_ROWS = 5000
 _STEPS = 10
 # Largest rounding error of a centre.
 _ROUNDING = 1e-7
-# Largest squared distance of two equal centres.
+# Centres within this squared distance count as equal.
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
 # Number of Sinkhorn steps towards fixed cluster sizes, in each clustering step.
 _NUDGES = 5
-# Width of the softmax over clusters: the cosines are multiplied by log K / `_WIDTH`.
+# Width of the softmax over clusters: cosines are multiplied by log K / `_WIDTH`.
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity.
-_SMALL = 1e-4  # Smaller dimensions are rounding errors of the logits.
+_SMALL = 1e-4  # Relatively smaller dimensions are rounding errors.
 _MANY_CLASSES = 100  # With more classes, clustering takes long.
 ASSUMPTION = (
     "after each domain's logits are standardised, the rows of a class are nearest to the "
@@ -161,7 +161,7 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 
 
 def move(source: Places, target: Places) -> float:
-    """Return how far the rows of predicted classes have moved, in standard deviations.
+    """Return how far rows of the same predicted class have moved, in standard deviations.
 
     The distance is a root mean square over target rows and logits, minus sampling noise. Classes
     with fewer than 5 source rows are left out.

@@ -48,11 +48,11 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 def agreement(inputs: EstimatorInputs) -> Estimate:
     """Estimate the target accuracy by agreement of classifier and aligned forecaster.
 
-    Two calibrated classifiers with independent errors agree as often as each is right. Here the
-    second classifier is the aligned forecaster. Because both classifiers use the same features,
-    they agree too often. So only the change of the agreement from source to target is used, and
-    added to A_v. Source: Jiang et al., "Assessing generalization of SGD via disagreement", ICLR
-    2022.
+    If two calibrated classifiers make independent errors, their agreement rate equals their
+    accuracy. Here the second classifier is the aligned forecaster. Because both classifiers use the
+    same features, they agree too often. So the estimate is A_v plus the change of the agreement
+    from source to target. Source: Jiang et al., "Assessing generalization of SGD via disagreement",
+    ICLR 2022.
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -73,10 +73,10 @@ def predicted_classes(
 ) -> Estimate:
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
-    The true classes are assumed to be as frequent as on the source. Then a change of the predicted
-    classes is due to errors. The accuracy falls by the total variation distance of predicted
-    classes, minus its sampling noise. `source` and `target`, (K,), are the frequencies (by default
-    from `inputs`).
+    The true classes are assumed to be as frequent as on the source. Under this assumption, only
+    errors change the frequencies of predicted classes. The accuracy falls by the total variation
+    distance of predicted classes, minus its sampling noise. `source` and `target`, (K,), are
+    frequencies of predicted classes; default: those of `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()

@@ -312,8 +312,8 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
     """Return a warning if confident source rows are wrong more often than expected.
 
     If n rows are expected to have e errors, w > e errors have a probability of at most exp(w - e +
-    w log(e / w)) (Chernoff). This bound is compared with .01 / (w (w + 1)) for the most confident
-    rows up to each error. The probability of a false warning is therefore at most .01.
+    w log(e / w)) (Chernoff). At each error, in order of falling confidence, this bound is compared
+    with .01 / (w (w + 1)). The probability of a false warning is therefore at most .01.
 
     - `confidence`, (n,), and `wrong`, (n,): source rows.
     - `above`: only rows with a higher confidence count.

@@ -137,7 +137,7 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
     """Minimise theta H theta / 2 - slope theta for theta >= -1.
 
     Also return which elements are above -1. The method is block principal pivoting (Judice and
-    Pires 1994), which starts from `free`.
+    Pires 1994), started from `free`.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())

@@ -1,7 +1,7 @@
 """Estimate precision, recall and other metrics per class, without target labels.
 
-The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023). A
-target row counts for every class, with its calibrated probability softmax(z / T + b) as weight.
+The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023).
+Each target row counts for every class, weighted by the probability softmax(z / T + b).
 
 The temperature T_c and the class offsets b minimise the penalised log loss on the source.
 
@@ -415,7 +415,7 @@ def costs_of_best(
 ) -> Iterator[Float64s]:
     """Yield the cumulative costs of rows in an order, from 0 to m rows, for each temperature.
 
-    - `logits`, (m, K), and `predicted`, (m,): the rows.
+    - `logits`, (m, K), and `predicted`, (m,): logits and predicted classes of the rows.
     - `temperatures`: three, for the estimated accuracy and the low and high end of its range.
     - `wrong`, (K, K): costs by true and predicted class.
     - `of_all`: the mean cost of all m rows. By default, it follows from the probabilities.

@@ -4,8 +4,8 @@ How it works:
 
 - `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head become
   outputs of a copy of the model in memory.
-- A `Reading` computes phi and the scores from the tensors of the head. The `Tail` of the reading
-  says how the model's output follows from the scores.
+- A `Reading` computes phi and the scores from the tensors of the head. The `Tail` is the function
+  from the scores to the model's output.
 - Two checks run on every batch (``classifiers/proof.py``): the scores must be a linear function of
   phi, and the output must follow from the scores.
 - A quantised model also runs unchanged on every batch (`OriginalModel`), because reading its inner

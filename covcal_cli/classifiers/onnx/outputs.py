@@ -35,7 +35,7 @@ class ClassOutput:
     is_label: bool = False  # Whether the output is the number of the most probable class.
     is_vector: bool = False  # Whether the output has no axis of classes.
     columns: int = 0  # The declared number of columns; 0 if unknown.
-    # The keys of rows that are dictionaries, in the order of the columns.
+    # Dictionary keys in the order of the columns, if rows are dictionaries.
     zipped: tuple[str | int, ...] = ()
 
     @property

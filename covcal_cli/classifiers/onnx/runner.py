@@ -25,7 +25,7 @@ class Runner:
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # The keys of rows that are dictionaries, by output.
+        # Dictionary keys by output, if rows are dictionaries.
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs

@@ -327,7 +327,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
 
 
 def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit | None:
-    """Return the formula of `output` if the same classes are masked in every row; else None.
+    """Return the formula of `output` if every row masks the same classes, else None.
 
     A masked class has the factor 0. The offset of a masked class is the masked logit, or -inf if
     the output is not logits.

@@ -35,7 +35,7 @@ class _Guess:
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
     source: str  # The origin of the shape, for the note.
-    certain: bool = False  # Whether the shape is declared, so that no other shape is tried.
+    certain: bool = False  # Whether the model declares the shape.
 
 
 def find_inputs(
@@ -177,7 +177,7 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 def _several(rows: Tensor) -> Tensor:
     """Repeat rows until there are `ROWS`, and add noise to floats.
 
-    With a single row, the axis of the rows could be confused with other axes of length 1.
+    With a single row, the row axis could be mistaken for another axis of length 1.
     """
     copies = -(-ROWS // len(rows))
     rows = torch.cat([rows] * copies)[:ROWS] if len(rows) else rows

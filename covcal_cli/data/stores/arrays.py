@@ -18,8 +18,8 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import grows_beyond_belief
 from covcal_cli.hdf5 import Dataset, File
 
-# NotImplementedError means an unknown compression, and RuntimeError means a password. For a damaged
-# header, NumPy raises the errors of Python's parser.
+# zipfile raises NotImplementedError for an unknown compression, and RuntimeError for a password.
+# For a damaged header, NumPy raises the errors of Python's parser.
 _UNREADABLE = (
     *(ValueError, OSError, EOFError, NotImplementedError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError),
@@ -162,7 +162,7 @@ def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalEr
 
 
 class NpyStream:
-    """A stream of the rows of a ``.npy`` file, which may be inside a zip file.
+    """A stream of rows from a ``.npy`` file, perhaps inside a zip file.
 
     `shape` is another shape for the values. Raises ValueError if the file is not an array, has
     Python objects, or ends too early.
@@ -266,7 +266,7 @@ class HDF5Store(ArrayStore):
 
 
 def _window(dataset: Dataset, size: int) -> int:
-    """Return the number of rows in a few whole chunks."""
+    """Return a number of rows that fills whole HDF5 chunks."""
     row_bytes = max(1, math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)
     window = max(size, WINDOW_BYTES // row_bytes)
     chunk = dataset.chunks[0] if dataset.chunks else 1

@@ -264,7 +264,7 @@ def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)
-        # For a list or struct, the name is the first part of the path.
+        # The path of a list or struct begins with the name of the column.
         name = column.path_in_schema.partition(".")[0]
         if name not in sizes:
             name = column.path_in_schema
