@@ -167,7 +167,7 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
-    if area.variance > 0 and n >= FEW:  # With fewer rows, the variance is unknown.
+    if area.variance > 0 and n >= FEW:  # with fewer rows, the variance is unreliable
         n = max(n, area.value * (1 - area.value) / area.variance)
     return wilson(area.value, n, level)
 
@@ -458,7 +458,7 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # Each axis has the cells of one calibration, for wrong and for right rows.
+        # Each axis has the cells of one calibration, separately for wrong and right rows.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 

@@ -209,12 +209,12 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Twice the mean number of wrong rows before a row of each run, shape (runs,)."""
+        """Per run: twice the mean number of wrong rows that come before a row, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Twice the mean number of right rows before a row of each run, shape (runs,)."""
+        """Per run: twice the mean number of right rows that come before a row, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 

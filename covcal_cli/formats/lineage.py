@@ -76,7 +76,7 @@ def labels_of(
 def file_to_judge(
     path: Path | None, calibrations: Sequence[Calibration], *, purpose: str, picked: bool
 ) -> tuple[Path, list[str]]:
-    """Return the file for the calibrations: `path`, or else the file of the first calibration.
+    """Return `path`, or by default the file of the first calibration.
 
     Also returns notes on named files that do not belong together. `purpose` is the name of the
     command. `picked` means that the user did not name cal.json.
@@ -157,7 +157,7 @@ def is_unchanged(entry: Input) -> bool:
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 of a file before rows were labelled."""
+    """Return the sha256 of a file without added labels."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # The file is damaged or not HDF5.

@@ -347,7 +347,7 @@ def require_labels_beside_rows(
 
     - Only the labels were sorted: the labels are in alphabetical order, but the lines are not.
     - Only the other columns were sorted: the old order fits the predictions better.
-    - Cells were inserted or deleted: the predictions of lines above or below fit better.
+    - Cells were inserted or deleted: the labels fit the predictions of lines above or below better.
     """
     if sheet.is_export:  # an export keeps labels with their rows
         return

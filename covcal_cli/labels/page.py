@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # Pillow is imported only for images.
     from covcal_cli.data.domain import RowShape
 
 _LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person to label.
-_LONG = 60  # Longer texts are not shown in the table.
+_LONG = 60  # Maximum length of a text in the table.
 _FILE = Path("page")
 LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
 _MOST_BYTES = 24_000  # Limit of a thumbnail: 60 thumbnails take less than 2 MB.

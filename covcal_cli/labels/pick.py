@@ -78,7 +78,7 @@ from covcal_cli.progress import Progress, ProgressCallback, silent
 
 _UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure.
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
-_EXACT_ROWS = 1 << 20  # With more rows, scores are stored in 32 bits.
+_EXACT_ROWS = 1 << 20  # Above this number of rows, scores are stored in 32 bits.
 _CHUNK = 1 << 18  # Number of rows that are processed at a time.
 # Returns inclusion probabilities from the scores of rows and the places of these rows.
 _Inclusion = Callable[[Float64s, AnyArray], Float64s]

@@ -62,7 +62,7 @@ _GREATEST_INTEGERS = (255.0, 65535.0)
 # Minimum relative difference of some probability from 1/K.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
-_FAR = 500.0  # Smaller numbers have small rounding errors.
+_FAR = 500.0  # Numbers below this limit have small rounding errors.
 _LARGEST_STEP = 0.05
 # Signs that a column is not the output of a class
 _EXTRA = {

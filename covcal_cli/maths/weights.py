@@ -156,8 +156,8 @@ def bound_terms(
 ) -> BoundTerms:
     """Return the terms of Theorem 1.
 
-    For source validation rows, `fit_weights`, (n,), are 1/g - 1/2, and `brier`, (n,), are squared
-    errors from 0 to 2. The true q/p is assumed to be at most U.
+    `fit_weights`, (n,), are 1/g - 1/2 on source validation rows, and `brier`, (n,), are the squared
+    errors of these rows, from 0 to 2. The true q/p is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3

@@ -245,8 +245,8 @@ Tone = Literal["good", "mixed", "bad"]
 # An ECE below NEGLIGIBLE does not matter. An ECE is known well enough if its interval ends below
 # NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-# Smaller changes do not matter. If every confidence is wrong by NARROW, the Brier score rises by at
-# least NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
+# Minimum relevant change. If every confidence is wrong by NARROW, the Brier score rises by at least
+# NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
 _SMALL = {"ece": NEGLIGIBLE, "brier": NARROW**2, "nll": 2 * NARROW**2}
 WIDE = 0.2  # largest useful width of the accuracy's range
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}

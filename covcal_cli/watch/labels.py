@@ -1,9 +1,9 @@
 """Compute accuracy and gap from the labels of one period, or of several periods together.
 
 The labels of a period give an accuracy A, and an effective size n*: the number of random labels
-with the same precision. So the labels count as n* labels, of which A n* are right. Both numbers are
-summed over the periods of a pool. The gap of a pool is the mean confidence minus the accuracy. The
-interval of the gap is valid however often you look at it (`maths.odds.anytime_interval`).
+with the same precision. So the labels count as n* labels, and A n* labels are right. Both numbers
+are summed over the periods of a pool. The gap of a pool is the mean confidence minus the accuracy.
+The interval of the gap is valid however often you look at it (`maths.odds.anytime_interval`).
 
 A pool contains all labelled periods from period k on, for k = 0, 1, ... The interval of pool k has
 the error probability e / ((k + 1) (k + 2)). These probabilities sum to e, so all intervals are

@@ -39,10 +39,10 @@ from covcal_cli.watch.reference import (
 )
 
 _LEAST_ROWS, _LEAST_CLASSES = 2, 2
-_MOST_CLASSES_CLUSTERED = 100  # With more classes, the reference data contain no clusters.
-_MOST_CLASSES_PLACED = 50  # With more classes, the reference data contain no `ClassPlaces`.
+_MOST_CLASSES_CLUSTERED = 100  # Maximum number of classes for clusters in the reference data.
+_MOST_CLASSES_PLACED = 50  # Maximum number of classes for `ClassPlaces` in the reference data.
 _MOST_CLASSES = 10  # Maximum number of classes whose changes are tested.
-_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # Maximum number of axes, and of numbers in all axes.
+_MOST_AXES, _MOST_NUMBERS = 16, 20_000  # Limits of the axes, and of the values in all axes.
 _ROWS_PER_AXIS = 10
 _RANK_RIDGE = 0.01  # Ridge on the diagonal of the correlation matrix.
 _STEPS = 8  # Number of subspace iterations.
@@ -291,7 +291,7 @@ def moments(places: Float64s) -> Moments:
 
 
 def direction(first: Moments, second: Moments) -> Float64s:
-    """Return the coefficients of the log density ratio of `first` to `second`, shape (p,).
+    """Return the coefficients of the log of the density ratio `first` / `second`, shape (p,).
 
     Both densities are assumed to be normal with equal covariance (Fisher's discriminant).
     """

@@ -4,12 +4,12 @@ Most changes of the rows leave the confidence right, so there are two answers. T
 the gap (mean confidence minus accuracy) with a tolerance. The alarm says whether the rows changed.
 
 The alarm finds a change at an unknown time, with a guaranteed rate of false alarms. A change may
-have begun in any period j. For every signal, the rows from period j on ("after") are compared with
-earlier rows and reference rows ("before"). Let u be the rank of a row among the reference rows, and
-D the mean of u over "after" minus the mean over "before". The variance of D is v = var(u) (1 /
-n_after + 1 / n_before). Without a change, D is approximately normal with mean 0. Suppose that a
-change moves the mean rank by a random amount from N(0, tau^2). Then the likelihood ratio of change
-to no change is
+have begun in any period j. For every signal, two groups of rows are compared: the rows from period
+j on ("after"), and the earlier rows with the reference rows ("before"). Let u be the rank of a row
+among the reference rows, and D the mean of u over "after" minus the mean over "before". The
+variance of D is v = var(u) (1 / n_after + 1 / n_before). Without a change, D is approximately
+normal with mean 0. Suppose that a change moves the mean rank by a random amount from N(0, tau^2).
+Then the likelihood ratio of change to no change is
 
     E_j = sqrt(v / (v + tau^2)) exp(D^2 / 2 * tau^2 / (v (v + tau^2))).
 
@@ -118,10 +118,10 @@ def _bets(squares: Float64s, noise: Float64s, p: int) -> Float64s:
 
 
 FailOn = Literal["off", "unknown", "changed", "promise"]
-# Smaller changes of a class's share, in standard deviations of a row, are not mentioned.
+# Minimum change of a class's share to be mentioned, in standard deviations of a row.
 _SMALLEST = 0.02
 _RAREST = 1e-4
-_ALIKE = 0.55  # A smaller AUC between old and new rows is called no difference.
+_ALIKE = 0.55  # Minimum AUC of a difference between old and new rows.
 
 
 def verdict_on(

@@ -5,8 +5,8 @@
 
 MAPIE's controller certifies a threshold of the confidence, on labelled source rows or on labels of
 random target rows. MAPIE and TorchCP also make sets of classes. Both libraries get at most 1,000
-labelled rows of each domain. TorchCP's predictor gets at most 500, because it computes one row at a
-time, and PAC sets get at most 20,000.
+labelled rows of each domain. TorchCP's predictor gets at most 500 rows, because it is slow. PAC
+sets get at most 20,000 rows.
 
 `sets_of_pac` makes PAC prediction sets under covariate shift (Park, Dobriban, Lee & Bastani, ICLR
 2022). No library has this method, so it is written here from the paper. A discriminator sorts the
@@ -145,8 +145,8 @@ def sets_of_torchcp(
 def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
     """Return the bins of source rows and of target rows, by a discriminator.
 
-    `known` and `new` are features of source and target rows: first of the rows that train the
-    discriminator, then of the rows to sort into bins.
+    `known` (source) and `new` (target) have two arrays of features each: of the rows that train the
+    discriminator, and of the rows to sort into bins.
     """
     scaler = StandardScaler().fit(np.vstack([known[0], new[0]]))
     is_new = np.repeat([0, 1], [len(known[0]), len(new[0])])

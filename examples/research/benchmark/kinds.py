@@ -1,4 +1,4 @@
-"""Make the table of auto's error, harm, estimate and warnings for each kind of shift."""
+"""Make the table of auto for each kind of shift: errors, harm, estimates and warnings."""
 
 from collections.abc import Sequence
 from statistics import fmean

@@ -9,7 +9,7 @@ target labels are used only for the true accuracy. The table has mean errors in 
 
 - rule: the rule of ``auto`` without a second model
 - with second: the rule of ``auto`` with the second model, by `rule_with_second`
-- agreement: the source accuracy minus the fall of agreement
+- agreement: the source accuracy minus the decrease of agreement
 - reweighted: two source accuracies, of rows with and without agreement, weighted by the agreement
   on the target
 - probit: like agreement, but all shares are transformed by the inverse of the normal distribution
@@ -60,7 +60,7 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # How far the second model's accuracy may be below the classifier's accuracy.
+_MOST_BELOW = 0.05  # Maximum loss of accuracy with the second model.
 _MOST_ROWS = 4000  # Largest number of rows per split for the classifiers of --own.
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6

