@@ -1,4 +1,4 @@
-"""Check with numbers that the right last layer was found.
+"""Check numerically that the right last layer was found.
 
 Three checks:
 

@@ -43,7 +43,7 @@ class Coverage:
 class Comparison:
     """The results of every method on every shift.
 
-    Metrics are fractions. A method's score on a shift is its mean over seeds of the ranking metric.
+    Metrics are fractions. A method's score on a shift is the mean of the ranking metric over seeds.
     All shifts have the same weight.
     """
 
@@ -173,7 +173,7 @@ class Comparison:
         return dict(Counter(names).most_common())
 
     def estimate(self, shift: str) -> tuple[float, float, float] | None:
-        """Return the means of the estimated accuracy and its interval over seeds."""
+        """Return the estimated accuracy and its interval, as means over seeds."""
         estimates = [record.estimates[0] for record in self.records[shift] if record.estimates]
         if not estimates:
             return None

@@ -53,7 +53,7 @@ _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
 _NEVER_NAMES = ("", "nan", "<na>")
 # Invisible characters that spreadsheets and web pages add.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff"))
-# A column of percentages has a value above 10, and at most a tenth of its values are at most 1.
+# Percentages: a value is above 10, and at most a tenth of the values are at most 1.
 _LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 

@@ -57,13 +57,13 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 _ANSWER = ("label", "label_index", "confidence")
 # Maximum share of rows whose sigmoids sum to 1 by chance.
 _FEW_SUMMING = 0.1
-# Minimum probability outside the classes for a note.
+# A larger probability outside the classes gives a note.
 _MUCH_ELSEWHERE = 0.25
 _READ_AS_LOGITS = (
     ", but covcal reads them as logits: pass --probabilities if they are probabilities"
 )
 _ROWS_AT_ONCE = 1024
-# Names of a single column for the second class.
+# Column names for the second class, in files with a single column.
 _SECOND_CLASS = {"0", "1", "positive", "pos"}
 
 
@@ -112,7 +112,7 @@ class OutputFile:
                 f"{facts.labels.n_classes} classes of labels: give one column of outputs per "
                 "class"
             )
-        # Columns of numbers that could be features, except boxes.
+        # Columns of numbers, except coordinates of boxes.
         numbers = [
             name
             for name, entry in store.entries.items()

@@ -7,8 +7,8 @@ A set should contain the right class with probability C (the coverage). A set co
 probable class, and all classes with at least a minimum probability (the cut). This method is LAC
 (Sadinle, Lei & Wasserman 2019), but without empty sets.
 
-- Without labels, the probabilities in a set must sum to C on average. The temperature matches an
-  accuracy below the estimate, as a margin.
+- Without labels, the probabilities in a set must sum to C on average. As a margin, the temperature
+  matches an accuracy below the estimate.
 - With the labels of n random rows, at most (n + 1) (1 - C) - 1 sets may lack the right class. This
   number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
 - With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
@@ -98,7 +98,7 @@ class Sample:
         return tuple(points)
 
     def point_at(self, share: float) -> CurvePoint:
-        """Return the point of the curve at a share of rows, with source errors counted."""
+        """Return the point of the curve at a share of accepted rows."""
         curve = self.curve(count_source=True)
         values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
         return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))

@@ -246,7 +246,7 @@ def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) ->
 # BLAS sometimes raises this warning although all numbers are finite.
 @np.errstate(invalid="ignore")
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
-    """Return factors, (m,), that move the shares of the clusters towards `shares`."""
+    """Return factors of the clusters, (m,), for cluster sizes near `shares`."""
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
         members = factors * (powers.T @ (1 / (powers @ factors)))

@@ -33,8 +33,8 @@ the maximum of a concave function D.
 | pi - sum_j r_j q_j | gradient of the smooth D |
 
 A damped Newton iteration maximises the smooth D, while eps decreases step by step. The time grows
-with the cube of the number of prices. So if there are fewer rows than classes, the rows have prices
-u_j, and v_k = min_j (c_jk - u_j).
+with the cube of the number of prices. With fewer rows than classes, the rows have prices u_j
+instead, and v_k = min_j (c_jk - u_j).
 
 The iteration ends when two bounds of the cost are less than 8e-5 apart, far below the sampling
 noise. The lower bound is D(v). The upper bound is the cost of q plus half the mass that q
@@ -71,7 +71,7 @@ _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
 _LEAST_GAIN = 1e-3
 _PILOT_ROWS = 4000
-_PILOT_SMOOTHING = 0.01  # with larger eps, the problem is first solved on a few rows
+_PILOT_SMOOTHING = 0.01  # for larger eps, first solve the problem on a few rows
 _BLOCK_VALUES = 1 << 16
 
 

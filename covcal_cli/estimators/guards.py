@@ -83,8 +83,8 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
     """Check whether the shift is more than a change of the class frequencies.
 
-    Errors mostly lower the mean confidence. A change of the class frequencies does not. Such a
-    change also cannot raise the confidence by over 15 points, or change most predicted labels.
+    Errors mostly lower the mean confidence. A change of the class frequencies does not. A rise by
+    more than 15 points, or a change of most predicted labels, has another cause.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the total variation distance of predicted classes.
@@ -312,8 +312,8 @@ def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> 
     """Return a warning if confident source rows are wrong more often than expected.
 
     If n rows are expected to have e errors, w > e errors have a probability of at most exp(w - e +
-    w log(e / w)) (Chernoff). At each error, in order of falling confidence, this bound is compared
-    with .01 / (w (w + 1)). The probability of a false warning is therefore at most .01.
+    w log(e / w)) (Chernoff). Rows are sorted by falling confidence. At each error, the bound is
+    compared with .01 / (w (w + 1)). The probability of a false warning is therefore at most .01.
 
     - `confidence`, (n,), and `wrong`, (n,): source rows.
     - `above`: only rows with a higher confidence count.

@@ -223,7 +223,7 @@ def expected_metrics(
     """Estimate metrics on all target rows, then on each group.
 
     `accuracy` is the combined estimate. `offsets`, (K,), are class offsets for given class
-    frequencies. `costs`, (K, K), are by true and predicted class.
+    frequencies. `costs`, (K, K), are the costs by true and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -506,8 +506,8 @@ def read_costs(
 ) -> tuple[Float64s, Costs]:
     """Read costs.json for the classes of a file.
 
-    Return costs by true and predicted class, (K, K), and the content of the file. The cost of a
-    review may be missing unless `needs_review` is true.
+    Return costs by true and predicted class, (K, K), and the content of the file. With
+    `needs_review`, the file must have the cost of a review.
 
     Raises `CovcalError` if the file cannot be read, lacks a cost, or has an unknown key or class.
     """

@@ -95,7 +95,7 @@ class Position:
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
     step: float = 0.0  # The largest rounding error, if the tensor has integers.
     quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
-    pending: str | None = None  # A scale of the tensor, which a later node applies.
+    pending: str | None = None  # A scale that a later node applies to the tensor.
     follower: str | None = None  # The next operator, which is not linear.
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
