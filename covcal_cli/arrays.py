@@ -27,7 +27,7 @@ UNKNOWN_LABEL = -1  # Class number of a row without a label.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
-# The meaning of a text in lower case, if the text is the answer to a yes-no question.
+# Yes-no answers in lower case, and their meanings.
 TRUTH = dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), True)
 TRUTH |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), False)
 

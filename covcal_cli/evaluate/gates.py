@@ -350,7 +350,7 @@ def _difference(metric: str, value: float, *, unlike: float | None = None) -> st
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return about how many rows would decide a gate with power 80 %.
+    """Return the approximate number of rows that decide a gate with power 80 %.
 
     `value` is the assumed true value. Returns None if more than 20 `n` rows would be needed.
     """

@@ -14,7 +14,8 @@ the variance V of A. With one to three errors, the upper end is a Poisson quanti
 DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is a Poisson quantile.
 Without errors, the interval ends at 1. If rows were drawn for a decision, few rows outside its
 region have labels, and the interval combines the exact intervals of two strata. In 36 simulated
-cases, it contained the accuracy in 97 to 100 % of draws, and Wilson's interval in 73 to 100 %.
+cases, this interval contained the accuracy in 97 to 100 % of draws. Wilson's interval contained the
+accuracy in 73 to 100 %.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.

@@ -143,7 +143,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
     - `images`: a folder, shards or a file with images.
     - `ids`: the ids of the rows in the features file.
 
-    Raises `CovcalError` if the data contain no images, or not all of the ids.
+    Raises `CovcalError` if the data contain no images, or lack one of the ids.
     """
     if images is None:
         return Pictures([None] * len(ids), {})

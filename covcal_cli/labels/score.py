@@ -106,7 +106,7 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
 
 
 def in_order(rows: Rows, read: Callable[[Rows], AnyArray | Sequence[str]]) -> AnyArray:
-    """Read values of `rows`, which may be in any order, with a function of ascending rows."""
+    """Read values of `rows` in any order, with a function that needs ascending rows."""
     order = np.argsort(rows)
     values = np.asarray(read(rows[order]))
     return values[np.argsort(order)]
@@ -171,7 +171,7 @@ def words_of_labels(count: int) -> str:
 
 
 def words_of_region(threshold: float) -> str:
-    """Name the score of a draw for a decision, which rarely draws rows below a threshold."""
+    """Name the score of a draw for a decision: rows below a threshold are rarely drawn."""
     return f"decision for confidences above {threshold!r}"
 
 

@@ -166,7 +166,7 @@ class Ranking:
         """Sort N scores.
 
         A belief has the expected numbers of wrong rows among the best rows. All numbers are shares
-        of all rows, and the numbers of best rows are evenly spaced from 0 to 1.
+        of all rows. The numbers of best rows are evenly spaced from 0 to 1.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs

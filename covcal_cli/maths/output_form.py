@@ -94,7 +94,8 @@ class OutputEvidence:
         # Kinds of logarithms that fit all rows so far.
         self._factors, self._odds = [*_LOGARITHMS], [*_ODDS]
         self._ranks = 0
-        # The order of the columns, the number of rows in this order, and of rows without ties.
+        # The order of the columns, the number of rows in this order, and the number of rows without
+        # ties.
         self._order: AnyArray | None = None
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0

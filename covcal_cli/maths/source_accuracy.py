@@ -234,7 +234,7 @@ def better_order(
     """Return the accuracy of a far better class order, and this order; None if there is none.
 
     The order, (K,), gives the matching class of each label. The order is found on half of the rows,
-    and tested on the other half. The mean accuracy of classes that move must rise by at least 0.2,
+    and tested on the other half. The mean accuracy of reordered classes must rise by at least 0.2,
     and by four standard deviations.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]

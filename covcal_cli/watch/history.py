@@ -185,7 +185,7 @@ def _unwritable(path: Path, error: OSError) -> CovcalError:
 
 
 def in_time(names: Sequence[str]) -> list[int]:
-    """Return the order of names by time, or the given order if they have different forms."""
+    """Return the order of names by time, or the given order if the names have different forms."""
     keys = [place_in_time(name) for name in names]
     if any(key is None for key in keys) or len({key[0] for key in keys if key}) > 1:
         return list(range(len(names)))

@@ -345,7 +345,7 @@ def _sample(target: Domain, cut: Cut, seed: int) -> Rows:
 def _labels(
     file: FeatureFile, parts: Sequence[Cut], source: Source, late: LateLabels | None, seed: int
 ) -> FileLabels | None:
-    """Return the labels of a file: its own, late or picked labels."""
+    """Return the labels of a file: labels in the file, late labels or picked labels."""
     own = own_labels(file, seed) if source.uses_labels else None
     if own is not None:
         return own
@@ -519,7 +519,7 @@ def _compared(target: Domain, rows: Rows, reference: Reference) -> Float64s | No
 def distances(
     reference: Reference, moments: Moments | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the AUCs of a period against source and target, and the effective source rows.
+    """Return the AUCs of a period against both domains, and the effective number of source rows.
 
     An AUC says how well the best classifier separates the period from a domain. The domains are
     assumed to be normal with equal covariance and squared Mahalanobis distance d2. Then the AUC is

@@ -11,7 +11,7 @@ from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import harm_heads
 from covcal_cli.report.tables import Table
 
-# auto should warn if its ECE minus the ECE of the better baseline is above this number.
+# auto should warn if its ECE exceeds the ECE of the better baseline by more than this number.
 TOLERANCE = 0.03
 CAPTION = (
     "Mean ECE in percent. *ratio* is the mean of auto divided by the better mean of none and "

@@ -56,7 +56,7 @@ class Results:
         return replace(self, comparison=self.comparison.of(shifts))
 
     def accuracy(self, record: Record) -> float:
-        """Return the true accuracy on the rows that a record's estimates read."""
+        """Return the true accuracy on the rows that the estimates of a record use."""
         return self._by_key[record.key].accuracy
 
     @cached_property

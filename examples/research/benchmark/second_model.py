@@ -17,7 +17,7 @@ target labels are used only for the true accuracy. The table has mean errors in 
 
 With ``--own``, second classifiers are trained on the features of source training rows: logistic
 regression, nearest neighbours and extremely randomised trees. The table then has three kinds of
-columns: the rule, the estimate by the fall of agreement, and the mean of both. A star marks
+columns: the rule, the estimate by the decrease of agreement, and the mean of both. A star marks
 features that are standardised in each domain.
 
 The last lines have the mean gain of each column over the rule, and its standard error over
@@ -69,8 +69,9 @@ _LEAST_SPREAD = 1e-6
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
     """Return the accuracy by the rule with a second model, whose logits are given.
 
-    The second model is used if the rule would use only DoC, or if there are two classes. The fall
-    of agreement is reduced if the second model's confidence falls more than the classifier's.
+    The second model is used if the rule would use only DoC, or if there are two classes. The
+    decrease of agreement is corrected if the confidence of the second model decreases more than the
+    confidence of the classifier.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())
