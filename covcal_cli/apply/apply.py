@@ -63,7 +63,7 @@ class ApplyReport:
     tie_confidence: tuple[float, float]  # Lowest and highest confidence of rows with equal logits.
     method_used: str
     temperature: float  # Temperature T_f.
-    aligned_temperature: float | None  # Temperature T_a of the aligned logits, for a blend.
+    aligned_temperature: float | None  # Temperature T_a of the aligned logits.
     # The adapted file with the networks; None if not needed.
     networks: Path | None
     # Mean calibrated probability of each label, if rows can have several labels. The other fields

@@ -59,7 +59,7 @@ _IN_PYTHON = (
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-# Votes are never negative. Maximum number of rows, and significance level, for a test of this.
+# Votes are never negative. `_FEW`: maximum number of rows; `_UNLIKELY`: significance level.
 _FEW, _UNLIKELY = 3, 0.005
 
 

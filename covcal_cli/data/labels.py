@@ -359,8 +359,8 @@ class LabelSets:
             self._array, self.names = self._known(self._store.whole(name), name), entry.class_names
             return
         texts = self._store.texts(name)
-        # If all lists are empty, the column has no labels. Beside lists such as [], an empty cell
-        # is unknown.
+        # If all lists are empty, the column has no labels. If other cells are lists such as [], an
+        # empty cell is unknown.
         if any(text.strip() for text in texts):
             are_lists = any(text.lstrip().startswith("[") for text in texts)
             self._lists = [

@@ -29,7 +29,7 @@ class Layout:
     """The column names of a tool."""
 
     kind: OutputKind
-    pattern: str  # A regular expression for column names, whose group is the class.
+    pattern: str  # A regular expression for column names; its group matches the class.
     truth: str = "y_true"  # A further name of the label column.
 
 

@@ -55,7 +55,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # Columns of the predicted label in a file of `covcal apply`.
 _ANSWER = ("label", "label_index", "confidence")
-# Maximum share of rows whose sigmoids sum to 1 by chance.
+# Maximum share of rows with a sum of 1 if outputs are sigmoids.
 _FEW_SUMMING = 0.1
 # A larger probability outside the classes gives a note.
 _MUCH_ELSEWHERE = 0.25

@@ -11,7 +11,8 @@ probable class, and all classes with at least a minimum probability (the cut). T
   matches an accuracy below the estimate.
 - With the labels of n random rows, at most (n + 1) (1 - C) - 1 sets may lack the right class. This
   number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
-- With labels and a confidence level (``--certainty``), an exact test gives the number of rows.
+- With labels and a confidence level (``--certainty``), an exact test gives the number of sets that
+  may lack the right class.
 """
 
 import math

@@ -37,7 +37,7 @@ _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity.
-_SMALL = 1e-4  # Relatively smaller dimensions are rounding errors.
+_SMALL = 1e-4  # Dimensions of a smaller relative size are rounding errors.
 _MANY_CLASSES = 100  # With more classes, clustering takes long.
 ASSUMPTION = (
     "after each domain's logits are standardised, the rows of a class are nearest to the "

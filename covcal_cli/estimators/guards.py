@@ -28,7 +28,7 @@ MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
-# What is wrong if the check with this name fails.
+# The reason for the failure of each check.
 PROBLEMS = {
     "above chance": "the estimate is no better than guessing",
     "agreement with labels": "the labels contradict the estimate",
@@ -59,7 +59,7 @@ _FALSE_WARNING = 0.01
 
 
 def problem_of(name: str) -> str:
-    """Return what is wrong if the check with this name fails, in a few words.
+    """Return a short reason for the failure of a check.
 
     The name of a check does not say what is wrong. For example, the check "source errors" fails if
     there are too few errors.

@@ -370,7 +370,7 @@ def _cost(
     """Return the mean cost of rows, with its range.
 
     `chances` are probabilities, (K, n), for the estimated accuracy and both ends of its range.
-    `shares` are the three accuracies; the default is the mean confidences.
+    `shares` are the estimated accuracy and both ends; default: the mean confidences.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)

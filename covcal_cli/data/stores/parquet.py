@@ -142,7 +142,7 @@ class ParquetStore(Store):
         return tuple(sorted(classes))
 
     def _name_classes(self) -> None:
-        """Name the classes of lists of outputs if all rows list the same names."""
+        """Set the class names of a column of lists if all rows list the same names."""
         unnamed = {
             name: entry
             for name, entry in self.entries.items()

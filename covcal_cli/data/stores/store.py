@@ -107,7 +107,7 @@ class Store(Protocol):
 
     @contextmanager
     def readable(self, reason: str, remedy: str, *kinds: type[Exception]) -> Iterator[None]:
-        """Turn errors of reading a text, and errors of other `kinds`, into a `CovcalError`."""
+        """Turn errors of reading a text, and errors in `kinds`, into a `CovcalError`."""
         kinds = (OSError, EOFError, zlib.error, *kinds)
         try:
             yield
@@ -144,7 +144,7 @@ def cut_utf8(texts: Iterable[str], n: int, width: int) -> tuple[NDArray[np.bytes
 
 
 def between(rows: Rows, start: int, stop: int) -> Rows:
-    """Return the ascending `rows` from `start` to before `stop`."""
+    """Return the ascending `rows` with start <= row < stop."""
     first, last = np.searchsorted(rows, (start, stop))
     return rows[first:last]
 
