@@ -47,7 +47,7 @@ def numbers_of(values: Any, name: str) -> Float64s:
     try:
         if array.dtype.kind in "cmMV":
             raise TypeError(f"it holds {array.dtype}")
-        if array.dtype == object:  # for example, a column of lists
+        if array.dtype == object:
             array = np.asarray(array.tolist())
         with np.errstate(over="ignore"):
             numbers: Float64s = array.astype(np.float64)
@@ -133,7 +133,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 def columns_of(values: Any) -> list[Any] | None:
     """Return the column names of a data frame or an Arrow table; None for other values."""
-    if hasattr(values, "collect"):  # a lazy frame, which `array_of` refuses
+    if hasattr(values, "collect"):  # `array_of` refuses lazy frames
         return None
     names = getattr(values, "column_names", None)
     columns = names if isinstance(names, list) else getattr(values, "columns", None)

@@ -248,11 +248,11 @@ def _wrapped(
         try:
             return function(*bound.args, **bound.kwargs)
         except OSError as error:
-            if error.filename is None:  # not an error about a file
+            if error.filename is None:
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
-            if not is_of_settings:  # the command line may make settings as well
+            if not is_of_settings:  # settings may come from the command line
                 error.args = (in_python(str(error)), *error.args[1:])
             if reads_no_file and type(error) is CovcalError:
                 raise ArgumentError(*error.args) from error
@@ -317,7 +317,6 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is IO:
         return hasattr(value, "write")
     if origin is Literal:
-        # the function itself refuses other texts
         return isinstance(value, str)
     if kind is Any or isinstance(kind, TypeVar):
         return True

@@ -114,7 +114,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     file gets the permissions of the old file.
     """
     check_output(path, force=force)
-    path = path.resolve()  # replace the target of a link
+    path = path.resolve()  # If the path is a link, replace the target of the link.
     with ExitStack() as stack:
         with _undisturbed():  # Ctrl-C here would leave the sibling behind
             writing = _begun(path)

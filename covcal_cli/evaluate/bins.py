@@ -46,7 +46,7 @@ class ConfidenceBlock:
 
     confidence: Float64s  # within [0, 1]
     correct: Booleans
-    index: Integers  # the bin of each row
+    index: Integers
     losses: Mapping[str, Float64s] = field(default_factory=dict)
 
 

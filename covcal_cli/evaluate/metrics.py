@@ -64,7 +64,7 @@ class Metric:
 
     name: str  # the name in `Metrics`, metrics.json and options
     screen: Display | None
-    report: Display | None  # the line on the report page, or None
+    report: Display | None  # label on the report page, or None
     better: Literal["lower", "higher", "neither"] = "lower"
     # Kind of the metric, which determines its interval: a share, a mean over rows, an AUROC, or a
     # sum of gaps.

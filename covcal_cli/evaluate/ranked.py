@@ -146,7 +146,7 @@ class Auroc:
         """The variance of the AUROC (DeLong, DeLong & Clarke-Pearson 1988)."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # both doubled, because ties count half
+            # Both numbers are doubled, because ties count half.
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -335,7 +335,7 @@ def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
 def _reflected(values: Float64s, kernel: Float64s) -> Float64s:
     nodes = len(values)
     mirrored = np.concatenate([values, values[-2:0:-1]])
-    mirrored[[0, nodes - 1]] *= 2  # values at the ends count twice
+    mirrored[[0, nodes - 1]] *= 2  # Values at both ends count twice.
     centred = np.zeros(len(mirrored))
     centred[: len(kernel)] = kernel
     centred = np.roll(centred, -(nodes // 2))

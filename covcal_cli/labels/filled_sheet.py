@@ -349,7 +349,7 @@ def require_labels_beside_rows(
     - Only the other columns were sorted: the old order fits the predictions better.
     - Cells were inserted or deleted: the labels fit the predictions of lines above or below better.
     """
-    if sheet.is_export:  # an export keeps labels with their rows
+    if sheet.is_export:  # In an export, labels stay with the rows.
         return
     now = before = 0
     for column, (labels, predicted) in columns.items():

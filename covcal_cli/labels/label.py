@@ -359,11 +359,11 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
 
 
 def _labellers(sheets: Sequence[Sheet]) -> list[int]:
-    taken: set[tuple[int, int]] = set()  # pairs of batch and labeller
+    taken: set[tuple[int, int]] = set()
     labellers = []
     for sheet in sheets:
         labeller = 0 if sheet.share is None else sheet.share.labeller
-        while (sheet.number, labeller) in taken:  # two people filled in copies of a sheet
+        while (sheet.number, labeller) in taken:  # Two people may fill in copies of one sheet.
             labeller += 1
         taken.add((sheet.number, labeller))
         labellers.append(labeller)

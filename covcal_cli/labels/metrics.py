@@ -218,7 +218,7 @@ class LabelSpread:
         """The metric with its interval."""
         variance = float(self.design @ (self.second - self.first**2))
         value = float(np.clip(self.value, 0, 1))
-        if variance <= 0:  # every row is labelled
+        if variance <= 0:  # All rows are labelled.
             return Interval(value, value, value)
         nearest = 0.5 / (self.labels + 1)
         inside = float(np.clip(value, nearest, 1 - nearest))

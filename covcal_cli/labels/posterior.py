@@ -49,7 +49,7 @@ from covcal_cli.maths.odds import logit, sigmoid, top_log_odds
 from covcal_cli.maths.softmax import Scaling, masked, spread
 
 AGREEING, CONTRADICTING = 0.03, 0.08
-_MAX_AGREEING = 0.1  # largest distance of estimators that agree
+_MAX_AGREEING = 0.1  # maximum difference between estimators that agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # Maximum number of rows for a mean confidence.

@@ -309,7 +309,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     order = np.argsort(wanted, kind="stable")
     rows, counts = np.full(len(wanted), -1, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
     hashes, start = id_hashes(wanted), 0
-    is_near = np.zeros(1 << 16, dtype=np.bool_)  # the first 16 bits of wanted hashes
+    is_near = np.zeros(1 << 16, dtype=np.bool_)
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
         # Hashes are compared first, because that is faster than comparing texts.

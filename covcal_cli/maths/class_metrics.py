@@ -66,7 +66,7 @@ class ClassMetric:
     """A metric of a class."""
 
     function: Callable[[ClassRows], Derivative]
-    needs: tuple[str, ...]  # counts of `ClassRows` that must be large enough
+    needs: tuple[str, ...]  # Counts of `ClassRows` with a minimum.
 
 
 def class_odds(logits: Floats) -> Float64s:

@@ -51,7 +51,7 @@ _FEWEST_TIED = 8
 _FEW_ROWS = 50  # Minimum number of rows for a pattern.
 # Columns are ranks if the first rows and most other rows have the same order of values.
 _FIRST_ROWS = 64
-_SAME_ORDER = {2: 1.0, 3: 0.99}  # by the number of columns
+_SAME_ORDER = {2: 1.0, 3: 0.99}  # minimum share of rows, by number of columns
 _SAME_ORDER_OF_MORE = 0.95
 _FEWEST_ROWS = 4
 _BLOCK_VALUES = 1 << 16
@@ -335,7 +335,7 @@ class OutputEvidence:
     def lowest(self) -> float:
         """The score for probability 0, such as -100 for scores from -100 to 0."""
         if self.are_whole and self.low < 0:
-            for least in _LEAST_INTEGERS:  # such as 8-bit scores from -128
+            for least in _LEAST_INTEGERS:
                 tolerance = max(2.0, min(self.width, -least))
                 total = self._total_from(least)
                 if total is not None and abs(total + 2 * least) <= tolerance:
@@ -353,7 +353,7 @@ class OutputEvidence:
     def _added(self) -> float:
         """The constant that was added to each probability, or 0."""
         added = (sum(self.sums) / 2 - 1) / max(1, self.width)
-        if self.summing == self.rows:  # for example, clipped at a small probability
+        if self.summing == self.rows:
             return 0.0
         if not ABOVE < abs(added) < math.inf:
             return 0.0

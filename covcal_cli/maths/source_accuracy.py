@@ -43,7 +43,7 @@ class SourceAccuracy:
     chance: float
     majority: float | None = None
     majority_class: str = ""
-    auroc: float | None = None  # mean over classes; computed only if the accuracy looks wrong
+    auroc: float | None = None  # Mean over classes, if the accuracy looks wrong.
     permuted: float | None = None
     exchanged: str = ""
     # The accuracy of the least probable class; only if the outputs look negated.

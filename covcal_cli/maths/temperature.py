@@ -172,7 +172,7 @@ class _Shift:
     """Converts logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
 
     depth: float
-    floor: float  # replaces masks, because -inf times 0 is NaN
+    floor: float  # Replaces -inf, because -inf times 0 is NaN.
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":

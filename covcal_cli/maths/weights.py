@@ -36,7 +36,7 @@ class WeightHealth:
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float  # near 1 if the discriminator is right
+    mean_weight: float  # near 1 for a good discriminator
     clipped_share: float
     largest_share: float
     # AUROC of the discriminator; 0.5 if the domains are the same.

@@ -57,7 +57,7 @@ class ReportContent:
     estimation: "Estimation | None"  # None with too few rows.
     attributes: Mapping[str, str]
     origins: Mapping[Path, Mapping[str, str]]
-    rows: Mapping[str, str]  # numbers of rows, by domain
+    rows: Mapping[str, str]
     source_accuracy: SourceAccuracy | None
     settings: EvaluateSettings
     networks: Path | None

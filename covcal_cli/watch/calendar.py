@@ -124,7 +124,7 @@ def _day(text: str) -> date:
     if len(text) > _DATE:
         try:
             moment = datetime.fromisoformat(text)
-        except ValueError:  # not a time in ISO 8601
+        except ValueError:
             return date.fromisoformat(text[:_DATE])
         return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
     return date.fromisoformat(text)
@@ -152,7 +152,7 @@ def place_in_time(name: str) -> tuple[str, int] | None:
             numbers = [int(part) for part in parts.groups()]
             try:
                 return kind, _number(kind, numbers)
-            except ValueError:  # such as 30 February
+            except ValueError:  # a date such as 30 February
                 return None
     return None
 

@@ -139,7 +139,7 @@ def _extended(earlier: History, content: bytes) -> History:
     *whole, rest = content.split(b"\n")
     for number, line in enumerate((*whole, rest), start=earlier.lines + 1):
         if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)  # added by an editor
+            line = line.removeprefix(codecs.BOM_UTF8)  # editors may add a byte order mark
         text = line.strip(_PADDING)
         if not text and b"\0" not in line:
             continue
@@ -158,7 +158,7 @@ def _extended(earlier: History, content: bytes) -> History:
             damaged.append(f"{path}: line {number} is damaged and ignored ({reason})")
             continue
         periods[period.key] = period
-    if damaged and not is_history:  # the file is of another kind, such as a calibration
+    if damaged and not is_history:
         raise CovcalError(
             f"{path} is not a history of covcal watch, because no line describes a period: "
             "pass another --history"

@@ -258,7 +258,7 @@ def measurements_of(
         else:
             entry = _of_period(source, digest, target, cut, scaled, standard)
             entry = replace(entry, row_sample=row_sample)
-        if len(entry.rows_sha256) > 1:  # the period comes from several files
+        if len(entry.rows_sha256) > 1:
             yield Measurement(entry, state)
             continue
         of_rows = None if labels is None else labels.of(cut.rows)

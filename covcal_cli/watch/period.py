@@ -106,7 +106,7 @@ class PeriodAccuracy:
 class PeriodLabels:
     """The accuracy of one period, computed from its labelled rows."""
 
-    rows: Number  # number of labelled rows
+    rows: Number
     accuracy: Share
     size: Positive  # effective size: number of random labels with the same precision
 

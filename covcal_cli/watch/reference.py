@@ -30,7 +30,7 @@ _ROUNDING = 1e-3  # Tolerance for sums and norms of 32-bit numbers.
 _LARGEST_VARIANCE = 1e12  # Limit of a plausible variance, which is about d for d features.
 _LARGEST_RANK_VARIANCE = 0.25  # Largest variance of numbers from 0 to 1.
 _QUANTILES = 257
-_LEAST_TEMPERATURE = 1e-100  # limits of the temperature: this number and its inverse
+_LEAST_TEMPERATURE = 1e-100  # Largest temperature; the smallest is the inverse.
 
 
 def reference_path(document: Path) -> Path:

@@ -42,7 +42,7 @@ class Segments:
     settings: WatchSettings
     # Summaries of columns, by segment.
     sketches: Mapping[str, Sequence[ColumnSketch]]
-    sources: Mapping[str, SourceRows]  # labelled source rows by segment
+    sources: Mapping[str, SourceRows]
 
 
 def segments_by(

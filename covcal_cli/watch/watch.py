@@ -112,7 +112,7 @@ def watch(
             raise CovcalError(warnings[0])
         late.require_any()
         warnings += late.notes
-    if not files:  # the file may have changed
+    if not files:
         entries_now = [entry for entry in entries_now if entry.state == "same"]
 
     reported, notes, now = extended(

@@ -47,9 +47,9 @@ COLUMNS = (
     "TorchCP sets",
     "PAC sets under covariate shift",
 )
-# bins of the weights; smallest number of rows for the discriminator; largest number of rows
+# Number of bins; minimum rows for the discriminator; maximum rows.
 BINS, FEWEST, MOST_OF_PAC = 10, 100, 20_000
-N_SETS = 4  # number of columns with coverage and size, which are the last columns
+N_SETS = 4  # The last columns have coverage and size.
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

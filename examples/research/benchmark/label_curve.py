@@ -214,7 +214,7 @@ def points_of(
     """Yield the points of a shift, for each seed."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
-            return  # another seed would have the same file
+            return  # All seeds have the same file.
         features = case.path(folder / "features", seed)
         if not features.is_file():
             features.parent.mkdir(parents=True, exist_ok=True)

@@ -227,7 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{case.shift} has no features file", file=sys.stderr)
             continue
         measured = measure(case, options.data, options.features, own=options.own)
-        if measured is None:  # there are no features
+        if measured is None:  # the files have no features
             continue
         classes, errors = measured
         by_kind[case.shift_kind].append(errors)

@@ -32,7 +32,7 @@ _CAPTION_OF_ECE = (
 class Group:
     """A half of the benchmark, or a family of it."""
 
-    title: str  # its name and size
+    title: str  # name and size of the group
     half: str
     results: Results
 
