@@ -448,9 +448,8 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        The aligned forecaster has M discriminators; the classifier has one.
-
-        At most `MAX_DISCRIMINATED` target rows are used.
+        The aligned forecaster has M discriminators; the classifier has one. At most
+        `MAX_DISCRIMINATED` target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows

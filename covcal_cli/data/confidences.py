@@ -157,7 +157,7 @@ class _Columns:
 
 
 class ConfidenceStore(Store):
-    """A table of confidences in the form of a table of probabilities."""
+    """A table of confidences, read as a table of probabilities."""
 
     is_table = True
 

@@ -459,7 +459,7 @@ class RowNumbers(Sequence[str]):
         return digits.view(f"S{width}")[:, 0]
 
 
-# Row names and row numbers are ids and not features, under any column name.
+# A column of row names or row numbers holds ids, whatever its name.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:
@@ -510,7 +510,7 @@ def _is_integer(row_id: str) -> bool:
     return bool(_INTEGER.fullmatch(row_id)) and -(2**63) <= int(row_id) < 2**63
 
 
-_FEW_ROWS = 20  # A feature with few rows may also have distinct values.
+_FEW_ROWS = 20  # With few rows, a feature may have distinct values too.
 _FIRST = 1000  # Number of rows for a first, fast check.
 
 

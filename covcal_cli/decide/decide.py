@@ -270,10 +270,7 @@ def decide(
 
 
 class _Labelled:
-    """The drawn rows of a file, and how `pick` drew them.
-
-    `groups`, (n,), are the groups of the rows, from 0.
-    """
+    """The drawn rows of a file, and how `pick` drew them."""
 
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
@@ -318,10 +315,7 @@ class _Labelled:
 
 
 class _Promise:
-    """A promise about all rows, or about the rows of a group.
-
-    `rankings`: one ranking of the rows for each entry of `_BELIEFS`.
-    """
+    """A promise about all rows, or about the rows of a group."""
 
     def __init__(
         self, labelled: _Labelled, settings: DecideSettings, rankings: Sequence[Ranking], group: int

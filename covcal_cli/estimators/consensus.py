@@ -69,7 +69,7 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# Largest difference of mean target confidence and estimated accuracy at which `temp` is chosen.
+# Choose `temp` up to this difference of mean target confidence and estimated accuracy.
 SAME = 0.03
 # Difference of estimated accuracy and mean target confidence that gives a warning.
 MAX_BELOW = 0.05

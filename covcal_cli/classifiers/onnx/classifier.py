@@ -107,7 +107,7 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A model with inner tensors as outputs, beside the unchanged model."""
+    """A copy of a model that outputs inner tensors, and the unchanged model."""
 
     original: OriginalModel
     runner: Runner

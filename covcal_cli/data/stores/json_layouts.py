@@ -42,7 +42,7 @@ _HIGHEST = 0.01  # Maximum log-probability, with its rounding error.
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
-_LITTLE, _MUCH = 0.001, 0.25  # Minimum probability of other texts for a note, and for advice.
+_LITTLE, _MUCH = 0.001, 0.25  # Probability of other texts that gives a note, or advice.
 # Keys of class names and of outputs, without capitals and underscores.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
