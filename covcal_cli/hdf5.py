@@ -295,8 +295,8 @@ class File(Group):
     Raises
     ------
     CovcalError
-        If the file is not readable HDF5, refers to other files, or has arrays that were never
-        written or are implausibly large.
+        If the file is not readable HDF5, refers to other files, or has missing or implausibly large
+        arrays.
     """
 
     def __init__(

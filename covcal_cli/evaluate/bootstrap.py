@@ -39,8 +39,8 @@ quantiles.
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
 - Brier score and log loss: percentiles of the mean difference.
-- AUROC: the variance of DeLong, DeLong & Clarke-Pearson (1988), with a hypothetical row of each
-  outcome, and an approximation of Student's quantile. With 5 wrong rows, a normal interval
+- AUROC: the variance of DeLong, DeLong & Clarke-Pearson (1988) with a hypothetical row of each
+  outcome. Student's quantile is approximated. With 5 wrong rows, a normal interval
   contained the true difference in only 73 % of samples.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).

@@ -13,7 +13,7 @@ Wilson's interval (1927) has the effective sample size n* = p(1-p) / V, with the
 the variance V of A. With one to three errors, the upper end is a Poisson quantile (Brown, Cai &
 DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is a Poisson quantile.
 Without errors, the interval ends at 1. If rows were drawn for a decision, few rows outside its
-region have labels, and the interval combines the exact intervals of two strata. In 36 simulated
+region have labels. The interval then combines the exact intervals of two strata. In 36 simulated
 cases, this interval contained the accuracy in 97 to 100 % of draws. Wilson's interval contained the
 accuracy in 73 to 100 %.
 

@@ -472,7 +472,7 @@ class _Frame:
 
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
     """Return the anticipated variance of the number of right rows (Isaki & Fuller 1982)."""
-    # The estimate from labels clips scores as well.
+    # Clip scores, as in the estimate from labels.
     doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
     return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 

@@ -1,8 +1,8 @@
 """Plan which thresholds `decide` tests, and from which rows labels are drawn.
 
 The plan depends on the scores of rows, on the number of labels, and on assumed numbers of wrong
-rows ("beliefs"), but on no label. Wrong beliefs may reduce the number of accepted rows, but a
-guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
+rows ("beliefs"). The plan depends on no label. Wrong beliefs may reduce the number of accepted
+rows, but a guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
 
 A candidate is a set of rows with the highest scores. A candidate is accepted if at most k of its
 labelled rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the
@@ -188,7 +188,7 @@ class Ranking:
     def threshold(self, rows: int) -> float:
         """Return a threshold that at most `rows` rows exceed.
 
-        The threshold depends only on the score of the next row, so the labelled rows above the
+        The threshold depends only on the score of the next row. So the labelled rows above the
         threshold are a random sample.
         """
         if rows >= len(self):
@@ -341,7 +341,7 @@ def best_region(
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
     approximation; the tests are exact. With `groups`, each group has its own promise and gets
-    `labels` labels, and the share of the plan is a mean over all rows.
+    `labels` labels. The share of the plan is then a mean over all rows.
     """
     found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))

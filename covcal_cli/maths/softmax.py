@@ -34,7 +34,7 @@ MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
 # Minimum distance of a mask from the highest logit. The distance grows with the usual distance of
 # the two highest logits, because naive Bayes gives very low logits.
 DEPTH = 5e3
-_DEEPEST = 1e30  # A logit further below is always a mask.
+_DEEPEST = 1e30  # Logits at a larger distance are always masks.
 # A low quantile, because most rows may have masks.
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6

@@ -2,8 +2,9 @@
 
     python examples/research/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
 
-The script prints wall and processor seconds of the whole step on 50 000 + 6 198 training rows:
-reading, projection, all members, discriminators, and passing all 62 298 rows through the networks.
+The script prints wall and processor seconds of the whole step on 50 000 + 6 198 training rows. The
+step reads the file, projects, trains all members and discriminators, and passes all 62 298 rows
+through the networks.
 """
 
 import argparse

@@ -146,8 +146,8 @@ print(json.dumps({"out": done.stdout, "cpu": used.ru_utime + used.ru_stime,
 def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
     """Run Python with `arguments`; return stdout, processor seconds and peak memory in MB.
 
-    A small process starts Python and reads seconds and memory, because a new process begins with
-    the peak memory of its parent.
+    A small process starts Python and reads seconds and memory. A new process would begin with the
+    peak memory of a large parent.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     command = [sys.executable, "-c", _LAUNCHER, sys.executable, *map(str, arguments)]

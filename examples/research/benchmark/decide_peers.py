@@ -12,7 +12,7 @@ sets get at most 20,000 rows.
 2022). No library has this method, so it is written here from the paper. A discriminator sorts the
 rows into bins. Counts of the rows in each bin give an interval of each bin's importance weight.
 Rejection sampling by the weights turns labelled source rows into a sample of the target. The set is
-chosen by a Clopper-Pearson bound. The bound is the worst case over the intervals: rows whose set
+chosen by a Clopper-Pearson bound. The bound is the worst case over the intervals. Rows whose set
 lacks the right class get the largest weight, and all other rows get the smallest weight.
 """
 

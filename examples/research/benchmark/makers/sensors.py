@@ -175,8 +175,8 @@ def recording_shift(
     Parameters
     ----------
     kind : {'none', 'recordings', 'ends'}
-        Source and target: random parts of the training recordings; training and test recordings; or
-        the first half and the end of all recordings.
+        Source and target are random parts of the training recordings, training and test recordings,
+        or the first half and the end of all recordings.
     """
     inputs, labels, parts = _windows(dataset, "TRAIN", length)
     if kind == "none":
