@@ -72,7 +72,7 @@ class Projection:
 
     mean: Tensor  # (d,).
     components: Tensor | None  # Orthonormal columns, (d, k); None without a projection.
-    scale: float  # Makes the mean variance 1.
+    scale: float  # After division by this, the mean variance is 1.
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return projected features, (n, k) float32, of features, (n, d)."""

@@ -325,7 +325,7 @@ class ArrayFile(FeatureFile):
     """A features file in memory. All rows are validation rows.
 
     `domains` are the arrays of "source" and "target", by name. A target without rows is left out.
-    The ids are row numbers. Missing labels are unknown labels.
+    The ids are row numbers. Missing labels count as unknown.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ def estimate_for_decision(
 ) -> tuple[Estimate | None, MetricEstimate | None, list[str]]:
     """Estimate the accuracy for `decide`, and the mean cost if all rows are accepted.
 
-    Both are None if no estimate is possible. Then the notes say why. Labels that will test a
+    Both are None if no estimate is possible; the notes give the reason. Labels that will test a
     promise are left out, because the order of the tests must not depend on these labels.
     """
     fitted, labels = calibration.labelled_rows, "none"

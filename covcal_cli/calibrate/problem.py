@@ -151,7 +151,7 @@ MAX_ROWS_PER_DOMAIN = 50_000
 
 @dataclass(frozen=True)
 class LogisticDiscriminator:
-    """P(source | phi) = sigmoid(coefficients . (phi - mean) / scale + intercept)."""
+    """P(source | phi) = sigmoid((phi - mean) / scale @ coefficients + intercept)."""
 
     mean: Float64s  # (d,)
     scale: Float64s

@@ -45,7 +45,7 @@ class EstimatorInputs:
     """
 
     source_logits: Floats  # (n_v, K).
-    source_labels: Labels  # (n_v,), 0 .. K-1; some classes may have no row.
+    source_labels: Labels  # (n_v,), 0 to K-1; some classes may have no row.
     target_logits: Floats  # (n_t, K).
     temperature: float  # T_s, the temperature of temperature scaling on the source.
     aligned: AlignedForecasters | None = None

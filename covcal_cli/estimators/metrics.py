@@ -413,7 +413,7 @@ def costs_of_best(
     order: Integers,
     of_all: MetricEstimate | None,
 ) -> Iterator[Float64s]:
-    """Yield the total costs of the first 0, 1, ..., m rows, for each temperature.
+    """Yield the total costs of the first 0 to m rows in this `order`, for each temperature.
 
     - `logits`, (m, K), and `predicted`, (m,): logits and predicted classes of the rows.
     - `temperatures`: three, for the estimated accuracy and the low and high end of its range.

@@ -164,7 +164,7 @@ def _unreadable(path: Path, error: Exception, kind: str, plain: str) -> CovcalEr
 class NpyStream:
     """A stream of rows from a ``.npy`` file, perhaps inside a zip file.
 
-    `shape` is another shape for the values. Raises ValueError if the file is not an array, has
+    `shape` replaces the shape in the file. Raises ValueError if the file is not an array, has
     Python objects, or ends too early.
     """
 
