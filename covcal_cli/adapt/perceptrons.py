@@ -255,7 +255,7 @@ def _sgd(tensors: list[Tensor]) -> Update:
     )
 
 
-# The gradient reversal layer of Ganin et al. (2016).
+# A gradient reversal layer (Ganin et al., 2016).
 class _Reversal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, coefficient: float) -> Tensor:

@@ -138,7 +138,7 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs in the same way as an earlier extraction.
 
-        `tail` is the attribute of the features file. Without a `tail`, the form follows from
+        `tail` is stored in the features file. Without a `tail`, the form follows from
         `outputs`.
         """
         evidence = OutputEvidence()

@@ -95,7 +95,7 @@ def decode_batches(
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # The model needs one more array.
+    # One more batch, which the model reads while threads fill the others.
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     fewest, most = _SMALL_RUN if math.prod(pipeline.row_shape) <= _SMALL else _LARGE_RUN
     stopped = threading.Event()

@@ -361,9 +361,8 @@ def weighted_accuracy(inputs: EstimatorInputs) -> Estimate:
     | b = cov(w r, w) / var(w) | control variate |
     | mean(w r) - b (mean w - 1) | estimate |
 
-    Sources: Sugiyama et al.,
-    "Covariate shift adaptation by importance weighted cross validation", JMLR 2007; You et al.
-    (ICML 2019) for b.
+    Sources: Sugiyama et al., "Covariate shift adaptation by importance weighted cross validation",
+    JMLR 2007; You et al., ICML 2019, for b.
     """
     weights, correct = inputs.source_weights, inputs.source_correct
     if weights is None:

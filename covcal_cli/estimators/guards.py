@@ -83,8 +83,8 @@ def detectable_shift(shift: float, standard_error: float) -> Guard:
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
     """Check whether the shift is more than a change of the class frequencies.
 
-    Errors mostly lower the mean confidence. A change of the class frequencies does not. A rise by
-    more than 15 points, or a change of most predicted labels, has another cause.
+    Errors mostly lower the mean confidence, but a change of the class frequencies does not. A rise
+    by more than 15 points, or a change of most predicted labels, has another cause.
 
     `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
     `drift` is the total variation distance of predicted classes.
