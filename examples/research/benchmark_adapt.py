@@ -24,7 +24,7 @@ CLASSES, LATENT = 10, 24
 
 
 def write_features(path: Path, n_features: int, share: float) -> None:
-    """Write artificial features: ten classes in 24 directions; the target is moved along eight."""
+    """Write artificial features: ten classes in 24 directions, and a target moved along eight."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, LATENT)) * 1.5
     mixing = rng.normal(size=(LATENT + 8, n_features)) / np.sqrt(LATENT)

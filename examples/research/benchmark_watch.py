@@ -149,7 +149,7 @@ DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration of one year, and the statistics of its rows that fixed thresholds use."""
+    """A calibration of one year, and the statistics of its rows for fixed thresholds."""
 
     calibration: Calibration
     reference: Reference
@@ -242,7 +242,7 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
 
 
 def _line(drift: str, n: int, cells: Sequence[str]) -> str:
-    """Return a line of the table; "-" for reference weeks if the rows fill less than two weeks."""
+    """Return a line of the table; a dash if the rows fill less than two weeks."""
     *others, weeks = cells
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 

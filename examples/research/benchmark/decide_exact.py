@@ -248,7 +248,8 @@ def broken_in_groups(
 ) -> list[float]:
     """Return the share of draws with a broken promise of any group, for each placement of errors.
 
-    With `by_group`, every group gets as many labels. Otherwise, rows are drawn from all rows.
+    With `by_group`, every group gets the same number of labels. Otherwise, rows are drawn from all
+    rows.
     """
     setting = Setting(sum(sizes), (labels,), error, values)
     rng = np.random.default_rng([*sizes, labels])

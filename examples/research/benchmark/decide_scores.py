@@ -137,7 +137,7 @@ def shares_of(
         blended = ScaledLogits(calibrate(adapted, settings).scaling)
         with FeatureFile(adapted) as file:
             scores[BLEND] = blended.confidence(file.require_target(), chosen)
-    # The plan of every score assumes the errors that the confidence expects.
+    # The plan of every score uses the errors expected from the confidence.
     moved = new.predicted if scaled.scaling.can_move_the_top else None
     sample = Sample(*z, (guess.low, guess.accuracy, guess.high), moved)
     expected = [1 - values for values in sample.confidence]

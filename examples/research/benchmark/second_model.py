@@ -67,7 +67,7 @@ _LEAST_SPREAD = 1e-6
 
 
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
-    """Return the accuracy by the rule with a second model, whose logits are given.
+    """Return the accuracy by the rule, with the logits of a second model.
 
     The second model is used if the rule would use only DoC, or if there are two classes. The
     decrease of agreement is corrected if the confidence of the second model decreases more than the
