@@ -185,7 +185,6 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
     return (from_source.mean(dim=1) + from_target.mean(dim=1)) / 2
 
 
-# Steps of AdamW or SGD on a schedule.
 _MOMENTUM = 0.9
 # With AdamW's usual first beta of 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)

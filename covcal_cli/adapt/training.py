@@ -220,7 +220,6 @@ def _reports(
 ) -> tuple[MemberReport, ...]:
     probe = probe_overlap(aligned.psi, rows)
     labels = rows.validation_labels.cpu().numpy()
-    # Compute in blocks, to save memory.
     on_source: list[Float32s] = []
     errors: list[Float64s] = []
     size = max(1, _BLOCK_VALUES // rows.n_classes)

@@ -124,7 +124,7 @@ def _agreed(
                 f"{table.path}: {', '.join(rising)} is used as a feature, but looks like row "
                 f"numbers. If it is not a feature, {_way_out(table, rising)}"
             )
-            break  # Both tables have the same columns.
+            break
     return {
         name: ArrayData(table, wanted, feeds[name], remarks.get(name))
         for name, table in tables.items()

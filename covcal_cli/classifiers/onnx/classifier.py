@@ -202,7 +202,6 @@ class OpenedOnnx:
             classifier = OnnxClassifier(reading, notes, so_far, compared, labels)
             classifier.first_results = classifier.results(features, tail.logits(scores))
             return classifier
-        # Read the first batch again with the chosen runner.
         reading = replace(reading, runner=compared.runner)
         classifier = OnnxClassifier(reading, notes, Proof(), compared, labels)
         classifier.first_results = classifier.run(batch)

@@ -190,7 +190,6 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
     """Find the head of `output`. By default, only one output may look like class scores."""
-    # Find the last layers before each output that is not inside the network.
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -308,7 +307,6 @@ def sum_of_heads(
     )
     if len({len(start.weight) for start in starts}) > 1:
         raise refusal
-    # Compute the tensors between the heads and the output for random scores.
     cut = [start.tensor for start in starts]
     between = _between(graph, cut, output)
     try:
@@ -325,7 +323,6 @@ def sum_of_heads(
     if fit is None:
         raise refusal
     coefficients, shift = fit
-    # Apply the coefficients to weights, biases and rounding errors.
     bias = shift + sum(c * start.bias for c, start in zip(coefficients, starts, strict=True))
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]

@@ -187,7 +187,6 @@ def find_head(run: RandomRun) -> Head:
 def _fitted(run: RandomRun, layers: Sequence[LayerCall], name: str) -> Head | None:
     if not layers or not all(layer.plain for layer in layers):
         return None
-    # Find the calls of the last layers in the second run.
     turns = [run.trace.turn(layer) for layer in layers]
     calls = [
         call
