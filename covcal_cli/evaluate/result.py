@@ -43,7 +43,7 @@ DECIDED: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
 GATED: Mapping[str, Metric] = {**METRICS, **DECIDED}
 
 UNCALIBRATED = "the uncalibrated classifier"
-# Matches ``none`` and ``none (mean ...)``.
+# Matches ``none``, also in the name of a mean over labels.
 _NONE = re.compile(rf"{NONE}(?= \(mean |$)")
 
 

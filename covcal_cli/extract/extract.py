@@ -244,7 +244,7 @@ def _run(
         # Compare the rows of both domains, and use the larger error of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # Two equal paths are one table with a column ``domain``, or have a warning already.
+        # If both paths are equal, the table has a column ``domain``, or there is a warning already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)

@@ -59,7 +59,7 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Minimum relative difference of some probability from 1/K.
+# Minimum relative distance of a probability from 1/K.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
 _FAR = 500.0  # Numbers below this limit have small rounding errors.

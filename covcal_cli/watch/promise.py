@@ -2,8 +2,8 @@
 
 The labels of accepted rows are pooled over periods, as `watch.labels` explains. The promise is
 "broken" if the interval of any pool is above A. The probability of a false "broken" is at most 5 %,
-however long you watch. The promise "holds so far" if the upper end of the chosen pool's interval is
-at most A.
+however long you watch. The promise "holds so far" if the interval of the chosen pool ends at A or
+below.
 
 A row with weight w counts as u = w / max w rows. The test stays valid by Bernoulli's inequality for
 the likelihood ratio L of a row: L^u <= 1 + u (L - 1).
