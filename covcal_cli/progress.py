@@ -11,7 +11,6 @@ class Progress:
     stage: str  # Current part of the work, such as "source".
     step: int  # Number of finished rows or training steps.
     total: int  # Largest number of rows or steps in the stage.
-    # Numbers or texts to show, by name.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 
 

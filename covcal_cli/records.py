@@ -405,7 +405,6 @@ def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
         }
     if kind is Path:
         return path.parent / _checked_path(value, place)
-    # All other types are records: read each field.
     values = {}
     for name, keys, hint, needed in _record(kind):
         entry, where = value, place

@@ -90,7 +90,6 @@ class ClassGaps:
             if group.n < _FEWEST_ROWS:
                 undecided.append(group)
             elif least > margin:
-                # The worst class has a large gap and many rows.
                 off.append((least * math.sqrt(group.n), group))
             elif max(map(abs, gaps)) <= margin:
                 within.append(group)

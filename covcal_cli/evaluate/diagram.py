@@ -64,7 +64,6 @@ def write_figure(drawn: Callable[[], Any], path: Path, *, force: bool) -> None:
     # Make the ids in SVG files deterministic, and write letters as text (small files).
     settings: dict[Any, str] = {"svg.hashsalt": "covcal", "svg.fonttype": "none"}
     with atomic_output(path, force=force) as partial, mpl.rc_context():
-        # Ignore the user's Matplotlib settings.
         mpl.rcParams.update({**mpl.rcParamsDefault, **settings})
         drawn().savefig(partial, format=kind, metadata={_DATES[kind]: None}, dpi=110)
 

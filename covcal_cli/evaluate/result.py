@@ -229,7 +229,6 @@ class Evaluation:
     level: float = LEVEL
     seed: int = 0
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    # Differences from ``none`` and from the first calibration.
     differences: tuple[Difference, ...] = ()
     # Counts of rows by their confidences in two calibrations. The later calibration comes first.
     pairs: Mapping[tuple[str, str], PairedRows] = field(default_factory=dict)

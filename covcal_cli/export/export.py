@@ -90,7 +90,6 @@ def export(
         If the calibration does not belong to the model, if its classes seem exchanged, or if the
         new model fails a check. No file is written in such a case.
     """
-    # Check the names before any file is read.
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)
     weights, networks = (None if extra is None else Path(extra) for extra in (weights, networks))
@@ -180,7 +179,6 @@ def _as_extracted(
 ) -> Original:
     """Open a model with the tensors of the extraction."""
     document = calibration.path
-    # Without networks, phi is not needed.
     phis = ["none", None] if networks is None else [None, extracted.features]
     outputs = [model_output]
     if model_output is None and extracted.logits is not None:

@@ -304,7 +304,6 @@ class CalibratedModule(nn.Module):
         self.forward = forward
 
     def _answer(self, *rows: Tensor) -> Outputs:
-        # Run the unchanged classifier, and copy phi and the logits.
         wanted = {place.node for place in (*self._features, *self._logits)}
         reader = ValueReader(self.classifier, wanted)
         answer = tree_leaves(reader.run(*rows))
@@ -366,7 +365,6 @@ class TorchOriginal:
 
     def write(self, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks."""
-        # Find phi and the logits in the traced program.
         program, rows, outputs = self.program, self.rows, tuple(self.outputs)
         added = tuple(free_name(name, {*outputs}) for name in merge.forecaster.added)
         graph = as_graph(program, rows)
@@ -379,7 +377,6 @@ class TorchOriginal:
         features: tuple[ValuePlace, ...] = ()
         if merge.forecaster.networks is not None and self.features is not None:
             features = _find(program, reader.values, self.features, "features")
-        # Trace, save, load and check the new module.
         module = CalibratedModule(
             graph,
             signature_of(program),

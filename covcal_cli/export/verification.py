@@ -45,7 +45,6 @@ def prove(
     finite = valid_rows(logits)
     if not finite.any():
         raise no_number(answers.where)
-    # Compare the new outputs with NumPy.
     after, added_outputs = merged[: -len(forecaster.added)], merged[-len(forecaster.added) :]
     expected = forecaster.probabilities(answers.features, logits)
     added = [values[finite] for values in added_outputs[:3]]

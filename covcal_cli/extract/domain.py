@@ -174,7 +174,6 @@ class DomainExtraction:
             f"columns/{name}": _storable(values if everything else values[self.kept])
             for name, values in self.data.columns.items()
         }
-        # Copy numbers from the spool in blocks, and convert outputs into logits.
         numbers = spool.numbers()
         logits = replace(numbers["logits"], convert=classifier.outputs.logits)
         numbers["logits"] = logits
@@ -457,7 +456,6 @@ class OutputStatistics:
     """Statistics of the outputs of a domain's `n` rows."""
 
     def __init__(self, n: int) -> None:
-        # The predicted classes so far.
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
         self.largest_logit = 0.0  # The largest |logit|, without masked classes.

@@ -241,7 +241,6 @@ def _run(
         if shard is not None:
             for domain in domains.values():
                 domain.write_shard(writer)
-        # Compare the rows of both domains, and use the larger error of the last layer.
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
         # If both paths are equal, the table has a column ``domain``, or there is a warning already.

@@ -65,7 +65,6 @@ def merge(paths: Sequence[Path], output: Path, *, force: bool = False) -> MergeR
     require_hdf5_name(output)
     check_output(output, force=force, inputs=paths)
     with ExitStack() as stack:
-        # The files must come from runs with equal settings.
         files = [stack.enter_context(FeatureFile(path)) for path in paths]
         for file in files:
             require_origin(file)
@@ -112,7 +111,6 @@ def _join_domains(
         attributes: dict[str, Attribute] = {"covcal_version": __version__}
         for name in (*COMMON, SOURCE_FRACTIONS, OPTIONS, ONE_TABLE, FEATURE_COLUMNS):
             values = [file.attributes[name] for file in files if name in file.attributes]
-            # All files must have the same options and the same table.
             if values and (name not in (OPTIONS, ONE_TABLE) or len(values) == len(files)):
                 attributes[name] = _plain(values[0])
         for name in domains:

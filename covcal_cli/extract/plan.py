@@ -239,14 +239,12 @@ def prepare(
     # The order of the names comes from the source's table.
     if settings.multilabel and classes.whose == "the source":
         classes = replace(classes, is_assumed=True)
-    # Choose the preprocessing of images, which may be in a file beside the model.
     pipeline, origin, warnings = _image_pipeline(data, opened, settings, model)
     # A batch that is larger than the data would waste memory.
     size = settings.batch or _batch_size(opened, pipeline)
     size = min(size, max(1, *(len(domain.ids) for domain in data.values())))
     _require_fitting(size, pipeline)
 
-    # Choose the rows of each domain, compare their labels with the classes, and choose splits.
     domains, hashes = {}, SplitHashes(settings.seed)
     for name, domain in data.items():
         chosen = settings.selection.chosen(domain.ids, settings.seed)
@@ -276,7 +274,6 @@ def prepare(
         )
     if source is not None and target is not None and is_one_place(source, target):
         warnings.append(f"{target} is both the source and the target, so {NO_SHIFT}")
-    # Check the last linear layer on the first readable rows.
     are_independent = settings.multilabel and settings.outputs is None
     # With the user's batch size, the model might fail on fewer rows.
     few = size if settings.batch else min(size, _COMPARED_ROWS)

@@ -372,7 +372,6 @@ def require_labels_beside_rows(
                         f"{side}: move them back"
                     )
             continue
-        # Compare how labels fit the predictions at the new and at the old positions of lines.
         for line in labelled:
             stayed = _is_same_class(labels[int(sheet.places[line])], predicted[line])
             moved = _is_same_class(labels[line], predicted[line])

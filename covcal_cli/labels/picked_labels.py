@@ -59,7 +59,6 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     if not fullest.batches:
         return NO_DRAW
     splits = fullest.batches[0].splits
-    # Leave out files without rows in these splits.
     parts = [
         (file, draw, np.asarray(numbers))
         for file, draw, numbers in zip(files, draws, rows, strict=True)
@@ -75,7 +74,6 @@ def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
             )
     everything = np.sort(np.concatenate([np.asarray(numbers) for numbers in rows]))
     draws_of_files = [draw for _, draw, _ in parts]
-    # Number of drawn rows, by file and batch.
     sizes = [[batch.drawn for batch in draw.batches] for draw in draws_of_files]
     before = np.cumsum([[0] * len(fullest.batches), *sizes], axis=0)[:-1]
     moved = [

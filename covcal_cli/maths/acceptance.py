@@ -309,7 +309,6 @@ def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s)
         beyond = np.pad(beyond, (0, max(limit + 1 - len(beyond), 0)))[: limit + 1]
         chances = _binomial(candidate.labels, errors[place] / candidate.rows, limit)
         shares[place] = chances @ (candidate.rows / len(ranking) + beyond[: len(chances)])
-        # The next candidate adds the rows between the two sets.
         rows = candidate.rows - before.rows
         rate = (errors[place] - errors[max(place - 1, 0)]) / max(rows, 1)
         chances = _binomial(candidate.labels - before.labels, rate, limit)
@@ -345,7 +344,6 @@ def best_region(
     """
     found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
-    # Allowed number of wrong rows, by number of labels.
     table = [_allowed(n, error, level) for n in sizes_of.tolist()]
 
     def planned(part: Ranking, threshold: float) -> Plan:

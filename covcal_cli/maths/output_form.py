@@ -86,7 +86,6 @@ class OutputEvidence:
         # first row with a value outside [0, 1], and this value
         self.first_outside: tuple[int, float] | None = None
         self.are_whole = True
-        # counts of the smallest and of the largest value
         self._at_low = self._at_high = 0
         self._below_half = 0
         self._finite = self._exact = self._shares_of_1 = 0
@@ -158,7 +157,6 @@ class OutputEvidence:
         if not _FAR < largest < math.inf:
             return
         with np.errstate(over="ignore", invalid="ignore"):
-            # Whole numbers may be scores.
             types = (np.float32,) if self.are_whole else (np.float16, np.float32)
             dtype = next((t for t in types if (exact == exact.astype(t)).all()), np.float64)
             step = float(np.spacing(dtype(largest)))

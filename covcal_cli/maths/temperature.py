@@ -210,7 +210,6 @@ def brier_rows(
     loss = squares - 2 * p_y + 1
     if not derivatives:
         return [loss]
-    # Sums for the derivatives.
     weighted = e * u
     mean = _sums(weighted) / total
     variance = _products(weighted, u) / total - mean**2

@@ -143,7 +143,6 @@ class BoundTerms:
     """The terms of Theorem 1. The bound is always at least 1, so it proves nothing."""
 
     weighted_error: float  # Mean of (1/g - 1/2) L over the losses L of source validation rows.
-    # Mean squared error of g.
     discriminator_error: float
     max_weight: float
     factor: float  # lambda = (1+U)^3

@@ -305,7 +305,6 @@ class Steps:
             else:
                 evaluation = evaluate(file, read_named([document]), settings, documents=[document])
         except UnlabelledError:
-            # Remove metrics of labels that are gone.
             own_path(self.folder, METRICS).unlink(missing_ok=True)
             return None
 

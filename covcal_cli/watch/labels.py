@@ -337,7 +337,6 @@ def pools(
     )
     ends = confidence - accuracy, confidence - highs, confidence - lows
     gaps = [Gap(*gap) for gap in zip(*(end.tolist() for end in ends), strict=True)]
-    # Choose the longest valid pool.
     highest_low = np.maximum.accumulate([gap.low for gap in gaps][::-1])[::-1]
     lowest_high = np.minimum.accumulate([gap.high for gap in gaps][::-1])[::-1]
     chosen = next(

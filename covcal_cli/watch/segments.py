@@ -40,7 +40,6 @@ class Segments:
 
     column: str
     settings: WatchSettings
-    # Summaries of columns, by segment.
     sketches: Mapping[str, Sequence[ColumnSketch]]
     sources: Mapping[str, SourceRows]
 
