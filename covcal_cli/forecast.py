@@ -354,7 +354,7 @@ AGAIN = "calibrate this file itself"
 def require_fitting(
     calibration: Calibration, file: FeatureFile, *, allow_other_preprocessing: bool = False
 ) -> None:
-    """Refuse a file that a calibration does not fit.
+    """Refuse a file to which a calibration cannot be applied.
 
     Raises `CovcalError` if model, classes, columns or tensors differ. Different preprocessing is
     refused too, unless `allow_other_preprocessing` is true.

@@ -65,8 +65,8 @@ def open_images(path: Path) -> DomainData:
         if data.holds_images:
             return data
     raise CovcalError(
-        f"{path} holds no images: give image files, a column path or image, or an array x of "
-        "uint8 [n, h, w] or [n, h, w, c]"
+        f"{path} holds no images: give image files, a table with the column path or image, or an "
+        "array x of uint8 [n, h, w] or [n, h, w, c]"
     )
 
 

@@ -78,7 +78,7 @@ class Labelling:
     for_decision: bool  # Whether the last batch was drawn with --for.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
     agreement: Agreement | None = None  # None if no row has labels by two people.
-    differing: tuple[str, ...] = ()  # Sentences on rows with different labels.
+    differing: tuple[str, ...] = ()  # A sentence for each row with different labels.
     doubts: tuple[str, ...] = ()  # Reasons to check the labels.
     of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # Results of several labels.
 

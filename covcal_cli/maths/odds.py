@@ -23,7 +23,7 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q of the prior, for prior means that are wrong by 5 to 10 points.
+# p + q of the beta prior. Its standard deviation is then about 5 to 11 points.
 _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50

@@ -546,8 +546,8 @@ class OutputEvidence:
         two = ". Ignore this if one class is more probable in every row" if self.width == 2 else ""
         all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
-            f"in {all_or_number} {self.rows} rows, the outputs of all columns are in the same "
-            f"order, like ranks: give one column per class{two}"
+            f"in {all_or_number} {self.rows} rows, the columns have the same order by size, like "
+            f"ranks: give one column per class{two}"
         )
 
     def _doubt_on_values(self) -> str | None:

@@ -125,7 +125,7 @@ def watch(
     of_decision = dict.fromkeys(entry.entry.file for entry in entries_now if entry.is_of_decision)
     notes += [
         f"{decide} was made on rows of {path}, so labels of {path} cannot test the promise: "
-        "label rows of other files"
+        "give labels for rows of other files"
         for path in of_decision
     ]
     has_labels = late is not None or settings.target_labels

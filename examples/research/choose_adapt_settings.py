@@ -357,7 +357,7 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
 
 
 def combinations(members: int, count: int) -> list[list[int]]:
-    """Return groups of `count` members that follow each other in a circle."""
+    """Return groups of `count` neighbours; the last member is beside the first."""
     if count > members:
         return []
     starts = range(members if count < members else 1)

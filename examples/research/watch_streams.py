@@ -149,7 +149,7 @@ def delays(wheel: Path) -> Stream:
 
 
 def employment(wheel: Path) -> Stream:
-    """Make a stream: is somebody employed? (probabilities of the wheel, blocks of 2500 rows)."""
+    """Make a stream of predictions of employment, in blocks of 2,500 rows."""
     with zipfile.ZipFile(wheel) as archive:
 
         def outputs(name: str) -> Any:
@@ -304,9 +304,8 @@ def of_watch(watched: Watched) -> list[Judgement]:
 def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
     """Return the answer of NannyML's CBPE about the same periods and the same confidence.
 
-    The gap is the confidence minus NannyML's estimated accuracy, with its confidence bounds. The
-    alarm comes from NannyML's own thresholds: three standard deviations of the accuracy on chunks
-    of the source.
+    The gap is the mean confidence minus NannyML's estimate of the accuracy. The alarm comes from
+    NannyML's own thresholds: three standard deviations of the accuracy on chunks of the source.
     """
     import nannyml
 

@@ -255,10 +255,10 @@ class TestDoubts:
             values = np.roll(values, 1, axis=1)
         values = softmax(values, axis=1) if kind == "probabilities" else values
         doubt = seen(values, 7).doubt_on_order or ""
-        assert doubt.startswith("in all 400 rows, the outputs of all columns are in the same order")
+        assert doubt.startswith("in all 400 rows, the columns have the same order by size")
         values[:4] = values[:4, ::-1]
         doubt = seen(values, 7).doubt_on_order or ""
-        assert doubt.startswith("in 396 of 400 rows, the outputs of all col") == (width > 2)
+        assert doubt.startswith("in 396 of 400 rows, the columns have") == (width > 2)
 
     def test_rows_of_equal_values_are_in_no_order(self) -> None:
         assert not seen(np.zeros((N, 4)), 64).doubts()

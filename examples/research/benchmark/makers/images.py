@@ -1,4 +1,7 @@
-"""Shifts of images: other sources, and corruptions, by descriptors or by a pretrained network."""
+"""Shifts of images: other sources and corruptions.
+
+The features are descriptors, or come from a pretrained network.
+"""
 
 import zipfile
 from functools import cache

@@ -12,7 +12,7 @@ from benchmark.makers.tables import Table, table_shift
 
 @dataclass(frozen=True)
 class Stream:
-    """A table whose rows have a time: its source is the first period."""
+    """A table with dates. The first period is the source."""
 
     table: Table
     periods: dict[str, str]  # queries of later periods, by name
