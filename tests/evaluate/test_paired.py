@@ -1,8 +1,10 @@
 """Paired differences: against a bootstrap of rows, and how seldom they claim what is not so."""
 
+import math
+
 import numpy as np
 import pytest
-from scipy.stats import rankdata
+from scipy.stats import norm, rankdata
 
 from covcal_cli.arrays import Booleans, Float64s
 from covcal_cli.evaluate.bins import ConfidenceBlock, bin_edges, confidence_block
@@ -178,18 +180,22 @@ class TestAreas:
         assert one.metric == "correctness_auroc"
 
     def test_few_errors_make_the_interval_wide(self) -> None:
-        """The order without signal has an AUROC of 0.5, so the true difference is known."""
-        hits = 0
-        for seed in range(100):
+        """Confidences are binormal, so the true difference is known."""
+        shift, noise, hits = 2.0, 0.5, 0
+        true = norm.cdf(shift / math.sqrt(2 * (1 + noise**2))) - norm.cdf(shift / math.sqrt(2))
+        for seed in range(150):
             rng = np.random.default_rng(seed)
             correct = np.arange(300) >= 5
-            sides = [confidence_block(rng.random(300), correct, bin_edges(BINS)) for _ in "ab"]
+            score = shift * correct + rng.normal(size=300)
+            both = (score, score + noise * rng.normal(size=300))
+            confidences = [norm.cdf(values / 3) for values in both]
+            sides = [confidence_block(side, correct, bin_edges(BINS)) for side in confidences]
             paired = PairedRows(BINS, names=("correctness_auroc",))
             paired.add(sides[0], sides[1])
-            areas = [float((rankdata(rows.confidence)[5:].mean() - 148) / 5) for rows in sides]
+            areas = [float((rankdata(side)[5:].mean() - 148) / 5) for side in confidences]
             (one,) = paired.differences("b", "a", Resampling(10, 0), (areas[0], areas[1]))
-            hits += one.low <= 0 <= one.high
-        assert hits >= 90
+            hits += one.low <= true <= one.high
+        assert hits >= 135
 
     def test_less_is_worse(self) -> None:
         """Noise in the confidence costs area; what is better for being higher is called so."""
