@@ -71,7 +71,7 @@ NO_PRIOR = (
 
 LIMITS: dict[Limit, str] = {
     "lower": "T is at its lower limit, because more confidence always fits the rows better",
-    "upper": ("T is at its upper limit, because the logits do not predict the labels"),
+    "upper": "T is at its upper limit, because the logits do not predict the labels",
 }
 
 

@@ -311,8 +311,7 @@ class Measured:
     signal_rows: Count  # Number of rows used for signals and AUCs.
     # Columns, metrics and segments of a period from several files are empty.
     columns: tuple[ColumnDrift, ...] = ()  # The drift of each kept column.
-    # None in older lines, and without rows. Also None if different rows often have the same logits
-    # and no id.
+    # None without rows, or if different rows often have the same logits and no id.
     row_sample: RowSample | None = None
     accepted: Accepted | None = None  # The rows that the watched decision accepts.
     metrics: tuple[MetricEstimate, ...] = ()  # The metrics that the user asked for.
