@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS = 200
 _MOST_THREADS = 256  # OpenMP crashes with a very large number of threads.
-_SEPARATED_ESS = 0.05  # Minimum effective sample size of aligned domains, as a share of the rows.
+_SEPARATED_ESS = 0.05  # Minimum effective sample size of aligned domains, as a share of all rows.
 DEFAULTS = AdaptSettings()
 
 
@@ -39,7 +39,7 @@ class AdaptReport:
     n_inputs: int  # Number of inputs of the feature network psi.
     counts: Mapping[str, int]
     members: "tuple[MemberReport, ...]"
-    # Mean squared error of the discriminator on phi, on validation rows.
+    # Validation error (mean squared error) of the domain discriminator on the original features.
     domain_error: float
     networks_sha256: str
     warnings: tuple[str, ...]
@@ -114,7 +114,6 @@ def adapt(
 
 
 def _require_adaptable(file: FeatureFile) -> int:
-    """Refuse a file that cannot be adapted, and return the number of features."""
     if file.is_adapted:
         raise CovcalError(
             f"{file.path} is adapted already: give the features file from which it was made"
@@ -142,7 +141,7 @@ def _require_adaptable(file: FeatureFile) -> int:
 @contextmanager
 def _torch_threads(threads: int) -> Iterator[None]:
     if threads > 1 and "torch" not in sys.modules:
-        # Let waiting threads sleep, because they would slow other threads.
+        # Idle OpenMP threads must sleep, because spinning threads slow the other threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -189,5 +188,5 @@ def _warnings(members: "tuple[MemberReport, ...]", counts: Mapping[str, int]) ->
 
 
 def members_apart(members: "tuple[MemberReport, ...]") -> int:
-    """Return the number of members whose domains are poorly aligned."""
+    """Return the number of ensemble members with poorly aligned domains."""
     return sum(member.ess_share < _SEPARATED_ESS for member in members)

@@ -43,7 +43,7 @@ class MemberTrace:
 
     steps: int  # The training step at which the networks were stored.
     stop_reason: str
-    # An entry per check: the step, the mean losses, and the results of the check.
+    # An entry per check: the step, the mean losses, and the measured overlap of the domains.
     losses: list[dict[str, float]]
 
 
@@ -57,7 +57,7 @@ class Alignment:
 
 
 class Aligner:
-    """The training of psi, head and D-bar for all members together."""
+    """A trainer for the networks psi, head and D-bar of all ensemble members."""
 
     def __init__(
         self, rows: TrainingRows, settings: Settings, seed: int, device: torch.device
@@ -118,7 +118,7 @@ class Aligner:
         # The number of successive checks with enough overlap, per member.
         good = [0] * settings.members
         while self._iteration < total and running:
-            # Finished members are trained too, because this takes no extra time.
+            # Finished members are also trained, because this takes no extra time.
             steps = min(interval, total - self._iteration)
             means = self._train(steps)
             checks = self._checks()
@@ -212,7 +212,7 @@ class Aligner:
 
 
 def domains_overlap(check: Mapping[str, float], least: float | None) -> bool:
-    """Return whether the domains overlap enough to stop."""
+    """Return whether the domains overlap enough to stop the training."""
     if least is None or "ess_share" not in check:
         return False
     near_one = abs(check["mean_weight"] - 1.0) <= _MEAN_WEIGHT_TOLERANCE
@@ -229,7 +229,7 @@ def diverged() -> CovcalError:
 
 @torch.no_grad()
 def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
-    """Fit a linear probe on training rows, and test the probe on validation rows."""
+    """Fit a linear probe on training rows, and measure its domain overlap on validation rows."""
     domains = (rows.source, rows.target)
     train = [psi(spread_rows(domain.train, PROBE_ROWS)[None]).cpu().numpy() for domain in domains]
     probes = [fit_probe(source, target) for source, target in zip(*train, strict=True)]
@@ -256,7 +256,8 @@ def probe_overlap(psi: Perceptrons, rows: TrainingRows) -> dict[str, Tensor]:
 def fit_probe(source: Float32s, target: Float32s) -> Callable[[Float32s], Float64s]:
     """Fit a logistic regression that predicts the domain.
 
-    Returns a function from rows, (r, p), to logits, (r,). A positive logit means the source.
+    Returns a function from rows, (r, p), to logits, (r,). A positive logit predicts the source
+    domain.
     """
     both = np.concatenate([source, target]).astype(np.float64)
     centre, spread = both.mean(axis=0), np.maximum(both.std(axis=0, ddof=1), 1e-9)

@@ -1,4 +1,4 @@
-"""M independent perceptrons, computed together: their losses, gradients and training steps.
+"""Train M independent perceptrons together, one for each ensemble member.
 
 Each member has its own random generator on the CPU. A member's random numbers are therefore the
 same on every device.
@@ -154,8 +154,8 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
     return gradient.square().sum(dim=2).mean(dim=1)
 
 
-# Losses of the ensemble members. Training minimises their sum. Members share no weights, so each
-# member is trained independently.
+# Training minimises the sum of the members' losses. Members share no weights, so each member is
+# trained independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
     """Return the mean loss of each member over labelled rows, shape (M,).
 
@@ -173,7 +173,7 @@ def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
 
 
 def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
-    """Return the mean of both domains' discriminator losses, (M,).
+    """Return the discriminator loss, (M,), as the mean over both domains.
 
     `source`, (M, n), and `target`, (M, m), are discriminator logits; positive means source.
     """
@@ -188,7 +188,7 @@ def domain_loss(source: Tensor, target: Tensor, loss: Loss) -> Tensor:
 _MOMENTUM = 0.9
 # With AdamW's usual first beta of 0.9, psi and D-bar only oscillate.
 _BETAS = (0.5, 0.99)
-# Called with gradients, learning rate and weight decay; changes tensors in place.
+# A function of gradients, learning rate and weight decay that changes weights in place.
 Update = Callable[[list[Tensor], float, float], None]
 
 
@@ -267,6 +267,6 @@ class _Reversal(torch.autograd.Function):
 
 
 def reverse_gradient(values: Tensor, coefficient: float) -> Tensor:
-    """Return `values` unchanged. The gradient is multiplied by ``-coefficient``."""
+    """Return `values` unchanged. The backward pass multiplies the gradient by ``-coefficient``."""
     apply: Callable[..., Tensor] = _Reversal.apply  # torch does not annotate `apply`
     return apply(values, coefficient)

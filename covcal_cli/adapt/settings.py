@@ -1,7 +1,7 @@
 """The options of ``covcal adapt``, and the settings of its two presets.
 
-``examples/research/choose_adapt_settings.py`` chose the preset ``default`` on eight shifts without
-MNIST.
+The preset ``default`` was tuned in ``examples/research/choose_adapt_settings.py`` on eight shifts
+without MNIST.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,10 @@ Loss = Literal["squared", "cross-entropy"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule of training steps. An epoch uses each training row of the larger domain once."""
+    """The optimiser, the learning rate and the number of training steps.
+
+    An epoch uses each training row of the larger domain once.
+    """
 
     optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
     learning_rate: float
@@ -70,12 +73,12 @@ class Settings:
     preset: str
     members: int  # Number of ensemble members, each with its own networks.
     components: int | None  # Number of principal components; None to use the features themselves.
-    psi_widths: tuple[int, ...]  # Widths of psi's layers.
+    psi_widths: tuple[int, ...]  # Widths of the layers of psi.
     psi_output_relu: bool  # Whether the last layer of psi has a ReLU.
     discriminator_hidden: int  # Width of the hidden layer of D-bar.
     # Dropout before the head and inside D-bar.
     dropout: float
-    loss: Loss  # The loss of the forecaster, and of D-bar.
+    loss: Loss  # Loss of the forecaster and of D-bar.
     forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
     discriminator_speed: float  # Learning rate of D-bar divided by the learning rate of psi.
     # Number of iterations in which the gradient reversal grows from 0 to 1; None for no growth.
@@ -83,7 +86,7 @@ class Settings:
     penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
     # Decay of the running averages of psi and the head; 0 for no averages.
     averaging: float
-    # Training stops when the effective sample size of two checks reaches this share.
+    # Training stops after two checks with at least this effective sample size (share of the rows).
     stop_ess: float | None
     # Training stops when the mean squared error of D-bar falls below this limit.
     stop_discriminator_error: float | None
@@ -127,7 +130,7 @@ def default_settings() -> Settings:
 
 
 def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
-    """Return the paper's settings for LeNet-5, SVHN or ResNet-50, known by `n_features`."""
+    """Return the paper's settings for LeNet-5, SVHN or ResNet-50, depending on `n_features`."""
     if n_features < 256:
         width, hidden, batch = 84, 84, 200
     elif n_features < 1280:
@@ -151,7 +154,7 @@ def paper_settings(n_features: int, weight_decay: float | None) -> Settings:
         penalty=0.0,
         averaging=0.0,
         stop_ess=None,
-        # The paper's limit of 0.2 is for the sum of both domains' errors.
+        # In the paper, the limit is 0.2 for the sum of both domains' errors.
         stop_discriminator_error=0.10,
         schedule=schedule,
         discriminator=DiscriminatorSettings(hidden, 0.5, schedule, patience=100),

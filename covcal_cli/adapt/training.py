@@ -56,7 +56,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 MAX_ROWS = 50_000  # Largest number of training rows per domain for a discriminator.
 _ON_FEATURES, _ON_ALIGNED = 2, 3  # Arguments of `member_generators`.
 _REPORT_PRECISION = 6
-_BLOCK_VALUES = 1 << 22  # Maximum number of logits in a block, per member.
+_BLOCK_VALUES = 1 << 22  # Maximum number of logits in a block, for each ensemble member.
 _CARRIED = ("logits", "labels", "split", "ids", "columns")
 
 
@@ -65,7 +65,7 @@ class MemberReport:
     """A report on one ensemble member."""
 
     steps: int  # The training step at which the networks were stored.
-    # "overlap", "discriminator won" (the paper's rule) or "schedule ended".
+    # One of "overlap", "discriminator won" (the paper's rule) and "schedule ended".
     stop_reason: str
     forecaster_loss: float  # Mean loss since the previous check.
     discriminator_loss: float  # Mean loss since the previous check.
@@ -74,7 +74,7 @@ class MemberReport:
     # Effective sample size of the source validation rows, as a share of the rows.
     ess_share: float
     mean_weight: float  # Mean importance weight of source validation rows.
-    # Mean squared error of the discriminator on psi, on validation rows; 0.25 is chance.
+    # Validation error (mean squared error) of the discriminator on psi; 0.25 is chance.
     domain_error: float
     # Importance-weighted Brier score on labelled source validation rows.
     weighted_brier: float
@@ -90,10 +90,10 @@ class TrainedNetworks:
     psi: Perceptrons  # M networks.
     head: Perceptrons  # M networks.
     aligned_discriminator: Perceptrons
-    discriminator: Perceptrons  # The discriminator on phi.
+    discriminator: Perceptrons  # The source discriminator on the original features phi.
     members: tuple[MemberReport, ...]
     traces: list[MemberTrace]
-    domain_error: float  # Mean squared error of `discriminator` on validation rows.
+    domain_error: float  # Validation error (mean squared error) of `discriminator`.
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return all weights by their names in ``/networks`` (see `maths.networks`)."""
@@ -121,7 +121,7 @@ def train(
     device: torch.device,
     progress: ProgressCallback,
 ) -> TrainedNetworks:
-    """Train psi and the heads, then discriminators."""
+    """Train psi and the head, and then the source discriminators."""
     aligned = Aligner(rows, settings, seed, device).run(progress)
     _require_finite(aligned.psi, aligned.head)
     of_one = member_generators(seed, 1, _ON_FEATURES)
@@ -152,7 +152,7 @@ def train_discriminators(
     device: torch.device,
     progress: ProgressCallback,
 ) -> tuple[Perceptrons, Tensor]:
-    """Train a source discriminator for each member.
+    """Train a source discriminator for each ensemble member.
 
     Returns the best networks and their validation errors, shape (M,). The validation error is the
     mean of both domains' squared errors; guessing gives 0.25.
@@ -176,8 +176,6 @@ def train_discriminators(
     streams = [RowStream(inputs.shape[1], generators) for inputs in fitted]
     total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
     every = torch.arange(members, device=device)[:, None]
-    # Train until the next check, and compute validation errors. Stop after `patience` checks
-    # without a smaller error.
     for start in range(0, total, interval):
         steps = min(interval, total - start)
         source, target = (stream.take(steps, schedule.batch).to(device) for stream in streams)
@@ -330,7 +328,7 @@ def write_adapted(
         f"projection/{name}": values for name, values in projection.arrays().items()
     }
     digest = networks_sha256(networks)
-    # In an adapted file, `seed` is the seed of the training.
+    # The adapted file stores the training seed as `seed`.
     renamed = {"seed": "extract_seed", CONTENT: FEATURES_CONTENT}
     carried = {
         renamed.get(name, name): value

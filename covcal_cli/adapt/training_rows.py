@@ -1,7 +1,7 @@
 """Read training and validation rows, reduce them to principal components, and draw batches.
 
-Both domains have equal weight in the principal components. With 64 components, the domains overlap
-after far fewer training steps than without a projection.
+In the principal components, both domains have the same weight. With 64 components, the domains
+overlap after far fewer training steps than without a projection.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class TrainingRows:
 
     @property
     def width(self) -> int:
-        """k, the number of inputs of psi."""
+        """The number of inputs of psi, k."""
         return int(self.source.train.shape[1])
 
     @property
@@ -55,7 +55,7 @@ class TrainingRows:
         return max(len(self.source.train), len(self.target.train))
 
     def counts(self) -> dict[str, int]:
-        """Return the number of rows of each kind, such as "source train"."""
+        """Return the number of rows by domain and split, such as "source train"."""
         return {
             "source train": len(self.source.train),
             "labelled source train": int((self.labels >= 0).sum()),
@@ -68,11 +68,11 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Projection:
-    """The projection ``(x - mean) @ components / scale``."""
+    """The mapping ``(x - mean) @ components / scale`` of features x."""
 
     mean: Tensor  # (d,).
     components: Tensor | None  # Orthonormal columns, (d, k); None without a projection.
-    scale: float  # After division by this, the mean variance is 1.
+    scale: float  # A scale that gives projected features a mean variance of 1.
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return projected features, (n, k) float32, of features, (n, d)."""
@@ -83,11 +83,11 @@ class Projection:
 
     @property
     def width(self) -> int:
-        """k, the number of projected features."""
+        """The number of projected features, k."""
         return len(self.mean) if self.components is None else int(self.components.shape[1])
 
     def arrays(self) -> dict[str, Float32s]:
-        """Return the arrays of the projection by name."""
+        """Return mean, components and scale as NumPy arrays."""
         named = {"mean": self.mean.cpu().numpy(), "scale": np.array([self.scale], dtype=np.float32)}
         if self.components is not None:
             named["components"] = self.components.cpu().numpy()
@@ -225,7 +225,7 @@ class RowStream:
         self._left = [torch.empty(0, dtype=torch.int64) for _ in generators]
 
     def take(self, steps: int, batch: int) -> Tensor:
-        """Return the next row numbers, (steps, M, batch) int64, on the CPU."""
+        """Return the next random row numbers, (steps, M, batch) int64, on the CPU."""
         return (
             torch.stack([self._take(m, steps * batch) for m in range(len(self._left))])
             .view(len(self._left), steps, batch)
