@@ -1,1 +1,1 @@
-"""Choose rows to accept, with an estimate or a promise of their error, and sets of classes."""
+"""Choose which predictions to accept, and prediction sets, at a limited error rate."""

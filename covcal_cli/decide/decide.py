@@ -1,13 +1,13 @@
-"""``covcal decide``: choose target rows to accept, and sets of classes.
+"""``covcal decide``: choose which target predictions to accept, and prediction sets.
 
-Rows are ranked by a score, the calibrated confidence. Without labels, rows are accepted while the
-expected error plus a margin is below the limit. With labels of ``covcal pick --for``, exact tests
-of thresholds in a fixed order choose the rows (`maths.acceptance`). Labels to which the calibration
-was fitted are not used, and the test split is not read.
+Predictions with a confidence above a threshold are accepted. Without labels, the expected error of
+these rows, plus a margin, is at most the limit. With labels from ``covcal pick --for``, exact tests
+find the threshold (`maths.acceptance`). Labels to which the calibration was fitted are not used,
+and the test split is not read.
 
 With ``--promise-by``, each group of rows has its own threshold and its own tests. The groups share
-the allowed error probability equally (Bonferroni), so all promises are true together with the
-certainty that the user asks for.
+the allowed error probability equally (Bonferroni), so all promises hold together with the requested
+certainty.
 """
 
 import math
@@ -43,17 +43,17 @@ from covcal_cli.records import Input
 SPLITS_READ = ("train", "validation")
 _MAX_ROWS, _MAX_VALUES = 20_000, 1 << 22
 _OFFERS = (30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
-# minimum share of accepted rows for a suggestion
+# A number of labels is suggested only if this share of the rows can then be accepted.
 _LEAST_SHARE = 0.005
-# Limits for the probability that the suggested labels are enough.
+# Required probabilities that the suggested number of labels is enough.
 LIKELY, _NEARLY, _EVEN = 0.8, 0.9, 0.5
-# Assumed errors: 1 is the high end of the range, 0 the estimate, and -1 the low end.
+# Assumed error rates: 1 is the high end of the estimated range, 0 the estimate, -1 the low end.
 _CONSIDERED = (1.0, 0.5, 0.0, -0.5, -1.0)
 _BELIEFS = (*acceptance.BELIEFS, _CONSIDERED)
 _CERTAINTY = 0.9
-_UNSUPPORTED = 0.25  # Warn if a larger share of accepted rows is surer than every source row.
+_UNSUPPORTED = 0.25
 _LABEL_SOME = "label some rows that covcal pick --for draws"
-# A number of labels, the share of rows to accept with them, and the probability of a promise.
+# Number of labels, share of rows to accept, and probability that the labels are enough.
 _Offer = tuple[int, float, float]
 _NO_OFFER = 0, 0.0, 0.0
 
@@ -63,8 +63,8 @@ class DecideSettings:
     """The settings of ``covcal decide``."""
 
     error: float | None = None  # Maximum error rate of the accepted rows.
-    coverage: float | None = None  # Minimum share of rows whose set contains the right class.
-    certainty: float | None = None  # Default: 0.9 for accepted rows, none for sets.
+    coverage: float | None = None  # Minimum coverage of the prediction sets.
+    certainty: float | None = None  # Confidence level (default for accepted rows: 0.9).
     # Whether the guarantee is only for the rows of this file.
     these_rows: bool = False
     # "marked" (labels from covcal label), "none", or "auto" ("marked" if possible)
@@ -82,11 +82,9 @@ class DecideSettings:
             )
         accepts = self.error is not None or self.costs is not None
         if self.by is not None and not accepts:
-            raise CovcalError("--by shows groups of accepted rows: give --error too")
+            raise CovcalError("--by divides the accepted rows into groups: give --error too")
         if self.promise_by is not None and (self.error is None or self.by is not None):
-            raise CovcalError(
-                "--promise-by needs --error, and also shows the groups: leave out --by"
-            )
+            raise CovcalError("--promise-by needs --error and replaces --by: leave out --by")
         if not accepts and self.coverage is None:
             raise CovcalError("give --error for rows to accept, --set for sets of classes, or both")
         require_shares(error=self.error, coverage=self.coverage, certainty=self.certainty)
@@ -137,7 +135,6 @@ def decide(
                 f"{path}: {by!r} has {len(names)} groups, but at most {MOST_GROUPS} are allowed: "
                 "use another column for --promise-by"
             )
-        # Index of the promise about each row.
         promises = np.zeros_like(groups) if is_joint else groups
         scores = scaled.confidence(target, rows, progress)
         drawn = target.drawn(min(_MAX_ROWS, _MAX_VALUES // target.n_classes), 0, *splits)
@@ -179,7 +176,6 @@ def decide(
                     "an estimate. To promise their coverage, extract the data to another "
                     "file, and run covcal decide --set there"
                 )
-        # The threshold of each group.
         above, cheapest, costs = np.full(len(names), math.inf), None, None
         uses: dict[int, LabelUse] = {}
         offers: dict[int, _Offer] = {}
@@ -218,19 +214,20 @@ def decide(
                     f"{'39 to 47' if accuracy is None else '8 to 13'} % of 144 test shifts"
                 )
             if doubt := errors_of_confident(*of_source, float(above.min())):
-                warnings.append(f"{doubt}. More of the accepted rows may be wrong: {_LABEL_SOME}")
+                warnings.append(
+                    f"{doubt}. More accepted rows than estimated may be wrong: {_LABEL_SOME}"
+                )
             if (beyond := sample.share_beyond_source(accepts)) > _UNSUPPORTED:
                 warnings.append(
                     f"{percent(beyond, 0)} of the accepted rows are more confident than every "
                     f"labelled source row, so their error is unknown: {_LABEL_SOME}"
                 )
-        if not is_joint:  # Groups with a promise need no more labels.
+        if not is_joint:
             offers |= {group: _NO_OFFER for group in uses if above[group] < math.inf}
         labels, promised_share, chance = _joined(offers, sizes)
         sizes, points = np.bincount(groups, minlength=len(names)).tolist(), []
         for group, name in enumerate(names if by else []):
             n, inside = int(accepted[group]), accepts & (groups[of_sample] == group)
-            # A small group may have no row in the sample.
             inside = inside if inside.any() else accepts
             together = accepts if is_joint else inside
             expected = sample.expected(inside, together, n, sizes[group])
@@ -270,21 +267,19 @@ def decide(
 
 
 class _Labelled:
-    """The drawn rows of a file, and how `pick` drew them."""
+    """The rows that `pick` drew, with their inclusion probabilities."""
 
     def __init__(
         self, target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
     ) -> None:
         self.draw, self.target = draw, target
-        # Number of promises that share the allowed error probability.
         self.promises = int(np.count_nonzero(np.bincount(groups)))
         places = np.searchsorted(rows, draw.rows)
         self.scores, self.groups = scores[places], groups[places]
         regions = [region_of(batch.score) for batch in draw.batches]
-        # threshold of each batch that was drawn for a decision
         self.used = {i: region for i, region in enumerate(regions) if region is not None}
         self.is_used = np.isin(draw.batch, list(self.used))
-        self.inclusions: list[Float64s] = []  # See `inclusions_for_decision`.
+        self.inclusions: list[Float64s] = []
 
     @cached_property
     def wrong(self) -> Booleans:
@@ -292,15 +287,15 @@ class _Labelled:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every batch drew all rows with the same probability."""
+        """Whether all rows had the same probability of being drawn."""
         return list(self.used.values()) == [-1] * len(self.draw.batches)
 
     def unusable(self, calibration: Calibration, document: Path) -> str | None:
         if not (self.is_used & self.draw.labelled).any():
             if self.draw.labelled.any():
-                reason = "the labelled rows were picked for the accuracy, not for a promise"
+                reason = "the labelled rows were picked to estimate the accuracy, not for a promise"
                 if current_label() is not None:
-                    return f"{reason}. With several labels, no rows can be picked for a promise"
+                    return f"{reason}. Rows with several labels cannot be picked for a promise"
                 return f"{reason}: pick rows with covcal pick --for decide.json"
             return "the file has no labels: run covcal pick --for decide.json and covcal label"
         # Leave out batches that were drawn before the decision.
@@ -308,14 +303,14 @@ class _Labelled:
         fitted = calibration.labelled_rows
         if fitted is not None and rows_of_fit(self.target, rows, fitted).any():
             return (
-                f"{document} was fitted to labelled rows of this file, which cannot make a "
-                "promise: run covcal calibrate --labels none, and decide with the result"
+                f"{document} was fitted to the labels of this file, so these labels cannot prove a "
+                "promise: run covcal calibrate --labels none, and use the new calibration"
             )
         return None
 
 
 class _Promise:
-    """A promise about all rows, or about the rows of a group."""
+    """A promise about the error rate of all accepted rows, or of a group."""
 
     def __init__(
         self, labelled: _Labelled, settings: DecideSettings, rankings: Sequence[Ranking], group: int
@@ -332,12 +327,12 @@ class _Promise:
         return acceptance.level_of_look(self._certainty, look) / self._labelled.promises
 
     def tested(self) -> tuple[float, LabelUse]:
-        """Return the best threshold that passes a test, with its counts."""
+        """Return the lowest threshold that any test has passed, with the counts of labels."""
         looks = [self._look(number) for number in range(len(self._labelled.used), 0, -1)]
         return min(looks, key=lambda look: look[0])
 
     def _look(self, look: int) -> tuple[float, LabelUse]:
-        """Return the lowest threshold that passes, or infinity."""
+        """Return the lowest threshold that passes the test, or infinity."""
         level, numbers = self._level(look), list(self._labelled.used)[:look]
         ranking = self._rankings[look > 1]
 
@@ -375,7 +370,7 @@ class _Promise:
             if best is None:
                 continue
             first = best[1].candidates[0]
-            # After a failed promise, the plan assumes more errors than the labels show.
+            # After a failed test, assume more errors than the labels show.
             share = first.rows / len(ranking) if look > 1 else best[1].share
             if share >= _LEAST_SHARE:
                 beliefs = self._rankings[-1].beliefs
@@ -393,12 +388,11 @@ class _Promise:
         region, drawn = self._labelled.used[number], self._labelled.draw.batches[number].drawn
         before = (self._batch < number) & (self._scores > threshold)
         rows = self._rankings[0].above(threshold) - int(before.sum())
-        # The region -1 stands for a draw with equal probabilities.
+        # The value -1 means that all rows have the same probability.
         if region == -1 or threshold < region - NEAR:
             return acceptance.sampling(p if region == -1 else min(p, q), rows, drawn)
         if self._labelled.promises == 1:
             return acceptance.sampling(p, rows)
-        # In a draw by group, rounding may add one row.
         most = math.ceil(p * rows) + 1 if len(pairs) > 1 else drawn
         return acceptance.sampling(p, rows, most)
 
@@ -428,7 +422,7 @@ def _sets(
 
 
 def _joined(offers: Mapping[int, _Offer], sizes: Integers) -> _Offer:
-    """Return one suggestion for all groups, with equally many labels per group."""
+    """Return the suggested number of labels for all groups together."""
     useful = {group: offer for group, offer in offers.items() if offer[0]}
     if not useful:
         return _NO_OFFER

@@ -1,4 +1,4 @@
-"""Choose rows to accept, and sets of classes, for logits in memory."""
+"""Choose which predictions to accept, and prediction sets, for logits in memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from covcal_cli.formats.decision import SetRule, beliefs_of
 from covcal_cli.maths.acceptance import BELIEFS, Ranking, Sampling, most_wrong, passed, plan
 from covcal_cli.maths.odds import probabilities
 
-# Without an estimate, the assumed lowest accuracy is this share of the mean confidence.
+# Without an estimate, the accuracy is assumed to be at least this share of the mean confidence.
 _LOWEST = 0.6
 
 
 class Decision:
-    """A rule that accepts rows with a limited share of errors, or makes sets of classes.
+    """A rule that accepts predictions at a limited error rate, or returns prediction sets.
 
     Parameters
     ----------
     error : float, optional
-        Maximum error of the accepted rows.
+        Maximum error rate of the accepted rows.
     coverage : float, optional
-        Share of rows whose set contains the right class.
+        Share of rows whose prediction set must contain the right class.
     certainty : float
         Confidence level of the guarantee on `error`.
     temperature : float
@@ -38,11 +38,12 @@ class Decision:
     Attributes
     ----------
     threshold_ : float
-        Rows with a higher confidence are accepted. If no row is accepted, the threshold is 1.
+        Rows with a confidence above this threshold are accepted. The value 1 accepts no row.
     is_promise_ : bool
-        Whether labels prove that at most a share `error` of the accepted rows is wrong.
+        Whether labels prove that the error rate of the accepted rows is at most `error`.
     cut_ : float
-        Minimum probability of a class in a set. The most probable class is always in the set.
+        Minimum probability of a class in a prediction set. The most probable class is always in the
+        set.
     """
 
     @checked
@@ -61,7 +62,7 @@ class Decision:
         self.temperature = temperature
 
     def __repr__(self) -> str:
-        """Return the settings without default values, and the threshold."""
+        """Return the settings and the threshold as text."""
         defaults = {"error": None, "coverage": None, "certainty": 0.9, "temperature": 1.0}
         values = ((name, getattr(self, name)) for name in defaults)
         settings = ", ".join(f"{name}={value}" for name, value in values if value != defaults[name])
@@ -84,19 +85,19 @@ class Decision:
     ) -> Self:
         """Choose `threshold_` and `cut_` from target logits, and labels if given.
 
-        Without labels, the error and the coverage are estimates. With labels of random rows, the
-        limit on the error is guaranteed for every classifier.
+        Without labels, error rate and coverage are estimates. With labels of random rows, the error
+        rate is guaranteed.
 
         Parameters
         ----------
         logits : array of shape (n, K), or (n,) with the logits of the second of two classes
         rows : array of shape (m,), optional
-            Indexes of the labelled rows, drawn at random without replacement.
+            Indexes of the labelled rows, which must be a random sample without replacement.
         labels : array of shape (m,), optional
-            Class numbers of these rows, from 0.
+            Class numbers of the labelled rows, from 0.
         estimate : Estimate, optional
-            The target accuracy, for example `Calibrator.estimate_`. By default, the probabilities
-            are assumed to be right.
+            The target accuracy, for example `Calibrator.estimate_`. By default, the calibrated
+            probabilities are assumed to be right.
         """
         if self.error is None and self.coverage is None:
             raise CovcalError(
@@ -133,16 +134,12 @@ class Decision:
         return np.asarray(self._new_probabilities(logits).max(axis=1) > self.threshold_)
 
     def sets(self, logits: ArrayLike) -> Booleans:
-        """Return which classes are in the set of each row, shape (n, K)."""
+        """Return which classes are in the prediction set of each row, shape (n, K)."""
         self._require_fitted("cut_", "coverage", self.coverage)
         rule = SetRule(self.coverage or 0.0, self.cut_, 1.0, 0, None)
         return rule.members(self._new_probabilities(logits))
 
     def _promised(self, ranking: Ranking, scores: Float64s, wrong: Booleans) -> float:
-        """Return the lowest threshold that passes the test, or 1.
-
-        Labelled rows are a random sample, so the number of wrong rows is binomial.
-        """
         error, level = self.error or 0.0, 1 - self.certainty
 
         def limits(threshold: float) -> tuple[int, int]:

@@ -1,18 +1,19 @@
-"""Choose rows to accept, and sets of classes, from confidences.
+"""Choose which predictions to accept, and prediction sets, from confidences.
 
-The expected error is computed for every share of the most confident rows. It is at least the error
-of the source rows with the same confidence. With costs, the cheapest share is accepted.
+The most confident rows are accepted. Their expected error rate is computed for every share of
+accepted rows. It is never below the error rate of equally confident source rows. With costs, the
+share with the lowest cost is accepted.
 
-A set should contain the right class with probability C (the coverage). A set contains the most
-probable class, and all classes with at least a minimum probability (the cut). This method is LAC
-(Sadinle, Lei & Wasserman 2019), but without empty sets.
+A prediction set should contain the right class with probability C (the coverage). It contains the
+most probable class, and all classes with at least a minimum probability (the cut). The method is
+LAC (Sadinle, Lei & Wasserman 2019), but without empty sets.
 
-- Without labels, the probabilities in a set must sum to C on average. As a margin, the temperature
-  matches an accuracy below the estimate.
-- With the labels of n random rows, at most (n + 1) (1 - C) - 1 sets may lack the right class. This
-  number is rounded at random. The method is split conformal prediction (Papadopoulos et al. 2002).
-- With labels and a confidence level (``--certainty``), an exact test gives the number of sets that
-  may lack the right class.
+- Without labels, the probabilities of the classes in a set must sum to C on average. As a safety
+  margin, the assumed accuracy is below the estimate.
+- With the labels of n random rows, split conformal prediction is used (Papadopoulos et al. 2002):
+  at most (n + 1) (1 - C) - 1 sets may lack the right class (rounded at random).
+- With labels and ``--certainty``, an exact test gives the number of sets that may lack the right
+  class.
 """
 
 import math
@@ -29,10 +30,9 @@ from covcal_cli.maths.acceptance import NO_FLAGS, NONE
 from covcal_cli.maths.odds import confidences, wilson
 from covcal_cli.maths.odds import probabilities as softmax
 
-# Margins for sets and for accepted rows, as shares of the distance from the estimate to the end of
-# its range. They were chosen on the benchmark.
+# Safety margins, as a share of the estimated range (chosen on the benchmark).
 _TOWARDS_LOW, _TOWARDS_HIGH = 0.4, 0.5
-_LEVEL = 0.95  # level of the sampling error
+_LEVEL = 0.95
 _POINTS = 100
 _SHARES = 200
 Accuracy = tuple[float, float, float]  # low end, estimate, high end
@@ -42,9 +42,9 @@ class Sample:
     """A sample of target rows with calibrated probabilities.
 
     - `logits`, (n, K).
-    - `temperature`: T of the calibration.
-    - `accuracy`: low end, estimate and high end of the accuracy. By default, the probabilities are
-      assumed to be right.
+    - `temperature`: the calibration's temperature.
+    - `accuracy`: low end, estimate and high end of the accuracy. By default, the calibrated
+      probabilities are assumed to be right.
     - `labels`, (n,): predicted classes. Default: the classes with the largest logit.
     - `source`: the confidence of labelled source rows, (m,), and which of these rows are wrong.
     """
@@ -67,7 +67,7 @@ class Sample:
 
     @cached_property
     def confidence(self) -> list[Float64s]:
-        """The confidences, (n,), for the estimated accuracy and both ends of its range."""
+        """The confidence, (n,), for the estimated, lowest and highest accuracy."""
         return [confidences(self._logits, t, self._labels) for t in self._temperatures]
 
     @cached_property
@@ -78,11 +78,10 @@ class Sample:
     def curve(
         self, rows: Booleans | slice = slice(None), *, count_source: bool = False
     ) -> tuple[CurvePoint, ...]:
-        """Return the expected error of the most confident rows, for each share of `rows`.
+        """Return the expected error rate of the most confident 1 %, 2 %, ... of `rows`.
 
-        With `count_source`, the error is at least the error of source rows with the same
-        confidence. The high end is at least the high end of Wilson's interval for these source
-        rows.
+        With `count_source`, the expected error rate is never below the error rate of equally
+        confident source rows.
         """
         confidence = [values[rows] for values in self.confidence]
         order = np.argsort(-confidence[0], kind="stable")
@@ -93,13 +92,13 @@ class Sample:
             if count_source:
                 of_source, high = self._source_error(confidence[0][best[-1]])
                 error, highest = max(error, of_source), max(highest, high)
-                if self._accuracy is None:  # There is no range.
+                if self._accuracy is None:
                     lowest = highest = error
             points.append(_point(float(share), error, highest, lowest))
         return tuple(points)
 
     def point_at(self, share: float) -> CurvePoint:
-        """Return the point of the curve at a share of accepted rows."""
+        """Return the expected error rate if this share of the rows is accepted."""
         curve = self.curve(count_source=True)
         values = np.array([(point.share, point.error, point.low, point.high) for point in curve]).T
         return CurvePoint(share, *(float(np.interp(share, values[0], part)) for part in values[1:]))
@@ -107,13 +106,13 @@ class Sample:
     def expected(
         self, rows: Booleans, accepted: Booleans, count: int, of: int
     ) -> CurvePoint | None:
-        """Return the expected error of the accepted rows of a group, or None without such rows.
+        """Return the expected error rate of a group's accepted rows, or None if there are none.
 
-        The range of the error includes 95 % sampling error.
+        The range includes the sampling error (95 %).
 
         - `rows`, (n,): the accepted rows of the group in the sample.
-        - `accepted`, (n,): the rows to compare with source rows.
-        - `count`, `of`: the number of accepted rows of the group, and of all its rows.
+        - `accepted`, (n,): the accepted rows that are compared with equally confident source rows.
+        - `count`, `of`: number of accepted rows, and number of all rows, in the group.
         """
         if not (count and rows.any()):
             return None
@@ -132,17 +131,14 @@ class Sample:
         return float((confidence > source.max()).mean()) if len(source) and len(confidence) else 0.0
 
     def _source_error(self, least: float) -> tuple[float, float]:
-        """Return the error of source rows with at least this confidence, and its high end.
-
-        The high end is that of Wilson's interval. Without source rows, both are 0.
-        """
+        """Return the error rate of source rows above a confidence, and its upper limit."""
         confidence, wrong = self._source
         flags = wrong[confidence >= least]
         error = float(flags.mean()) if len(flags) else 0.0
         return error, wilson(error, len(flags), _LEVEL)[1] if len(flags) else 0.0
 
     def cut(self, coverage: float) -> float:
-        """Choose the cut from probabilities, without labels."""
+        """Return the minimum probability of a class in a prediction set, without labels."""
         probabilities = mass = self.probabilities
         if self._accuracy is not None:
             low, accuracy, _ = self._accuracy
@@ -166,7 +162,7 @@ class Sample:
         predicted: Labels,
         of_all: MetricEstimate | None = None,
     ) -> CostPoint:
-        """Return the cheapest share of rows to accept, and the mean cost of a row.
+        """Return the share of accepted rows with the lowest cost, and the mean cost per row.
 
         - `wrong`, (K, K): costs by true and predicted class.
         - `predicted`, (n,): predicted classes.
@@ -189,7 +185,7 @@ def _point(share: float, error: float, highest: float, lowest: float) -> CurvePo
 
 
 def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
-    """Return the largest share whose expected error plus a margin is within the limit."""
+    """Return the largest share whose expected error rate, plus a margin, is at most `error`."""
     shares = (
         point.share
         for point in curve
@@ -199,16 +195,13 @@ def largest_share(curve: Sequence[CurvePoint], error: float) -> float:
 
 
 def right_excluded(rows: Rows, coverage: float) -> int:
-    """Return the number of labelled rows whose sets may exclude the right class.
-
-    The number is rounded at random. Return -1 if every set must contain all classes.
-    """
+    """Return how many prediction sets may lack the right class, or -1 if none may."""
     exact = (len(rows) + 1) * (1 - coverage) - 1
     return math.floor(exact + float(np.random.default_rng(np.sort(rows)).random()))
 
 
 def cut_by_labels(probabilities: Float64s, labels: Labels, excluded: int) -> float:
-    """Return the cut that excludes the right class in `excluded` labelled rows."""
+    """Return the minimum probability at which `excluded` prediction sets lack the right class."""
     if excluded < 0:
         return 0.0
     scores = true_scores(probabilities, labels)
@@ -216,7 +209,7 @@ def cut_by_labels(probabilities: Float64s, labels: Labels, excluded: int) -> flo
 
 
 def mean_size(probabilities: Float64s, cut: float) -> float:
-    """Return the mean number of classes in a set."""
+    """Return the mean number of classes in a prediction set."""
     return float(np.maximum((probabilities >= cut).sum(axis=1), 1).mean())
 
 

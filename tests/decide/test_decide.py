@@ -169,7 +169,7 @@ def test_labels_of_picked_rows_make_a_promise_that_the_truth_keeps(labelled: Pat
     # The same labels tell nothing to a calibration that was fitted to them.
     covcal("calibrate", "--labels", "marked", "-fq", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "-f", cwd=folder).require_success()
-    assert "was fitted to labelled rows" in done.err
+    assert "was fitted to the labels of this file" in done.err
     assert "not a promise" in done.out
     # Sets follow the labels too: the estimate without labels may contradict this calibration.
     covcal("calibrate", "--labels", 60, "-qo", "random.json", cwd=folder).require_success()
@@ -245,7 +245,7 @@ def test_labels_for_the_accuracy_make_no_promise(folder: Path) -> None:
     fill(folder / "s.csv", folder / "features.h5")
     covcal("label", "features.h5", "s.csv", "-q", cwd=folder).require_success()
     done = covcal("decide", "--error", 0.15, "--labels", "marked", "-q", cwd=folder)
-    assert "were picked for the accuracy" in done.error_line()
+    assert "were picked to estimate the accuracy" in done.error_line()
     # A calibration by these labels gives the cost by these labels, too.
     covcal("calibrate", "-q", "-o", "by_labels.json", cwd=folder).require_success()
     # A file without these labels is refused before anybody labels; both remedies work.
