@@ -169,7 +169,7 @@ class Preprocessing:
         if size != wanted:
             raise CovcalError(
                 f"{option} {_size_text(size)} does not fit the model's input {_text(shape)}: pass "
-                f"{option} {_size_text(wanted)}{self._in_proportion(size, wanted)}"
+                f"{self._in_proportion(size, wanted) or f'{option} {_size_text(wanted)}'}"
             )
         return size
 
@@ -184,7 +184,8 @@ class Preprocessing:
             lengths = f"squash:{_size_text(scaled)}"
         else:
             return ""
-        return f" --resize {lengths}, or another --preprocess"
+        side = _size_text(wanted)
+        return f"--size {side} (whole images), or --crop {side} --resize {lengths} (their centres)"
 
     def _resize(self, size: Size, color: Color) -> Resize:
         asked = self.resize or Resize()
