@@ -311,7 +311,7 @@ SOURCE_ERRORS = "source errors"
 
 
 def source_accuracy(file: FeatureFile) -> SourceAccuracy | None:
-    """Return the accuracy on source rows outside the train split."""
+    """Return the accuracy on source validation and test rows."""
     source = file.source
     if source is None:
         return None

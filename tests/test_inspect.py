@@ -266,7 +266,7 @@ def test_how_well_the_classifier_does(small_files: Path, tmp_path: Path) -> None
     assert "), 250 labelled for covcal evaluate;" in found["target"]
     assert found["groups"] == "site"
     assert found["accuracy"].startswith(f"{100 * right / 230:.1f} % (")
-    assert found["accuracy"].endswith(" of 230 labelled source rows outside the train split")
+    assert found["accuracy"].endswith(" of 230 labelled source rows (validation and test)")
     assert "warning" not in found
     with edited(path) as file:
         file["source/labels"][:] = np.random.default_rng(0).permutation(labels)

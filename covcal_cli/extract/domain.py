@@ -92,7 +92,7 @@ class DomainExtraction:
         self.content: Mapping[str, Any] = {}
         # The reader of later batches, and the first batch with results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
-        # The accuracy on labelled source rows outside the train split, from `write`.
+        # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
         # A warning that the columns of the table may be ranks, and whether the labels disprove it.
         # Set by `write`.
@@ -236,7 +236,7 @@ class DomainExtraction:
         )
 
     def _accuracy(self, classes: Sequence[str], logits: RawRows) -> SourceAccuracy | None:
-        """Return the classifier's accuracy on labelled rows outside the train split."""
+        """Return the classifier's accuracy on labelled validation and test rows."""
         unseen = self._unseen
         labels = self.labels[self.kept][unseen]
         predictions = self.statistics.predictions[unseen]
@@ -246,7 +246,7 @@ class DomainExtraction:
 
     @property
     def _unseen(self) -> Rows:
-        """Numbers of the kept rows outside the train split."""
+        """Numbers of the kept validation and test rows."""
         codes = [SPLITS.index(name) for name in UNSEEN]
         return np.flatnonzero(np.isin(self.split[self.kept], codes))
 

@@ -1,4 +1,4 @@
-"""The classifier's accuracy on source rows outside the train split.
+"""The classifier's accuracy on source validation and test rows.
 
 A low accuracy shows wrong preprocessing, a wrong order of classes, or a wrong output. Training rows
 do not count, because the classifier may have been trained on them.
@@ -36,7 +36,7 @@ Scores = Callable[[Rows], Floats]
 
 @dataclass(frozen=True)
 class SourceAccuracy:
-    """The accuracy on labelled source rows outside the train split."""
+    """The accuracy on labelled source rows (validation and test)."""
 
     rows: int  # at least 1
     right: int
@@ -110,7 +110,7 @@ class SourceAccuracy:
         low, high = interval_of_counts(self.right, self.rows, 0.95)
         return (
             f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f} %) of {self.rows} "
-            "labelled source rows outside the train split"
+            "labelled source rows (validation and test)"
         )
 
     @property

@@ -370,7 +370,7 @@ def test_it_shows_what_extract_shows_and_every_note(
     """The notes of every step, whether made or reused; with -v the block of ``covcal extract``."""
     inputs = ("digits.onnx", "source.npz", "target.npz", "-o", "alone.h5")
     alone = covcal("extract", *inputs, cwd=folder).require_success()
-    assert "labelled source rows outside the train split" in alone.out
+    assert "labelled source rows (validation and test)" in alone.out
     notes = [line for line in alone.err.splitlines() if line.startswith("note: ")]
     assert notes
     assert run(folder, "-v").require_success().out.startswith(alone.out)
