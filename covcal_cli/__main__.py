@@ -1,6 +1,6 @@
 """Start the program ``covcal`` (or ``python -m covcal_cli``), and handle Ctrl-C.
 
-Three cases need care:
+Ctrl-C needs care in three cases:
 
 - Ctrl-C can crash a compiled module while it is loaded, so the handler waits for the module.
 - Compiled code may turn Ctrl-C into another error, so the command line asks `was_interrupted`.
@@ -26,8 +26,8 @@ def main() -> None:
     """Run the command line of this process and exit."""
     try:
         heed_interrupts()  # Ctrl-C must also end the imports that follow.
-        # On a busy machine, several BLAS threads make short matrix products up to ten times slower.
-        # Set this before NumPy is loaded.
+        # Several BLAS threads can make short matrix products ten times slower on a busy machine.
+        # NumPy reads this variable when it is loaded.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # Collecting garbage less often makes imports faster.
         gc.set_threshold(50_000)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def heed_interrupts() -> None:
-    """Handle Ctrl-C, unless this process ignores it (a background job)."""
+    """Handle Ctrl-C, except in a background job that ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _handle_unraisable
@@ -54,7 +54,7 @@ def ignore_interrupts() -> None:
 
 
 def was_interrupted() -> bool:
-    """Return whether Ctrl-C was pressed since `heed_interrupts`."""
+    """Return whether the user has pressed Ctrl-C."""
     return _was_pressed.is_set()
 
 

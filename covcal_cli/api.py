@@ -1,4 +1,4 @@
-"""The public Python API of covcal: its commands on files, and classes on arrays.
+"""The public Python API of covcal: functions for files, and classes for arrays.
 
     import covcal_cli.api as covcal
 
@@ -9,25 +9,25 @@
     calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
     probabilities = calibrator.predict_proba(new_logits)
 
-    # Accept rows so that at most 5 % of them are wrong. Labels of random rows prove this limit.
+    # Accept rows with an error rate of at most 5 %, tested with the labels of random rows.
     decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
     accept = decision.fit(target_logits, rows, labels).accept(new_logits)
 
-    # Judge later rows, as covcal watch does: "holds", "off" or "not known".
+    # Check the calibration on later rows. The answer is "holds", "off" or "not known".
     watch = covcal.Watch("cal.json", history="watch.jsonl")
     print(watch.observe(new_logits, period="2026-11-29").answer)
 
 The names in `__all__` are public, and keep their meaning within a major version. Later versions may
-add fields to results. All other names are private and may change. A module is loaded when one of
-its names is first used. A wrong argument raises a `CovcalError`.
+add fields to results. All other names are private and may change. Modules are imported on first
+use. A wrong argument raises a `CovcalError`.
 
-Waiting threads of OpenBLAS take processor time: `calibrate` of 2 x 30,000 rows with 64 features
-took 4.1 processor seconds instead of 0.9. If threadpoolctl is installed, as with scikit-learn, long
-fits use one thread. Otherwise, set the environment variable OPENBLAS_NUM_THREADS to 1 before NumPy
-is imported, as the command ``covcal`` does.
+Waiting OpenBLAS threads use processor time. For example, `calibrate` took 4.1 instead of 0.9
+processor seconds on 2 x 30,000 rows with 64 features. If threadpoolctl is installed (scikit-learn
+requires it), long fits use one thread. Otherwise, set the environment variable OPENBLAS_NUM_THREADS
+to 1 before NumPy is imported, as the command ``covcal`` does.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
-explains these options. Some options have another name:
+explains these options. Some arguments have another name than the command line option:
 
 - `allow_limit` is ``--force`` of calibrate.
 - `resamples` and `level` are ``--bootstrap`` and ``--confidence`` of evaluate.
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from covcal_cli.report.report import report as report
     from covcal_cli.watch.of_arrays import Watch as Watch
 
-# The module of each name. `calibrate` is defined below.
+# The module of each public name, except `calibrate`.
 _HOMES = {
     "AdaptSettings": "adapt.settings",
     "ApplySettings": "apply.apply",
@@ -113,7 +113,7 @@ __all__ = sorted([*_HOMES, "calibrate"])
 def fit_file(
     path: "str | Path", settings: "CalibrateSettings | None" = None, labels: "Draw | None" = None
 ) -> "Calibration":
-    """Fit a method. Errors name command line options."""
+    """Fit a method. Error messages name command line options."""
     from covcal_cli.calibrate.calibrate import calibrate as fit
     from covcal_cli.calibrate.problem import CalibrateSettings
     from covcal_cli.labels.target_labels import random_labels
@@ -130,8 +130,8 @@ def calibrate(
 ) -> "Calibration":
     """Fit a method on a features or adapted file.
 
-    No target labels are read, except labels from ``covcal label``. ``CalibrateSettings(labels=50)``
-    reads 50 target labels.
+    By default, the fit uses no target labels except labels from ``covcal label``. With
+    ``CalibrateSettings(labels=50)``, the fit uses the labels of 50 random target rows.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def calibrate(
     Raises
     ------
     CovcalError
-        If the method cannot use the file, or T is at a limit of its interval.
+        If the method cannot use the file, or the fitted temperature is at a limit of its interval.
     """
     return fit_file(path, settings, labels)
 

@@ -10,17 +10,16 @@ from covcal_cli.errors import ArgumentError, CovcalError
 from covcal_cli.maths.output_form import DISTRIBUTIONS, OutputEvidence
 from covcal_cli.maths.softmax import valid_rows
 
-# Minimum number of rows for recognising probabilities. The key says whether there are several
-# columns.
+# Minimum number of rows to recognise probabilities, with several columns (True) or one (False).
 _FEW_BOUNDED = {True: 8, False: 50}
-_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # ends with a separator
+_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # text that ends with a separator
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
 _LABEL_TYPES = ((int, float, np.number, np.bool_), (str,), (bytes,))
 
 
 def array_of(values: Any, name: str) -> AnyArray:
-    """Return a list, a data frame, a torch tensor or an array as a NumPy array."""
+    """Convert a list, data frame, torch tensor or array to a NumPy array."""
     if any(map(np.ma.is_masked, values if isinstance(values, list | tuple) else (values,))):
         raise ArgumentError(f"{name} has masked values: leave their rows out")
     try:
@@ -29,7 +28,7 @@ def array_of(values: Any, name: str) -> AnyArray:
             if "bfloat16" in str(values.dtype):
                 values = values.float()
         array: AnyArray = np.asarray(values)
-    # for example, rows of different lengths, or a tensor on the device "meta"
+    # For example, lists of different lengths raise ValueError.
     except (TypeError, ValueError, RuntimeError) as error:
         raise ArgumentError(f"{name} must be an array ({error})") from error
     if array.dtype.kind == "T":  # NumPy's string types
@@ -42,7 +41,7 @@ def array_of(values: Any, name: str) -> AnyArray:
 
 
 def numbers_of(values: Any, name: str) -> Float64s:
-    """Return real numbers as a float64 array; any shape is allowed."""
+    """Convert real numbers of any shape to a float64 array."""
     array = array_of(values, name)
     try:
         if array.dtype.kind in "cmMV":
@@ -57,7 +56,7 @@ def numbers_of(values: Any, name: str) -> Float64s:
 
 
 def whole_numbers_of(values: Any, name: str) -> Labels:
-    """Return an array of whole numbers, shape (n,), as int64."""
+    """Convert whole numbers, shape (n,), to an int64 array."""
     numbers = numbers_of(values, name)
     if numbers.ndim != 1 or not (np.abs(numbers) < _LARGEST).all() or (numbers % 1).any():
         raise ArgumentError(f"{name} must be a list of whole numbers")
@@ -65,7 +64,7 @@ def whole_numbers_of(values: Any, name: str) -> Labels:
 
 
 def form_of(rows: Float64s) -> OutputEvidence:
-    """Return the evidence on whether rows are logits or probabilities."""
+    """Return statistics that tell logits from probabilities."""
     evidence = OutputEvidence()
     if len(rows):
         evidence.add(rows)
@@ -73,9 +72,9 @@ def form_of(rows: Float64s) -> OutputEvidence:
 
 
 def logits_of(values: Any, name: str) -> Float64s:
-    """Return logits as (n, K) float64.
+    """Return logits as a float64 array, shape (n, K).
 
-    A single column of numbers z stands for the logits 0 and z. Probabilities are refused.
+    A single column z means two classes with the logits 0 and z. Probabilities are refused.
     """
     rows = numbers_of(values, name)
     single = rows.ndim == 1
@@ -100,7 +99,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    # rows of equal numbers may be logits or probabilities
+    # If all numbers are equal, they may be logits or probabilities.
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:
@@ -133,7 +132,7 @@ def _require_logits(rows: Float64s, name: str) -> None:
 
 def columns_of(values: Any) -> list[Any] | None:
     """Return the column names of a data frame or an Arrow table; None for other values."""
-    if hasattr(values, "collect"):  # `array_of` refuses lazy frames
+    if hasattr(values, "collect"):  # a lazy frame, which `array_of` refuses
         return None
     names = getattr(values, "column_names", None)
     columns = names if isinstance(names, list) else getattr(values, "columns", None)
@@ -141,7 +140,7 @@ def columns_of(values: Any) -> list[Any] | None:
 
 
 def require_columns(expected: list[Any] | None, values: Any, where: str) -> None:
-    """Refuse a data frame with other columns, as scikit-learn does."""
+    """Refuse a data frame whose columns differ from `expected`, as scikit-learn does."""
     columns = columns_of(values)
     if values is None or expected is None or columns is None or columns == expected:
         return
@@ -164,10 +163,10 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 
 
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
-    """Return the column names as classes, if they agree with `labels`.
+    """Return the column names as classes, in the type of `labels`.
 
-    A common prefix of the names, such as ``logit_``, is removed if necessary. Names become whole
-    numbers or booleans if the labels have this type.
+    A common prefix of the names, such as ``logit_``, is removed if necessary. If the labels are
+    whole numbers or booleans, the names are converted.
     """
     if columns is None:
         return None
@@ -215,7 +214,7 @@ def is_missing(value: Any) -> bool:
 
 
 def require_row_order(values: Any, rows: Any, name: str) -> None:
-    """Refuse a pandas object that has the index of `rows` in another order."""
+    """Refuse two pandas objects with the same index values in different orders."""
     index, of_rows = (
         getattr(part, "index", None) if hasattr(part, "iloc") else None for part in (values, rows)
     )
@@ -229,9 +228,9 @@ def require_row_order(values: Any, rows: Any, name: str) -> None:
 
 
 def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
-    """Return n labels, which are class names or class numbers.
+    """Convert n labels (class names or class numbers) to an array.
 
-    Two indexes with the same values must be in the same order.
+    Pandas labels must be in the order of the pandas object `rows`.
     """
     labels = array_of(values, name)
     if labels.shape != (n,):
@@ -290,7 +289,7 @@ def _are_numbers(values: AnyArray) -> bool:
 def labelled_rows_of(
     logits: Any, rows: Any, labels: Any, shape: tuple[int, ...]
 ) -> tuple[Rows, Labels]:
-    """Return the numbers of labelled rows, (m,), and their classes, (m,).
+    """Return row numbers and class numbers of the labelled rows, both of shape (m,).
 
     `rows` and `labels` can be None. `shape` is the shape of the logits, (n, K). A data frame must
     have the index 0, 1, 2, ..., because `rows` could otherwise be positions or index values.

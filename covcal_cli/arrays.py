@@ -23,7 +23,7 @@ AnyArray = NDArray[Any]
 Inputs = Mapping[str, AnyArray]  # Model inputs of shape (m, ...), by name.
 
 UNKNOWN_LABEL = -1  # Class number of a row without a label.
-# Replaces a probability of 0 in a logarithm.
+# Smallest probability in a logarithm; replaces 0.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
@@ -50,7 +50,7 @@ class ModelInput:
     takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 
     def takes(self, shape: tuple[int, ...]) -> bool:
-        """Return whether an array of this shape fits, with any number of rows."""
+        """Return whether the input accepts arrays of this shape; the number of rows may differ."""
         return len(shape) == len(self.shape) and all(
             want in (None, have) for want, have in zip(self.shape[1:], shape[1:], strict=True)
         )
@@ -65,8 +65,8 @@ class ModelInput:
 def one_blas_thread() -> Iterator[None]:
     """Let BLAS use one thread, because more threads wait longer than they compute.
 
-    This needs threadpoolctl, which scikit-learn installs. A number of threads that is set in
-    OPENBLAS_NUM_THREADS is kept.
+    The number of threads does not change without the package threadpoolctl. It also does not change
+    if the variable OPENBLAS_NUM_THREADS is set.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ or find_spec("threadpoolctl") is None:
         yield

@@ -1,4 +1,4 @@
-"""Errors that a user can cause, values as text, and checks of arguments.
+"""Exceptions for user errors, formatting of values, and argument checks.
 
 `checked` compares the arguments of a public function with their annotations. A wrong argument
 raises an `ArgumentError`. A system error about a file becomes a `CovcalError`. Messages of a
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-# The remedy for a model that covcal cannot open or run, such as a pickle.
+# Advice for a model that covcal cannot run, such as a pickle.
 OUTPUTS_AS_TABLE = (
     "save the output of the model's predict_proba as tables (prob_NAME per class, and label), and "
     "give these tables instead of the model"
@@ -66,7 +66,7 @@ class CovcalError(Exception):
     """An error that the user can fix: bad input, a missing file, an existing output.
 
     The message is one line that names the file, the problem and the remedy. The command line then
-    exits with code 1. No file has been changed.
+    exits with code 1. No existing file has been changed.
     """
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class UnusedOptionError(CovcalError):
 
 
 class LimitExceededError(Exception):
-    """A result exceeds a limit of the user. The exit code is 3."""
+    """A result exceeds a limit that the user set. The exit code is 3."""
 
 
 class StoppedError(Exception):
@@ -120,7 +120,7 @@ def one_line(error: BaseException, limit: int | None = None) -> str:
 
 
 def explained(error: OSError) -> str:
-    """Return the message of a system error about a file."""
+    """Return a one-line message for a system error about a file."""
     reason = one_line(error).lower()
     remedy = _REMEDIES.get(error.errno or 0, "check it and try again")
     return message(f"{error.filename or 'the output'}: {reason}: {remedy}")
@@ -176,7 +176,7 @@ _WORDS: Mapping[Any, str] = {
 }
 
 
-# Matches a command, an option with its Python argument, or any option.
+# Matches a covcal command or a command line option.
 _OPTION = re.compile(
     r"covcal [a-z]+ (?:[^:;,.]|\.(?=\S))*|--[a-z-]+ \((\w+=True) in Python\)|--([a-z][a-z-]*)"
     r"|(?<=\s)-o\b"
@@ -210,17 +210,17 @@ def in_python(text: str) -> str:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that raises `ArgumentError` for arguments of a wrong name or type."""
+    """Decorate a function so that arguments of a wrong name or type raise `ArgumentError`."""
     return _wrapped(function, checks_types=True)
 
 
 def checked_names(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function that raises `ArgumentError` for missing and unknown arguments."""
+    """Decorate a function so that missing and unknown arguments raise `ArgumentError`."""
     return _wrapped(function, checks_types=False)
 
 
 def checked_settings(kind: Settings) -> Settings:
-    """Make a class of settings check its arguments."""
+    """Decorate a settings class so that its constructor checks the arguments."""
     kind.__init__ = _wrapped(kind.__init__, checks_types=True, is_of_settings=True)  # type: ignore[misc]
     return kind
 
@@ -230,7 +230,7 @@ def _wrapped(
 ) -> Callable[P, R]:
     signature = inspect.signature(function)
     annotations = [str(parameter.annotation) for parameter in signature.parameters.values()]
-    # without a path, the error is about an argument
+    # If no argument is a path, every error is about an argument.
     reads_no_file = is_of_settings or not any("Path" in text for text in annotations)
 
     @wraps(function)
@@ -252,7 +252,8 @@ def _wrapped(
                 raise
             raise CovcalError(explained(error)) from error
         except CovcalError as error:
-            if not is_of_settings:  # settings may come from the command line
+            # The command line also creates settings, so keep the names of its options.
+            if not is_of_settings:
                 error.args = (in_python(str(error)), *error.args[1:])
             if reads_no_file and type(error) is CovcalError:
                 raise ArgumentError(*error.args) from error
@@ -265,7 +266,7 @@ def _wrapped(
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     module = inspect.getmodule(function)
     names = {"Path": Path, **vars(module)}
-    # `api` imports a name when it is first used
+    # `api` imports names on first use, so import all names here.
     for name in getattr(module, "__all__", ()):
         names[name] = getattr(module, name)
     hints = get_type_hints(function, names)

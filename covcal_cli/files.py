@@ -2,7 +2,8 @@
 
 An output is written to a "hidden sibling" ``.NAME.partial`` in its folder, and renamed when it is
 complete. So a crash, a full disk or ``kill -9`` leaves the old file untouched. The next run removes
-a sibling that a killed run left. The sibling is locked against other processes.
+the hidden file of a killed run. The hidden file is locked, so two processes never write the same
+output.
 """
 
 import errno
@@ -42,8 +43,8 @@ def check_output(
     """Refuse an output that cannot be written, or that must not be replaced.
 
     Raises `OutputExistsError` if `path` exists and `force` is false. Raises `CovcalError` if `path`
-    is not a plain file or is one of `inputs`, or if its folder does not exist. `option` is the name
-    of the path's option, for messages.
+    is not a plain file or is one of `inputs`, or if its folder does not exist. `option` is the
+    command line option for the path, for messages.
     """
     try:
         path.resolve()
@@ -80,11 +81,10 @@ class _Writing:
 
     path: Path
     partial: Path
-    # None on Windows, where an open file cannot be renamed
+    # Open file that holds the lock; None on Windows, where an open file cannot be renamed.
     lock: int | None
 
     def is_at(self, path: Path) -> bool:
-        """Return whether `path` is still the locked file."""
         try:
             status = path.lstat()
         except OSError:
@@ -94,8 +94,7 @@ class _Writing:
         return os.path.samestat(status, os.fstat(self.lock))
 
     def end(self) -> None:
-        """Remove the sibling unless it was renamed, and release the lock."""
-        # after the renaming, this name may belong to another process
+        # After the renaming, another process may use this name.
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
@@ -135,7 +134,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 
 @contextmanager
 def moved_together() -> Iterator[None]:
-    """Rename all outputs of a block together, when all of them are complete.
+    """Rename all outputs of the block together, after the last output is complete.
 
     All old outputs except one are removed first. So new and old outputs are never mixed, even after
     ``kill -9``.
@@ -239,7 +238,7 @@ def _created(path: Path, partial: Path) -> _Writing | None:
         mode = path.stat().st_mode & 0o777
         if sys.platform == "win32":
             partial.chmod(mode)
-        else:  # use the descriptor: another process may have removed the name
+        else:  # Use the descriptor, because another process may have removed the name.
             os.fchmod(descriptor, mode)
     writing = _locked(path, partial, descriptor)
     # another process may have removed the file before it was locked
@@ -250,8 +249,8 @@ def _created(path: Path, partial: Path) -> _Writing | None:
 
 
 def _clear(path: Path, partial: Path, how: int) -> None:
-    """Remove a sibling that a killed run left."""
-    # the sibling may be a link or a pipe of somebody else
+    """Remove the hidden file of a killed run."""
+    # The name may belong to a link or a pipe of another user.
     careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         if not stat.S_ISREG(partial.lstat().st_mode):
@@ -288,7 +287,7 @@ def _explained(error: OSError, path: Path) -> Exception:
         )
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return CovcalError(f"no permission to write {path}: choose another path")
-    if error.filename is not None:  # the user does not know the name of the sibling
+    if error.filename is not None:  # The user does not know the hidden file, so name the output.
         error.filename = str(path)
     return error
 
@@ -319,7 +318,7 @@ def sha256_of(path: Path) -> str:
 
 def read_plain(path: str | Path) -> bytes:
     """Return the content of a plain file. Raise ValueError for a pipe or device."""
-    descriptor = os.open(path, _READING)  # A file object takes twice as long for a small file.
+    descriptor = os.open(path, _READING)  # A file object would take twice as long for a small file.
     try:
         status = os.fstat(descriptor)
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -353,7 +352,7 @@ def require_file(path: Path, *, remedy: str) -> None:
 
 
 def as_word(path: str | Path) -> str:
-    """Return a path as one argument of a shell command."""
+    """Quote a path for a shell command."""
     text = f"./{path}" if str(path).startswith("-") else str(path)
     if text.isprintable():
         return shlex.quote(text)

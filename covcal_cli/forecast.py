@@ -1,11 +1,11 @@
-"""Apply calibrations to files, and refuse files that do not fit.
+"""Apply calibrations to features files, and refuse files of another classifier.
 
 A calibration scales the logits of a "forecaster": the classifier, or the network of covcal adapt
 ("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
 `networks_for` returns networks that compute aligned logits from features.
 
-A calibration fits a file if model, classes, feature columns, output tensors and preprocessing are
-the same.
+A calibration can be applied to a file if both have the same model, classes, feature columns, output
+tensors and preprocessing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,9 +100,9 @@ def read_aligned_networks(path: Path) -> AlignedNetworks:
 def forecaster_logits(
     domain: Domain, rows: Rows, forecaster: ForecasterName, networks: AlignedNetworks | None = None
 ) -> Floats:
-    """Return a forecaster's logits of `rows`, shape (m, K).
+    """Return the logits of the classifier or of the adapted networks, shape (m, K).
 
-    If the file has no aligned logits, `networks` compute them.
+    `networks` compute the aligned logits if the file lacks aligned logits.
     """
     if networks is None or forecaster == "original":
         return domain.forecaster_logits(rows, forecaster)
@@ -118,12 +118,12 @@ def networks_for(
 ) -> AlignedNetworks | None:
     """Return the networks that a calibration needs for a file, or None.
 
-    Networks are needed only if the calibration scales aligned logits and the file lacks these
+    Networks are needed only if the calibration scales aligned logits and the file lacks aligned
     logits. The networks come from the adapted file `networks`, or from the file that cal.json
     names.
 
-    Raises `CovcalError` if the networks belong to another calibration, or the calibration does not
-    fit the file.
+    Raises `CovcalError` if the networks belong to another calibration, or the calibration cannot be
+    applied to the file.
     """
     require_fitting(calibration, file, allow_other_preprocessing=allow_other_preprocessing)
     aligned = calibration.scaling.reads_aligned
@@ -163,26 +163,26 @@ def fitted_networks(calibration: Calibration, networks: Path | None) -> AlignedN
 
 @dataclass(frozen=True)
 class ScaledLogits:
-    """The scaled logits of a calibration."""
+    """Computes calibrated probabilities of the rows in a file."""
 
     scaling: Scaling
     networks: AlignedNetworks | None = None
 
     @property
     def reads(self) -> set[str]:
-        """The names of the datasets to read."""
+        """The names of the datasets that the calibration reads."""
         aligned = "aligned_logits" if self.networks is None else "features"
         return {"logits" if name == "original" else aligned for name in self.scaling.temperatures}
 
     @property
     def keys(self) -> dict[str, ForecasterName]:
-        """The scaled forecasters. Forecasters with the same key have the same logits."""
+        """The scaled forecasters. Equal keys mean equal logits."""
         aligned = "aligned" if self.networks is None else self.networks.sha256
         names = self.scaling.temperatures
         return {name if name == "original" else aligned: name for name in names}
 
     def prepared(self, domain: Domain, rows: Rows) -> tuple[Float64s, float]:
-        """Return logits z, (K, m), and T, for softmax(z / T)."""
+        """Return class-major logits z, (K, m), and the temperature T of softmax(z / T)."""
         return self.scaling.prepared(self._blocks(domain, rows))
 
     def forecast(self, domain: Domain, rows: Rows) -> Softmax:
@@ -259,8 +259,8 @@ def read_named(
 ) -> dict[str, Calibration]:
     """Read calibrations, and return them by name.
 
-    `names` are the user's names, in the order of `documents`. The default is the name of the
-    method, or the name of the file if several calibrations have the method.
+    `names` are the user's names, in the order of `documents`. The default name is the method, or
+    the file name if several calibrations have the same method.
 
     Raises `CovcalError` if a calibration cannot be read, or two calibrations have the same name.
     Raises `UnusedOptionError` if `networks` are given and no calibration scales aligned logits.
@@ -293,9 +293,9 @@ def scaled_logits(
 ) -> dict[str, ScaledLogits]:
     """Return the scaled logits of every calibration, by name.
 
-    `networks` is the path of the adapted file, and is only needed if that file has moved.
+    `networks` is the new path of the adapted file, if the file has moved.
 
-    Raises `CovcalError` if a calibration does not fit.
+    Raises `CovcalError` if a calibration cannot be applied to the file.
     """
     scaled, allow = {}, allow_other_preprocessing
     for name, calibration in calibrations.items():
@@ -360,7 +360,7 @@ def require_fitting(
     refused too, unless `allow_other_preprocessing` is true.
     """
     same_model = file.model["sha256"] == calibration.model["sha256"]
-    # compare class names before hashes, because a message can show names
+    # Compare class names first, because the error message can show names but not hashes.
     _require_same_classes(calibration, file, same_model=same_model)
     if not same_model:
         raise CovcalError(
@@ -386,7 +386,7 @@ def _require_same_classes(calibration: Calibration, file: FeatureFile, *, same_m
         names = "different class names"
         if same_model and sorted(classes) == sorted(expected):
             names = "the same classes in different orders"
-        # a model can get new class names, but new names in tables mean new classes
+        # A model's classes can be renamed, but new names in a table mean new classes.
         elif not same_model or (not file.model["sha256"] and not _are_numbers(classes)):
             raise CovcalError(f"{file.path} and the calibration have {names} {differs}: {AGAIN}")
         raise CovcalError(

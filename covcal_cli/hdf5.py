@@ -1,8 +1,8 @@
 """Read untrusted HDF5 files, and refuse files whose numbers may be wrong.
 
-An HDF5 file can refer to other files. If a file is missing, HDF5 reads zeros without an error. A
-file can also have arrays that were never written, or implausibly large arrays. `File` refuses all
-these files.
+An HDF5 file can refer to other files. If a referenced file is missing, HDF5 returns zeros without
+an error. An array can also be unwritten or implausibly large. The class `File` refuses files with
+these faults.
 
 covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
 when a block is read for the first time. Exceptions of h5py become a `CovcalError`.
@@ -27,7 +27,7 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
-# A regular expression for file names of tables.
+# Matches the file name of a table.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
 # Attribute of a dataset; see `Checksums`.
 CRC32 = "covcal_crc32"
@@ -63,7 +63,7 @@ class Checksums:
         self.n, self.axis = shape[axis], axis
         row_bytes = math.prod(shape) // max(1, self.n) * dtype.itemsize
         self.rows = rows or max(1, _BLOCK_BYTES // max(1, row_bytes), -(-self.n // _MOST_BLOCKS))
-        # Labels share datasets, so use only the last two names of the path.
+        # A dataset that several labels share has several paths with the same last two names.
         about = [name.split("/")[-2:], shape, dtype.str, axis, self.rows]
         self.head = [zlib.crc32(json.dumps(about).encode()), axis, self.rows]
         self.of_blocks: list[int] = []
@@ -74,7 +74,7 @@ class Checksums:
         return -(-self.n // self.rows)
 
     def add(self, values: AnyArray) -> slice:
-        """Add the next rows, and return their slice."""
+        """Add the checksums of the next rows, and return the slice of these rows."""
         start, end = self._added, self._added + values.shape[self.axis]
         rows = np.moveaxis(values, self.axis, 0)
         while self._added < end:
@@ -87,14 +87,14 @@ class Checksums:
         return slice(start, end)
 
     def attribute(self) -> AnyArray:
-        """Return the attribute `CRC32`. Add all rows first."""
+        """Return the value of the attribute `CRC32`, after all rows were added."""
         if self._added != self.n:
             raise ValueError(f"{self._added} of {self.n} rows were written")
         return np.array([*self.head, *self.of_blocks], dtype=np.uint32)
 
 
 class Dataset:
-    """An array of an open file, which is read by slices.
+    """An array in an open file; slices are read on demand.
 
     With `needs_checksums`, a dataset without the attribute `CRC32` is refused.
     """
@@ -124,7 +124,7 @@ class Dataset:
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
-        """The shape of a stored block; None without blocks."""
+        """The shape of one stored block; None if the array is stored as a whole."""
         if self._checksums is not None:
             sides = [*self.shape]
             sides[self._checksums.axis] = min(self._checksums.rows, self._checksums.n)
@@ -158,7 +158,7 @@ class Dataset:
             return self._checked(self._checksums, *(key if isinstance(key, tuple) else (key,)))
 
     def _checked(self, checksums: Checksums, *key: slice) -> AnyArray:
-        """Return the values of slices, after a check of their blocks."""
+        """Verify the checksums of the blocks, and return the values of slices."""
         axis, rows = checksums.axis, checksums.rows
         key = (*key, *[slice(None)] * (axis + 1 - len(key)))
         start, stop, step = key[axis].indices(checksums.n)
@@ -178,7 +178,6 @@ class Dataset:
         return values[(*key[:axis], slice(start - low, stop - low, step), *key[axis + 1 :])]
 
     def _stored_checksums(self, *, is_needed: bool) -> list[int] | None:
-        """Return the attribute `CRC32`."""
         if not h5py.h5a.exists(self._identifier, CRC32.encode()):
             if is_needed and self.ndim >= 0:
                 raise CovcalError(
@@ -187,7 +186,7 @@ class Dataset:
                 )
             return None
         attribute = h5py.h5a.open(self._identifier, CRC32.encode())
-        shape = attribute.shape  # h5py reads the shape from the file each time.
+        shape = attribute.shape  # h5py reads the file at each access to the shape.
         if len(shape) != 1 or shape[0] > _MOST_BLOCKS + 3:
             raise self._changed()
         values = np.empty(shape, dtype=np.uint32)
@@ -232,7 +231,7 @@ def _usual_type(dtype: np.dtype[Any]) -> Any:
 
 
 class Group(Mapping[str, Any]):
-    """A group of an open file, as a mapping from names or paths to its groups and datasets.
+    """A group of an open HDF5 file: a mapping from names to groups and datasets.
 
     `datasets` has all datasets of the file by their paths, such as ``a/b``.
     """
@@ -241,7 +240,7 @@ class Group(Mapping[str, Any]):
         self, path: Path, name: str, identifier: Any, datasets: Mapping[str, Dataset]
     ) -> None:
         self.path, self.name, self.datasets = path, name, datasets
-        self._identifier = identifier  # The low-level identifier, which is faster than an object.
+        self._identifier = identifier  # A low-level h5py identifier, for speed.
 
     def __getitem__(self, name: Any) -> Any:
         """Return the group or dataset called `name`. Raises `CovcalError` for an unknown name."""
@@ -287,10 +286,10 @@ class Group(Mapping[str, Any]):
 
 
 class File(Group):
-    """An open file that was checked, for a ``with`` block.
+    """An open and checked HDF5 file, for a ``with`` statement.
 
-    `handle` is the ``h5py.File``, if the caller has opened the file. `within` returns the group to
-    read for the root attributes.
+    `handle` is the ``h5py.File``, if the caller has opened the file. `within` returns the name of
+    the group to read, given the root attributes.
 
     Raises
     ------
@@ -347,7 +346,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the root attributes `names`. The rest of the file is not checked."""
+    """Return the root attributes with these names. The rest of the file is not checked."""
     with _opened(path, remedy) as raw, _readable(path, "/"):
         return dict(_plain_attributes(raw.id, names))
 
@@ -386,7 +385,7 @@ def _opened(path: Path, remedy: str) -> Any:
 
 
 def _require_finite_heaps(path: Path) -> None:
-    """Raise `OSError` if a heap has free space of no size, because HDF5 would read it forever."""
+    """Raise `OSError` for a damaged heap that HDF5 would read forever."""
     with path.open("rb") as file:
         content = file.read(_HEAP_BYTES)
         file.seek(max(len(content), path.stat().st_size - _HEAP_BYTES))
@@ -425,7 +424,7 @@ class _readable:  # noqa: N801
 def _examined(path: Path, group: Any, *, needs_checksums: bool) -> dict[str, Dataset]:
     """Return all datasets below a group, in the order of their names. Refuse links.
 
-    `group` is a low-level identifier, which is several times as fast as an object.
+    `group` is a low-level h5py identifier, because high-level objects are several times slower.
     """
     datasets = dict[str, Dataset]()
     seen = set()  # A group may contain itself.
@@ -439,7 +438,7 @@ def _examined(path: Path, group: Any, *, needs_checksums: bool) -> dict[str, Dat
             continue
         seen.add((about.fileno, about.addr))
         if isinstance(member, h5py.h5g.GroupID):
-            # The last entry is taken first.
+            # Reverse order, because `pop` takes the last entry.
             waiting += [
                 (_inside(place, name), _linked(path, place, member, name))
                 for name in sorted(member, reverse=True)
@@ -489,7 +488,7 @@ def _require_own(dataset: Dataset, identifier: Any) -> None:
             "values into the file"
         )
     bytes_needed = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if bytes_needed == 0 or dataset.ndim <= 0:  # There are no values, or only one.
+    if bytes_needed == 0 or dataset.ndim <= 0:  # no values, or a single value
         return
     stored = identifier.get_storage_size()
     sides = settings.get_chunk() if layout == h5py.h5d.CHUNKED else None
@@ -521,10 +520,7 @@ def _attributes_sha256(attributes: Mapping[str, Any]) -> str:
 def _plain_attributes(
     group: Any, names: Sequence[str] | None = None
 ) -> Iterator[tuple[str, Plain]]:
-    """Yield the names and values of text and number attributes.
-
-    `group` is a low-level identifier, which is twice as fast as an object.
-    """
+    """Yield the names and values of text and number attributes."""
     if names is None:
         count = h5py.h5a.get_num_attrs(group)
         attributes = (h5py.h5a.open(group, index=number) for number in range(count))

@@ -36,7 +36,7 @@ def one_label(name: str) -> Iterator[None]:
 
 
 def current_label() -> str | None:
-    """Return the label of the block ``with one_label(name)``, or None."""
+    """Return the name of the current label, or None outside of ``with one_label(name)``."""
     return _LABEL.get()
 
 
@@ -60,9 +60,9 @@ def for_first_label(labels: Sequence[str], call: Callable[[], T]) -> T:
 
 
 def chosen_label(path: Path, names: Sequence[str]) -> str:
-    """Return the label of the block ``with one_label(name)``.
+    """Return the name of the current label, set by ``with one_label(name)``.
 
-    Raises `CovcalError` if there is no such block, or the file lacks the label.
+    Raises `CovcalError` if no label is set, or the file lacks the label.
     """
     name = _LABEL.get()
     if name is None:
@@ -76,9 +76,9 @@ def chosen_label(path: Path, names: Sequence[str]) -> str:
 
 
 def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return each text once, with the names of its labels.
+    """Merge equal messages, and name the labels of each message.
 
-    Texts that differ only in numbers are shown with the numbers of the first label.
+    Messages that differ only in numbers are merged too, with the numbers of the first label.
     """
     labels_of: dict[str, dict[str, list[str]]] = {}
     for label, of_label in texts.items():
@@ -94,7 +94,7 @@ def gathered(texts: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def named(labels: Sequence[str]) -> str:
-    """Return the first names, and the number of other labels."""
+    """Return the first label names as text, and the number of further labels."""
     rest = len(labels) - _SHOWN
     more = f" and {rest} more label{'' if rest == 1 else 's'}" if rest > 0 else ""
     return ", ".join(labels[:_SHOWN]) + more

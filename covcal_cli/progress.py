@@ -10,7 +10,7 @@ class Progress:
 
     stage: str  # Current part of the work, such as "source".
     step: int  # Number of finished rows or training steps.
-    total: int  # Largest number of rows or steps in the stage.
+    total: int  # Total number of rows or steps.
     losses: Mapping[str, float | str] = field(default_factory=dict)
 
 

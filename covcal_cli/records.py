@@ -4,9 +4,9 @@ A document is a frozen dataclass with a schema id. The fields of a document beco
 field with the metadata `at` becomes a key of an inner object. The last key, ``content_sha256``, is
 the hash of all other keys. A document is checked in three ways:
 
-1. The hash must match, so an edited or damaged document is refused. 2. Every value must have the
-type and the range of its field, such as `Share`. 3. The values must not contradict each other
-(``__post_init__``).
+1. The hash must match, so an edited or damaged document is refused.
+2. Every value must have the type and the range of its field, such as `Share`.
+3. The values must not contradict each other (``__post_init__``).
 
 Unknown keys are ignored, because a later version may add keys. If a key is removed or its meaning
 changes, the schema id changes. Documents with an unknown schema id are refused.
@@ -56,7 +56,7 @@ _WANTED = {
 }
 
 
-# Ranges of numbers, such as `accuracy: Share`.
+# Number types with a range, for fields such as `accuracy: Share`.
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ Number = Annotated[int, Within(1)]  # A count of at least 1.
 
 
 def require_ascending(**values: float | None) -> None:
-    """Raise ValueError if the numbers decrease; None is skipped. Skip None."""
+    """Raise ValueError if the numbers are not ascending. Skip None."""
     numbers = [(name, value) for name, value in values.items() if value is not None]
     for (name, value), (following, larger) in pairwise(numbers):
         if value > larger + _ROUNDING:
@@ -103,7 +103,7 @@ def require_ascending(**values: float | None) -> None:
 
 
 def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
-    """Raise ValueError if `content` lacks a key or has a wrong type."""
+    """Raise ValueError if a key of `content` is missing or has a wrong type."""
     values = _checked(dict, content, place)
     for name, kind in kinds.items():
         if name not in values:
@@ -111,7 +111,7 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
         _decoded(kind, values[name], f"{place}.{name}", Path())
 
 
-NOT_STORED = {"at": ""}  # Metadata of a field that is not in the file.
+NOT_STORED = {"at": ""}  # Marks a field that is not stored in the file.
 
 
 # Records that several documents contain.
@@ -130,7 +130,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Guard:
-    """The outcome of a check of a result."""
+    """The outcome of a check, such as a minimum number of errors."""
 
     name: str
     value: float  # Finite.
@@ -140,7 +140,7 @@ class Guard:
 
 
 class Document:
-    """A record with a file of its own."""
+    """A record that is stored as a JSON file."""
 
     schema: ClassVar[str]
 
@@ -158,7 +158,7 @@ def at(place: str) -> dict[str, str]:
 
 
 def encoded(value: Any, path: Path) -> Any:
-    """Return a value as JSON for a document at `path`.
+    """Convert a value to JSON types for a document at `path`.
 
     Paths become relative to the folder of the document.
     """
@@ -198,7 +198,7 @@ def _signed(content: Document | Mapping[str, Any], path: Path) -> Any:
 def of_labels(
     documents: Mapping[str, Document | Mapping[str, Any]], path: Path, **more: Any
 ) -> dict[str, Any]:
-    """Return the keys of a file with one document per label."""
+    """Return the content of a JSON file with one document per label."""
     signed = {name: _signed(document, path) for name, document in documents.items()}
     return {"schema": multilabel.SCHEMA, "labels": signed, **more}
 
@@ -227,11 +227,11 @@ def write_document(content: Document | Mapping[str, Any], path: str | Path, *, f
 
 
 def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
-    """Return the value of an untrusted JSON text.
+    """Parse an untrusted JSON text.
 
-    With `names_paths`, texts may have surrogates, which are bytes of paths. Raises `ValueError` for
-    invalid JSON, a duplicate key, infinity or NaN, and content that is too long or too deeply
-    nested.
+    With `names_paths`, texts may contain surrogates, which stand for undecodable bytes in paths.
+    Raises `ValueError` for invalid JSON, a duplicate key, infinity or NaN, and content that is too
+    long or too deeply nested.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it is longer than {_LONGEST_JSON >> 20} MiB")
@@ -250,7 +250,7 @@ def parsed_json(text: str | bytes, *, names_paths: bool = False) -> Any:
 
 
 def json_of(path: Path, *, names_paths: bool = False) -> Any:
-    """Return the value of an untrusted JSON file. Raises ValueError or OSError.
+    """Parse an untrusted JSON file. Raises ValueError or OSError.
 
     The text may be UTF-16 or have a byte order mark, as from editors on Windows.
     """
@@ -261,7 +261,7 @@ def json_of(path: Path, *, names_paths: bool = False) -> Any:
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError if a key occurs twice."""
+    """Build a JSON object from its pairs. Raises ValueError if a key occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
@@ -330,7 +330,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # The file's hash also detects exchanged calibrations.
+        # This hash also detects two labels with exchanged calibrations.
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")
@@ -355,7 +355,7 @@ def labels_of_document(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def document_of(kind: type[D], content: Any, path: Path) -> D:
-    """Return the document in a JSON value from a file at `path`.
+    """Convert a JSON value to a document of the type `kind`, stored at `path`.
 
     Raises `ValueError` if the schema, the hash or a field is wrong.
     """
@@ -371,7 +371,7 @@ def document_of(kind: type[D], content: Any, path: Path) -> D:
 
 
 def record_of(kind: type[R], content: Any) -> R:
-    """Return a record from a JSON value. Raises `ValueError` if a field is wrong."""
+    """Convert a JSON value to the record `kind`. Raises `ValueError` if a field is wrong."""
     record: R = _decoded(kind, content, "", Path())
     return record
 
@@ -430,7 +430,6 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _record(kind: Any) -> list[tuple[str, list[str], Any, bool]]:
-    """Return the name, keys and type of each field."""
     hints = get_type_hints(kind, include_extras=True)
     return [
         (

@@ -345,7 +345,7 @@ def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
 
 
 def refuse_unnamed_parts(folder: Path) -> None:
-    """For an embedded image, the text is its file name."""
+    """Refuse inner folders of Parquet files whose names are not ``KEY=VALUE``."""
     for entry in sorted(folder.iterdir()):
         named = "=" in entry.name or entry.name.startswith((".", "_"))
         if not named and entry.is_dir() and any(entry.glob(_PATTERN)):
