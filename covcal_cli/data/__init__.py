@@ -1,1 +1,1 @@
-"""Read data of other tools (folders, shards, arrays, tables) in batches and in a stable order."""
+"""Read folders, shards, arrays and tables in batches and in a stable order."""

@@ -1,7 +1,7 @@
 """Read rows from files of arrays and tables: ``.npz``, ``.npy``, ``.h5``, ``.csv``, ``.parquet``.
 
-Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images are an array of
-uint8 [n, h, w] or [n, h, w, c], a column ``path``, or a column of file contents.
+Wide arrays are read in parts. Labels, ids and groups are kept in memory. Images can be an array of
+uint8 [n, h, w] or [n, h, w, c], file paths, or file contents.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -40,7 +40,7 @@ from covcal_cli.errors import CovcalError
 
 
 class ArrayFile:
-    """A file of arrays."""
+    """A table, or a file of arrays."""
 
     def __init__(self, path: Path, keep: Sequence[str] = (), *, multilabel: bool = False) -> None:
         self.path, self.keep = path, keep
@@ -48,7 +48,7 @@ class ArrayFile:
         self.n = count_rows(self.store)
         self.label_sets = LabelSets(self.store, self.n) if multilabel else None
         self.image_name = image_column(self.store)
-        # Columns of numbers are features, except beside paths of images.
+        # In a table of images, columns of numbers are not features.
         of_images = self.image_name is not None or path_column(self.store) is not None
         features = plain_numbers(self.store) if self.store.is_table and not of_images else ()
         self.facts = facts = RowFacts(self.store, self.n, features, keep=keep)
@@ -62,7 +62,7 @@ class ArrayFile:
         self.notes += note_on_ids(path, self.ids) if facts.has_ids else ()
 
     def feeds(self, wanted: Sequence[ModelInput]) -> list[Feed] | None:
-        """Return the arrays for every input of a model; None for image files."""
+        """Return the arrays for each model input; None if the rows are image files."""
         if self.facts.path_name is not None:
             return None
         if self.image_name is None:
@@ -77,7 +77,7 @@ class ArrayFile:
 
 
 class ArrayData:
-    """The rows of a file of arrays; see `covcal_cli.data.domain.DomainData`."""
+    """The rows of a table or of a file of arrays; see `covcal_cli.data.domain.DomainData`."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class NumberedNames(tuple[str, ...]):
 
 
 class NamesClasses(Protocol):
-    """Data with labels that can be class names."""
+    """Data whose labels may be class names."""
 
     path: Path
     # Names of class folders, or distinct labels; None for class numbers.
@@ -50,7 +50,7 @@ class ClassMap:
 
     @property
     def note(self) -> str | None:
-        """A note if covcal assumes the order of the classes; else None."""
+        """A note if covcal assumes the order of the classes, else None."""
         if not self.is_assumed:
             return None
         return (
@@ -99,12 +99,12 @@ class ClassMap:
         return index
 
     def or_name_them(self, advice: str) -> str:
-        """Return advice to use ``--classes``; "" if the user gave ``--classes``."""
+        """Return advice to use ``--classes``, or "" if the user gave ``--classes``."""
         return "" if self.whose == _ASKED else f", {advice} with --classes FILE"
 
 
 def numbered_classes(count: int) -> ClassMap:
-    """Return the classes 0 to K-1, for data with class numbers as labels."""
+    """Return K classes that are named by their numbers, 0 to K-1."""
     return ClassMap(tuple(str(index) for index in range(count)), by_number=True)
 
 
@@ -125,9 +125,9 @@ def choose_classes(
     count: int,
     whose: str = "the model",
 ) -> ClassMap:
-    """Return `count` classes with names.
+    """Choose the names of a model's `count` classes.
 
-    The names are `asked`, else `model_names`, else the names of the first of `domains`, else
+    The names are the first of these that exist: `asked`, `model_names`, names in `domains`, class
     numbers. `whose` is the origin of `model_names`, for messages.
     """
     if asked is not None:

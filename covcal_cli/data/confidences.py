@@ -5,8 +5,8 @@ probabilities of other classes. `confidence_stores` assigns the confidence to th
 and the rest in equal parts to the other classes. The probabilities of the other classes are
 invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
-The values in the columns of predictions and labels are the classes. If the source has no labels,
-`OTHER` is a further class. In three cases, the classes are `RIGHT` and 19 wrong answers:
+The classes are the distinct predictions and labels. If the source has no labels, `OTHER` is a
+further class. In three cases, the classes are `RIGHT` and 19 wrong answers:
 
 - The table has no predictions.
 - There are too many distinct predictions, such as texts.
@@ -40,7 +40,7 @@ OTHER = "another answer"
 _MOST_CLASSES = 200
 # Maximum share of confidences below 1/K.
 _BELOW_CHANCE = 0.01
-# Minimum number of rows per prediction for `_require_of_prediction`.
+# Minimum number of rows for checks of predictions.
 _TELLING = 10
 _NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
@@ -53,7 +53,7 @@ _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
 _NEVER_NAMES = ("", "nan", "<na>")
 # Invisible characters that spreadsheets and web pages add.
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\ufeff"))
-# Percentages: a value is above 10, and at most a tenth of the values are at most 1.
+# Values are percentages if the largest is above 10 and at most a tenth are at most 1.
 _LEAST_PERCENTAGE, _FEW_SMALL = 10.0, 0.1
 
 
@@ -276,7 +276,7 @@ class ConfidenceStore(Store):
                 f"{low} of {len(values)} confidences are lower than a random guess among "
                 f"{len(self._names)} answers, so covcal sets them to {chance:.2g}"
             )
-        # With d decimals, 1 means a value from 1 - 0.5 * 10^-d to 1.
+        # A value that was rounded to 1 with d decimals is between 1 - 0.5 * 10^-d and 1.
         most = 1 - 0.25 * 10.0**-decimals
         high = int((values > most).sum())
         if high:
@@ -290,7 +290,7 @@ class ConfidenceStore(Store):
 def confidence_stores(
     stores: Mapping[str, Store], classes: Sequence[str] | None
 ) -> dict[str, Store]:
-    """Return tables of probabilities."""
+    """Convert tables of confidences to tables of class probabilities."""
     tables = {name: _Columns(store) for name, store in stores.items()}
     _drop_missing(tables.values(), classes or ())
     _bring_to_one_unit(tables)

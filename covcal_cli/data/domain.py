@@ -31,8 +31,8 @@ class DomainData(Protocol):
     path: Path
     ids: Sequence[str]
     ids_are_integers: bool
-    split_names: Sequence[str]  # A name for each row, from which a hash derives the split.
-    given_split: Splits | None  # The splits in the data, (n,).
+    split_names: Sequence[str]  # A name for each row; the hash of the name decides the split.
+    given_split: Splits | None  # The splits that the data contain, (n,); None without splits.
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
     way_to_label: str  # How the user can label the rows, for messages.
     # The kept columns by name, (n,) each.
@@ -58,7 +58,7 @@ class DomainData(Protocol):
 
 
 class ImagePipeline(Protocol):
-    """The preprocessing of images for one model, for several threads at once."""
+    """The preprocessing of images for one model; several threads can use it at once."""
 
     @property
     def row_shape(self) -> RowShape:

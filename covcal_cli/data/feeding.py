@@ -68,7 +68,7 @@ def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the names of number arrays with one axis, or with `several` axes."""
+    """Return the names of arrays of numbers with one axis, or with more axes if `several`."""
     return tuple(
         name
         for name, entry in store.entries.items()
@@ -128,7 +128,7 @@ def fed(
     if feed.side_by_side:
         parts = [arrays[name] for name in feed.names]
         if {"f"} == {dtype.kind, *(part.dtype.kind for part in parts)}:
-            # Usually all numbers fit the model's type, so one copy is enough.
+            # Usually all numbers fit the model's type, and then one copy is enough.
             block = _beside(parts, dtype)
             if np.isfinite(block).all():
                 return block
@@ -187,7 +187,7 @@ def _require_no_commas(store: Store) -> None:
 
 
 def _has_shape(entry: Entry, wanted: ModelInput) -> bool:
-    # A column fits an input [N, 1].
+    # A column of n values fits an input of shape [N, 1].
     is_column = len(entry.shape) == 1 and len(wanted.shape) == 2
     return wanted.takes((*entry.shape, 1) if is_column else entry.shape)
 

@@ -42,7 +42,7 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """The neighbouring images of one task."""
+    """The images that one task decodes."""
 
     start: int  # Index of the first image.
     decoded: list[int] = field(default_factory=list)  # Indices of decoded images.
@@ -95,7 +95,7 @@ def decode_batches(
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")
-    # One more batch, which the model reads while threads fill the others.
+    # One more buffer, for the batch that the model reads.
     buffers = [np.empty((0, *pipeline.row_shape), pipeline.dtype)] * (_AHEAD + 1)
     fewest, most = _SMALL_RUN if math.prod(pipeline.row_shape) <= _SMALL else _LARGE_RUN
     stopped = threading.Event()
@@ -133,7 +133,7 @@ def _decode(
     pipeline: ImagePipeline,
     stopped: threading.Event,
 ) -> _Run:
-    """Decode images into `buffer` from row `start` on, without gaps."""
+    """Decode images into `buffer` without gaps, from row `start` on."""
     run = _Run(start)
     for position, opener in enumerate(openers, start):
         if stopped.is_set():

@@ -1,6 +1,6 @@
 """Read the labels of rows, which are class numbers or class names.
 
-`LabelSets` is for rows that can have several labels. Several labels per row have one of three
+`LabelSets` is for rows that can have several labels. Several labels per row can be given in three
 forms:
 
 - a column of 1 and 0 per label (``label_cat``)
@@ -37,7 +37,7 @@ _MINUS_ONES = (_MINUS_ONE, "-1.0")
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
-# How the names of `differing_in_case` differ.
+# Describes the names that `differing_in_case` returns.
 IN_CASE = "differ only in case, spaces, the encoding of letters or a final .0"
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]+)\.0+$")
 # A list of numbers as text.
@@ -86,7 +86,8 @@ class RowLabels:
         self._marked: dict[str, Booleans] = {}
         # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None
-        self._as_names: RowLabels | None = None  # The labels as names, if they may be names.
+        # The same labels as class names, if names are possible.
+        self._as_names: RowLabels | None = None
         if values.dtype.kind in "iub":
             self._require_whole(values, values > np.iinfo(np.int64).max)
             if values.dtype.kind == "b":
@@ -186,7 +187,7 @@ class RowLabels:
         )
 
     def _whole(self, values: AnyArray) -> Labels:
-        # float16 cannot represent `_LARGEST`.
+        # Compare as float64, because float16 cannot represent `_LARGEST`.
         numbers = np.where(np.isnan(values), UNKNOWN_LABEL, values).astype(np.float64)
         self._mark(_MINUS_ONE, values == UNKNOWN_LABEL)
         self._require_whole(values, (numbers != np.floor(numbers)) | (abs(numbers) > _LARGEST))

@@ -52,7 +52,7 @@ def open_domains(
 
 
 def open_images(path: Path) -> DomainData:
-    """Open images for the screen.
+    """Open images to display.
 
     Raises `CovcalError` if the path cannot be read or has no images.
     """
@@ -98,7 +98,7 @@ def _agreed(
     tables: Mapping[str, ArrayFile], paths: Mapping[str, Path], wanted: Sequence[ModelInput]
 ) -> tuple[dict[str, ArrayData], tuple[str, ...]]:
     """Return both tables with the same feature columns, and notes."""
-    # First, check for exchanged tables.
+    # First, check whether source and target were exchanged.
     for name, table in tables.items():
         others = [path for other, path in paths.items() if other != name]
         require_domain(table.store, name, others[0] if others else None, outputs=False)

@@ -26,7 +26,7 @@ OutputKind = Literal["logits", "probabilities", "confidence"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The column names of a tool."""
+    """The names that a tool gives to columns of outputs."""
 
     kind: OutputKind
     pattern: str  # A regular expression for column names; its group matches the class.
@@ -51,7 +51,7 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-# General names of an array [n, K].
+# Names for an array of outputs [n, K] that do not tell the kind.
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 MAY_BE_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
@@ -66,7 +66,7 @@ class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
     outputs: tuple[str, ...]  # One array with two axes, or one column per class.
-    width: int  # Values per row; 1 if two classes share a column.
+    width: int  # Number of values per row; 1 if two classes share a column.
     order: tuple[int, ...]  # Index of each class in a row.
     names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
@@ -112,7 +112,7 @@ class OutputColumns:
 
 
 def kind_of(store: Store) -> OutputKind:
-    """Return the kind of outputs of a file."""
+    """Return whether a file contains logits, probabilities or confidences."""
     kinds: list[OutputKind] = ["logits", "probabilities"]
     by_kind = {kind: list(names) for kind in kinds if (names := _of_kind(store, kind)[0])}
     if len(by_kind) > 1:
@@ -274,7 +274,7 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
 def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     """Return H2O's columns of probabilities, which follow the column ``predict``."""
     rest = iter(store.entries)
-    if "predict" not in rest:  # `in` moves the iterator behind the column.
+    if "predict" not in rest:  # This also moves the iterator `rest` behind the column.
         return set()
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):

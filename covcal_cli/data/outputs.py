@@ -55,7 +55,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # Columns of the predicted label in a file of `covcal apply`.
 _ANSWER = ("label", "label_index", "confidence")
-# Maximum share of rows with a sum of 1 if outputs are sigmoids.
+# Sigmoid outputs sum to 1 in fewer than this share of rows.
 _FEW_SUMMING = 0.1
 # A larger probability outside the classes gives a note.
 _MUCH_ELSEWHERE = 0.25
@@ -354,8 +354,8 @@ def open_outputs(
 ) -> dict[str, OutputTable]:
     """Open the tables of both domains, with the classes in the same order.
 
-    `source` is None if one table has both domains. `kind` follows from the column names of the
-    first table by default. `choices` are the possible answers in a log with token
+    `source` is None if one table has both domains. By default, the column names of the first table
+    decide the kind of outputs. `choices` are the possible answers in a log with token
     log-probabilities. By default, the answers are the names in the file `classes`, or the labels of
     the source.
 
@@ -529,12 +529,12 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
-        # Rows can have several labels.
+        # The rows of this file of `covcal apply` can have several labels.
         if named and "calibration_sha256" in store.entries:
             store.entries = {name: entry for name, entry in store.entries.items() if entry.shape}
         return ()
     answer = [name for name in _ANSWER if name in store.entries]
-    # An .npz of apply also has arrays without axes.
+    # An .npz file of apply also contains single values.
     store.entries = {
         name: entry for name, entry in store.entries.items() if name not in answer and entry.shape
     }

@@ -22,9 +22,9 @@ from covcal_cli.errors import CovcalError, shown
 from covcal_cli.formats.features import DOMAINS
 
 DEFAULT_FRACTIONS = (0.6, 0.2, 0.2)
-# No command evaluates test rows of the source.
+# The source needs no test split, because no command evaluates test rows of the source.
 SOURCE_FRACTIONS = (0.6, 0.4, 0.0)
-# Without features, no training rows are needed.
+# Without features, nothing is trained, so all source rows are validation rows.
 FITTED_FRACTIONS = (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
@@ -60,7 +60,7 @@ def hashes_of(names: Sequence[str], prefix: str) -> NDArray[np.uint64]:
 
 
 class SplitHashes:
-    """The hashes that decide the splits, shared by both domains."""
+    """Hashes of row names, which decide the splits; cached for both domains."""
 
     def __init__(self, seed: int) -> None:
         self._prefix = f"{seed}:"
@@ -84,7 +84,7 @@ def hashed_split(
     """Return the split of each row: train (0), validation (1) or test (2), uint8, shape (n,).
 
     A name is a row's id, or a file's path below its class folder. Different seeds give independent
-    splits. `hashes` and the splits must have the same seed.
+    splits. `hashes` must have the same `seed`.
     """
     if 1 in fractions:
         return np.full(len(names), fractions.index(1), dtype=np.uint8)
@@ -111,7 +111,7 @@ _LONGEST_GROUP = 256  # Longest text in a group, in characters.
 # Texts are stored with a fixed width, which is limited to save memory.
 _LONGEST_TEXT = 4096  # In bytes.
 _COLUMN_BYTES = 256 << 20
-# Maximum number of rows for long texts without --keep.
+# Tables with more rows keep long texts only with --keep.
 _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # Longest id, in characters.
 _TO_TABLE = "add a column named 'label' with class numbers or names"
@@ -212,7 +212,7 @@ class RowFacts:
             self.ids = self._ids(id_name)
         else:
             self.ids = RowNumbers(range(n))
-        # In CSV, only the texts show whether ids are integers.
+        # A CSV file has no types, so check whether all ids are integers.
         are_texts = id_name is not None and store.entries[id_name].is_text and store.is_typed
         are_numbers = id_name is None and self.path_name is None
         self.ids_are_integers = are_numbers or (not are_texts and all(map(_is_integer, self.ids)))
@@ -457,9 +457,6 @@ class RowNumbers(Sequence[str]):
                 digits[rows, place] = left - 10 * tenths + ord("0")
                 left = tenths
         return digits.view(f"S{width}")[:, 0]
-
-
-# A column of row names or row numbers holds ids, whatever its name.
 
 
 def note_on_index(store: Store) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class FunctionPipeline:
     ) -> "FunctionPipeline":
         """Return the pipeline for an input of the model.
 
-        A trial image shows sizes that the model does not declare.
+        If the model does not declare its image size, a trial image shows the size.
         """
         declared = shape[1:]
         row_shape = tuple(size for size in declared if size is not None)
@@ -84,7 +84,7 @@ class FunctionPipeline:
 
     def write(self, image: "Image.Image", out: AnyArray) -> None:
         """Call the function on an image, and write the result into `out`."""
-        # Raise errors of a damaged file before the call of the function.
+        # Detect a damaged file before the function is called.
         image.load()
         row = _called(self.function, image)
         if row.shape != self.row_shape:

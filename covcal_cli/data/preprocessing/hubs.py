@@ -386,8 +386,6 @@ class _Reader(_Values):
         )
 
 
-# timm's evaluation transforms need only the following six keys.
-
 _DEFAULT_SIZE = (3, 224, 224)
 _DEFAULT_CROP = 0.875
 _LEAST_SHARE = 0.01

@@ -34,7 +34,7 @@ _FORM = re.compile(
 )
 _WHITE = 255
 LARGEST_SIDE = 65_535  # Longest side of an image, in pixels.
-# From 16 bits to 8: 65535 / 257 = 255.
+# Divisor from 16-bit to 8-bit values: 65535 / 257 = 255.
 _SIXTEEN_BIT_STEP = 257
 
 

@@ -74,7 +74,8 @@ class NpyStore(ArrayStore):
         array = self._array
         if not array.flags.c_contiguous:
             return np.array(array.reshape(shape, order="F")[start:stop])
-        # Mapped pages would count as memory of this process.
+        # Do not read through the memory map, because its pages would count as memory of this
+        # process.
         row_items = math.prod(shape[1:])
         offset = array.offset + start * row_items * array.itemsize
         count = (stop - start) * row_items

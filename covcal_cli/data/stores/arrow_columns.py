@@ -97,7 +97,7 @@ class ArrowColumns:
             files[:] = self._files(column)
             return files
         if entry.dtype == _TEXT and self.are_text_lists(column.type):
-            # Several labels of a row, as in JSON; the missing list is unknown.
+            # Store several labels of a row as JSON; a missing list means unknown.
             lists = (
                 None if labels is None else json.dumps(labels) for labels in column.to_pylist()
             )
@@ -247,7 +247,7 @@ class ArrowColumns:
         return floats
 
     def chosen(self, batch: Any, places: Rows) -> Any:
-        """Return the rows of a batch at these places."""
+        """Return the rows at these positions of a batch."""
         first, last = int(places[0]), int(places[-1])
         if last - first + 1 == len(places):  # A slice is faster than `take`.
             return batch.slice(first, len(places))

@@ -61,7 +61,7 @@ class CSVStore(Store):
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
         self._names_line = 1  # Line of the column names.
-        # The only kind of line end, or "" for several kinds.
+        # The line end of all lines, or "" if the line ends differ.
         self._newline: str | None = None
         self._arrow = _arrow_parser(path)
         self.with_commas: dict[str, str] = {}
@@ -321,7 +321,7 @@ class CSVStore(Store):
 
 
 def _arrow_parser(path: Path) -> Callable[..., list[Any] | None] | None:
-    """Return a function that parses lines with pyarrow if possible, or None."""
+    """Return a function that parses lines with pyarrow; None without pyarrow or for small files."""
     try:
         if path.stat().st_size < _LARGE:
             return None

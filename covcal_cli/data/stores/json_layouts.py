@@ -27,13 +27,13 @@ from covcal_cli.errors import percent
 PROBABILITIES = "probabilities"
 # The column of log-likelihoods of the choices.
 CHOICES = "logits"
-# Keys that are not columns.
+# Keys of a server's log that do not become columns.
 _SAMPLING = ("temperature", "top_p")
 _OF_SERVERS = (
     *("object", "created", "system_fingerprint", "service_tier", "usage", "error"),
     *("created_at", "completed_at", "top_logprobs", *_SAMPLING),
 )
-_DEPTH = 12  # Maximum depth of the search.
+_DEPTH = 12  # Maximum depth of the search for tokens.
 _BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a token.
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # Servers write -9999 or -inf for a token that sampling excluded.
@@ -42,7 +42,7 @@ _HIGHEST = 0.01  # Maximum log-probability, with its rounding error.
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
-_LITTLE, _MUCH = 0.001, 0.25  # Probability of other texts that gives a note, or advice.
+_LITTLE, _MUCH = 0.001, 0.25  # Minimum probability of other texts for a note, and for advice.
 # Keys of class names and of outputs, without capitals and underscores.
 _NAMES = {"label", "name", "class", "classe", "classname", "tagname", "displayname", "category"}
 _SCORES = {
@@ -249,7 +249,7 @@ class Answer:
     """The probabilities of the possible answers in one line."""
 
     probabilities: dict[str, float]
-    elsewhere: float  # Probability of other texts.
+    elsewhere: float  # Probability of texts that are not an answer.
     unlisted: int  # Number of unlisted answers.
     follows_text: bool  # Whether text precedes the answer.
     is_cut: bool  # Whether sampling excluded tokens.
@@ -264,7 +264,7 @@ class AnswerCounts:
     without: int = 0  # Number of lines without listed answers.
     behind: int = 0  # Number of lines with text before the answer.
     cut: int = 0  # Number of lines where sampling excluded tokens.
-    elsewhere: float = 0.0  # Total probability of other texts.
+    elsewhere: float = 0.0  # Total probability of texts that are not an answer.
     # Temperature and top_p, without default values.
     settings: dict[str, float] = field(default_factory=dict)
 
@@ -464,7 +464,7 @@ class Choices:
                     if ended is not None:
                         continue
                     places = [answer]
-                    if len(rest[answer]) > len(generated):  # The answer has more tokens.
+                    if len(rest[answer]) > len(generated):  # More tokens of the answer follow.
                         continue
                 for place in places:
                     shares[place] += path * share / len(places)

@@ -48,7 +48,7 @@ from covcal_cli.records import unique_keys
 
 _DECODER, _STRICT_DECODER = json.JSONDecoder(), json.JSONDecoder(object_pairs_hook=unique_keys)
 _CHUNK = 1 << 16  # Number of characters of a list to read at once.
-# Limits for the numbers that are kept in memory.
+# Rows per block, columns and bytes of the numbers that stay in memory.
 _BLOCK, _WIDEST_KEPT, _MOST_KEPT = 256, 32, 128 << 20
 _VALUE_BYTES = 64  # Memory of a number and its key in Python, in bytes.
 # Number of characters to store of a text that is not a label, id or path.
@@ -236,7 +236,7 @@ class JSONLinesStore(Store):
             return texts
         if self._columns[name].kind == "number":
             numbers = self.whole(name)
-            if not (np.abs(numbers) >= 1 << 53).any():  # Floats represent these integers.
+            if not (np.abs(numbers) >= 1 << 53).any():  # float64 represents smaller integers.
                 return [
                     "" if math.isnan(n) else str(n).removesuffix(".0") for n in numbers.tolist()
                 ]

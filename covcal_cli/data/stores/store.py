@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
-# Row numbers, and the rows of each array.
+# The numbers of some rows, and the values of these rows in each array.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
@@ -51,7 +51,7 @@ class Store(Protocol):
 
     path: Path
     is_table: bool = False  # In a table, columns of numbers are features.
-    is_typed: bool = True  # Whether the file stores types.
+    is_typed: bool = True  # Whether the file format stores the types of columns.
     entries: dict[str, Entry]  # Arrays by name, in file order.
     # Error messages for columns with decimal commas.
     with_commas: Mapping[str, str] = MappingProxyType({})
@@ -150,7 +150,7 @@ def between(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def windows(rows: Rows, window: int) -> Iterator[tuple[int, int, Rows]]:
-    """Yield (start, stop, rows) for each part of the file with some of the rows."""
+    """Yield (start, stop, rows) for each part of the file that contains some of the `rows`."""
     position = 0
     while position < len(rows):
         start = int(rows[position]) // window * window
@@ -192,7 +192,7 @@ _USUAL = ("image", "img")
 
 
 def is_image_file(content: bytes) -> bool:
-    """Return whether the bytes are an image file for Pillow."""
+    """Return whether Pillow can open the bytes as an image."""
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -203,7 +203,7 @@ def is_image_file(content: bytes) -> bool:
 
 
 def image_column(store: Store) -> str | None:
-    """Return the column of images, or None. One of several columns must be called ``image``."""
+    """Return the column of images, or None. One of several columns must have the name ``image``."""
     columns = [name for name, entry in store.entries.items() if entry.is_encoded]
     usual = [name for name in columns if name.lower() in _USUAL]
     if len(columns) > 1 and len(usual) != 1:
