@@ -36,7 +36,8 @@ from covcal_cli.records import (
 )
 
 _SHARES_TOLERANCE = 1e-6
-# The names and ranges of the numbers in each mapping of a calibration. A mapping may be null.
+# The required numbers in each JSON object of a calibration, with their ranges. An object may be
+# null.
 _INTERVAL = {"accuracy": Share, "accuracy_low": Share, "accuracy_high": Share}
 _NUMBERS: Mapping[str, Mapping[str, Any]] = {
     "fit": {"rows": Count, "errors": Count, "loss": NonNegative, "loss_before": NonNegative},
@@ -65,17 +66,19 @@ class Candidate:
     """A method in the comparison of ``auto``."""
 
     method: str
-    temperature: Positive  # T_f of the method.
+    temperature: Positive  # The fitted temperature T_f.
     target_confidence: Share | None  # Mean confidence on target training and validation rows.
-    estimated_accuracy: Share | None  # The same number for all candidates.
-    expected_ece: Share | None  # Absolute difference of confidence and accuracy.
+    estimated_accuracy: Share | None  # Estimated target accuracy, the same for all candidates.
+    expected_ece: Share | None  # Absolute difference of target confidence and estimated accuracy.
     chosen: bool
     why: str  # Why auto chose this method or did not choose it.
-    # A lower limit of the ECE, if the accuracy estimate is right. The limit is None if T was
-    # matched to the estimate.
+    # A lower limit of the ECE, if the accuracy estimate is right. None if T was matched to the
+    # estimate.
     least_ece: Share | None = None
-    matched: bool = False  # Whether T makes confidence and accuracy equal.
-    aligned_temperature: Positive | None = None  # T_a of the aligned logits, for a blend.
+    # Whether T was chosen so that the mean confidence equals the estimated accuracy.
+    matched: bool = False
+    # T_a of the aligned logits, if the method uses both kinds of logits.
+    aligned_temperature: Positive | None = None
 
 
 _HASH = re.compile("[0-9a-f]{16}")
@@ -90,7 +93,7 @@ class LabelledRows:
     sha256: str  # Hash of the ids.
     ids: tuple[str, ...]  # Sorted.
     design: str = "random"  # "random", or "marked" for rows that ``pick`` drew in batches.
-    population: Number | None = None  # Number of rows in the draw.
+    population: Number | None = None  # Number of rows from which the rows were drawn.
     batches: tuple[Count, ...] = ()  # Number of rows in each batch.
     # Hash of the logits of each row, in the order of the ids; empty in older files.
     logits: tuple[str, ...] = ()
@@ -105,7 +108,7 @@ class TargetPrior:
 
 
 SOURCE_PRIOR = TargetPrior("source", None)
-# Start of a warning that unused labels contradict the confidence.
+# Start of the warning about labels that contradict the confidence.
 CONTRADICTED = "the labels contradict this calibration"
 
 
@@ -118,7 +121,7 @@ class Calibration(Document):
     method: str  # The method that the user asked for.
     method_used: str
     reason: str
-    forecaster: Forecasters  # The name of the scaled logits.
+    forecaster: Forecasters  # Which logits are scaled: original, aligned, or both (blend).
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
     # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
@@ -185,7 +188,7 @@ class Calibration(Document):
 
     @property
     def scaling_sha256(self) -> str:
-        """A hash of the method, the temperatures and offsets, the networks and the rows.
+        """A hash of everything that decides the confidence of a row.
 
         Two calibrations with the same hash give every row the same confidence.
         """

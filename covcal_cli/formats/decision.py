@@ -1,4 +1,4 @@
-"""The decision of ``covcal decide`` in a decide.json."""
+"""The file decide.json, which ``covcal decide`` writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ ACCEPT, REVIEW = "accept", "review"
 SCORE = "confidence"  # The name of the score that ranks rows.
 Cost = Annotated[float, Within(0, 1e100)]
 Covered = Literal["future rows", "these rows"]
-_OF_ROWS = ("features", "adapted")  # Roles of inputs with target rows.
+_OF_ROWS = ("features", "adapted")  # The kinds of input files that contain target rows.
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The expected error at one share of accepted rows."""
+    """The expected error rate if a share of the rows is accepted."""
 
     share: Share  # The share of accepted rows.
-    error: Share  # The expected share of wrong rows among the accepted rows.
+    error: Share  # The expected error rate of the accepted rows.
     low: Share  # The error at the high end of the estimated accuracy.
     high: Share  # The error at the low end of the estimated accuracy.
 
@@ -53,10 +53,10 @@ class GroupPoint:
     rows: Count  # Number of rows of the group.
     accepted: CurvePoint | None  # The expected error; None if no row is accepted.
     # The next fields are only used with `promise_by`.
-    threshold: Share | None = None  # Scores above this are accepted; None: no row is accepted.
-    labels: "LabelUse | None" = None  # The labels that tested the promise.
-    # Number of labels that the group needs for a promise; 0 if no labels are needed or no number is
-    # enough.
+    threshold: Share | None = None  # Rows with a higher score are accepted; None accepts no row.
+    labels: "LabelUse | None" = None  # The labels that tested the limit on the error rate.
+    # Number of further labels that the group needs to prove the limit; 0 if no labels are needed or
+    # no number is enough.
     labels_needed: Count = 0
 
 
@@ -91,7 +91,7 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class LabelUse:
-    """The labels in the test of a promise."""
+    """Counts of the labels that test a limit on the error rate."""
 
     drawn: Number  # Number of rows that `pick` drew for a decision, in all batches.
     # Number of labelled rows above the threshold.
@@ -105,15 +105,15 @@ class LabelUse:
 
 @dataclass(frozen=True)
 class SetRule:
-    """A rule for sets of classes: the most probable class, and each class with enough probability.
+    """A rule for prediction sets: the most probable class, and each class above a probability.
 
-    `certainty` is None without labels, and for a mean over draws of labels.
+    `certainty` is None without labels, and for a mean over several samples of labels.
     """
 
-    coverage: Share  # The share of rows whose set should contain the right class.
+    coverage: Share  # Share of rows whose set should contain the true class.
     cut: Share  # Minimum probability of a class in a set.
     mean_size: float  # Mean number of classes in a set.
-    labels: Count  # Number of labels for the threshold; 0 without labels.
+    labels: Count  # Number of labels that set the threshold; 0 without labels.
     certainty: Share | None
 
     def members(self, probabilities: Floats) -> Booleans:
@@ -129,32 +129,32 @@ class Decision(Document):
 
     schema: ClassVar[str] = "covcal.decision/1"
 
-    # Maximum share of wrong rows among the accepted rows; None if the user asked only for sets.
+    # Limit on the error rate of accepted rows; None if the user asked only for sets.
     error: Share | None
     certainty: Share
-    covers: Covered  # The rows for which the promise holds.
+    covers: Covered  # Whether the limit is proved for future rows or only for these rows.
     score: str = SCORE
-    threshold: Share | None  # The score above which rows are accepted; None if no row is accepted.
+    threshold: Share | None  # Rows with a higher score are accepted; None accepts no row.
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.
     splits: tuple[str, ...]
-    is_promise: bool  # Whether labels prove the error.
-    expected: CurvePoint | None  # The accepted rows, and their expected error.
+    is_promise: bool  # Whether labels prove the limit on the error rate.
+    expected: CurvePoint | None  # The share of accepted rows, and their expected error rate.
     labels: LabelUse | None
-    # Number of labels that are probably enough for a promise; 0 if no number is enough.
+    # Number of labels that probably prove the limit; 0 if no number is enough.
     labels_needed: Count
-    # The probable share of accepted rows with `labels_needed` labels.
+    # The share of accepted rows to expect with `labels_needed` labels.
     promised_share: Share
     curve: tuple[CurvePoint, ...]  # The expected error for evenly spaced shares of accepted rows.
     sets: SetRule | None
     notes: tuple[str, ...]
     inputs: tuple[Input, ...]  # The files of data and calibration.
-    cost: CostPoint | None = None  # The cheapest share; None if the user gave no costs.
+    cost: CostPoint | None = None  # The share with the lowest cost; None if the user gave no costs.
     costs: Costs | None = None  # The costs that the user gave; None in older files.
     by: str | None = None  # The column of the groups, or "predicted".
     groups: tuple[GroupPoint, ...] = ()
-    promise_by: str | None = None  # The column whose groups have a promise each, or "predicted".
-    # The probability that `labels_needed` labels are enough for a promise.
+    promise_by: str | None = None  # The column whose groups each have a limit, or "predicted".
+    # The probability that `labels_needed` labels prove the limit.
     promised_chance: Share = 0.0
     warnings: tuple[str, ...] = ()
     # `Calibration.scaling_sha256`; "" in older files.
@@ -223,9 +223,10 @@ class Decision(Document):
 
 
 def beliefs_of(curve: Sequence[CurvePoint], parts: Sequence[float]) -> list[Float64s]:
-    """Return the expected shares of wrong rows at each point of a curve.
+    """Return the expected errors at each point of a curve, as a share of all rows.
 
-    Part 0 is the expected error, and parts 1 and -1 are the ends of its range.
+    In `parts`, 0 stands for the expected error, 1 for the upper end of its range, and -1 for the
+    lower end.
     """
     share, error, low, high = np.array([(p.share, p.error, p.low, p.high) for p in curve]).T
     errors = [error + abs(part) * ((high if part > 0 else low) - error) for part in parts]

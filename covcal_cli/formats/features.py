@@ -54,7 +54,7 @@ EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # Stands for all splits.
-REMEDY = "make it with covcal extract"  # The remedy for other kinds of files.
+REMEDY = "make it with covcal extract"  # Advice in messages about other kinds of files.
 _LONGEST_ATTRIBUTE = 60_000  # HDF5 allows 64 KiB for an attribute.
 _BLOCK_BYTES = 4 << 20  # Number of bytes to read at a time.
 _LEAST_ROWS = 256
@@ -86,7 +86,7 @@ class Domain:
         self.n = self._checked_rows()
         # d, the number of features; None without features.
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
-        # M, the number of members of the aligned forecaster; 0 in a features file.
+        # M, the number of adapted networks; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
         # Each row's index in `SPLITS`, shape (n,).
         self.split: Splits = group["split"][:]
@@ -149,24 +149,24 @@ class Domain:
         return self._read("logits", rows)
 
     def aligned_logits(self, rows: Rows) -> Float32s:
-        """Return the logits of each member of the aligned forecaster, shape (M, m, K) float32."""
+        """Return the logits of each adapted network, shape (M, m, K) float32."""
         return self._read("aligned_logits", rows, axis=1)
 
     def forecaster_logits(self, rows: Rows, forecaster: ForecasterName) -> Floats:
-        """Return a forecaster's logits of `rows`, shape (m, K).
+        """Return the original or aligned logits of `rows`, shape (m, K).
 
-        The logits of the aligned forecaster are log mean_m softmax(z_m), a mean over its members.
+        Aligned logits are log mean_m softmax(z_m), with the logits z_m of the adapted network m.
         """
         if forecaster == "original":
             return self.logits(rows)
         return log_mean_softmax(self.aligned_logits(rows)).T
 
     def domain_logits(self, rows: Rows) -> Float32s:
-        """Return the logits of the source discriminator on phi(x), shape (m,) float32."""
+        """Return logits of "the row came from the source", computed from phi(x), (m,) float32."""
         return self._read("domain_logits", rows)
 
     def aligned_domain_logits(self, rows: Rows) -> Float32s:
-        """Return the logits of each member's source discriminator on psi, shape (M, m) float32."""
+        """Return logits of "the row came from the source" by each network, (M, m) float32."""
         return self._read("aligned_domain_logits", rows, axis=1)
 
     def ids(self, rows: Rows) -> list[str]:
@@ -381,7 +381,7 @@ class FeatureFile:
         return tuple(self.classes) == EVENTS
 
     def require_all_classes(self, what: str) -> None:
-        """Refuse a file without the probabilities of all classes, which `what` needs."""
+        """Refuse a file with one confidence per row for the calculation `what`."""
         if self.has_one_confidence:
             raise CovcalError(
                 f"{self.path} holds one confidence per row, but {what} needs the "
@@ -532,12 +532,12 @@ def thinned(rows: Rows, most: int, seed: int) -> Rows:
 
 
 def thinned_places(n: int, most: int, seed: int) -> Rows:
-    """Return the positions of a random sample of n rows, ascending."""
+    """Draw `most` of the positions 0 to n - 1 at random, ascending."""
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
 def thinned_blocks(blocks: Iterable[Rows], n: int, most: int, seed: int) -> Rows:
-    """Return a random sample of the n rows in all `blocks`, as `thinned` does."""
+    """Return a random sample of at most `most` of the n rows in `blocks`, ascending."""
     places = None if n <= most else thinned_places(n, most, seed)
     chosen, start = [np.empty(0, dtype=np.int64)], 0
     for block in blocks:

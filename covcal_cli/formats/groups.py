@@ -28,7 +28,7 @@ class ColumnGroups:
         return [text_of(value) for value in self.values.tolist()]
 
     def numbers(self, rows: Rows) -> Integers:
-        """Return the group of each row, shape (m,)."""
+        """Return the group number of each row, shape (m,)."""
         values = self.target.column(self.column, rows)
         return np.searchsorted(self.values, values).astype(np.int64)
 
@@ -36,7 +36,7 @@ class ColumnGroups:
 def column_groups(
     target: Domain, column: str, rows: Rows, others: Collection[str] = ()
 ) -> ColumnGroups:
-    """Return the groups of `rows` by a column. Refuse a column with over a thousand values."""
+    """Group `rows` by the values of a column. Refuse a column with over a thousand values."""
     if column not in target.columns:
         columns = ", ".join([*target.columns, *others]) or "none"
         raise CovcalError(
@@ -56,7 +56,7 @@ def column_groups(
 def numbered_groups(
     target: Domain, by: str, rows: Rows, classes: Sequence[str]
 ) -> tuple[list[str], Integers]:
-    """Return the names of groups, and the group of each row, (m,).
+    """Return the group names, and the group number of each row, (m,).
 
     The groups are the values of the column `by`, or the predicted classes if `by` is "predicted".
     """
@@ -70,10 +70,11 @@ def numbered_groups(
 def values_by_group(
     domain: Domain, by: str, rows: Rows, names: Sequence[str], values: Sequence[float], other: float
 ) -> Float64s:
-    """Return the value of each row's group, (m,), for groups as in `numbered_groups`.
+    """Return the value of each row's group, shape (m,).
 
-    Rows of a group without a name in `names` get the value `other`. If two groups have the same
-    name, the larger value counts. Raises `CovcalError` if the file has no column `by`.
+    The groups are the values of the column `by`, or the predicted classes if `by` is "predicted".
+    Rows of groups that are not in `names` get the value `other`. If two groups have the same name,
+    the larger value counts. Raises `CovcalError` if the file has no column `by`.
     """
     if by == PREDICTED:
         return np.asarray(np.array(values)[domain.logits(rows).argmax(axis=1)])
@@ -91,7 +92,7 @@ def values_by_group(
 def joined_groups(
     targets: Sequence[Domain], column: str, rows: Sequence[Rows], others: Collection[str] = ()
 ) -> list[ColumnGroups]:
-    """Return the groups of rows of several files by a column. Every file has the same groups.
+    """Group the rows of several files by one column, with the same groups in every file.
 
     Raises `CovcalError` as in `column_groups`, or if the column has numbers in one file and texts
     in another file.

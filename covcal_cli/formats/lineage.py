@@ -76,7 +76,7 @@ def labels_of(
 def file_to_judge(
     path: Path | None, calibrations: Sequence[Calibration], *, purpose: str, picked: bool
 ) -> tuple[Path, list[str]]:
-    """Return `path`, or by default the file of the first calibration.
+    """Return `path`, or by default the file on which the first calibration was fitted.
 
     Also returns notes on named files that do not belong together. `purpose` is the name of the
     command. `picked` means that the user did not name cal.json.
@@ -97,7 +97,7 @@ def file_to_judge(
 
 
 def require_current(calibration: Calibration, *, purpose: str, named: Path | None = None) -> None:
-    """Refuse a calibration that the user did not name if its features file has changed.
+    """Refuse a calibration that the user did not name, if its features file has changed.
 
     A missing features file is allowed. `named` is the file that the user named, if any.
     """
@@ -115,7 +115,7 @@ def require_current(calibration: Calibration, *, purpose: str, named: Path | Non
 
 
 def notes_on_named(path: Path | None) -> list[str]:
-    """Return a note if a named file does not belong to the files beside it."""
+    """Return a note if an adapted file was not made from the features file beside it."""
     text = None if path is None else _other_origin(path)[0]
     return [] if text is None else [text]
 
@@ -187,10 +187,10 @@ def _require_origin(path: Path, otherwise: str) -> None:
 
 
 def _other_origin(path: Path) -> tuple[str | None, list[Path]]:
-    """Return a message if an adapted file was not made from the named features file, else None.
+    """Return a message if the adapted file was not made from its features file, else None.
 
-    Also returns features files outside the folder, which are not opened. The adapted file names one
-    features file. For adapted.h5, features.h5 in the same folder is compared too.
+    Also return the features files outside the folder, which covcal does not open. For adapted.h5,
+    features.h5 in the same folder is compared too.
     """
     attributes = root_attributes(path, *_ORIGIN, remedy=REMEDY)
     if attributes.get("schema") != ADAPTED_SCHEMA:

@@ -81,14 +81,14 @@ class HDF5Writer:
             for name, value in attributes.items():
                 self._file.attrs[name] = _storable(value)
             self.write("classes", utf8(classes))
-        except BaseException:  # a full disk: at the end of Python, HDF5 would crash on an open file
+        except BaseException:  # After a full disk, an open file would crash HDF5 when Python ends.
             self.__exit__()
             raise
 
     def allocate(
         self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float32, *, axis: int = 0
     ) -> None:
-        """Create a dataset for `fill`. `axis` is the axis of the rows."""
+        """Create a dataset, which `fill` writes in parts. `axis` is the axis of the rows."""
         dataset = self._file.create_dataset(name, shape=shape, dtype=dtype)
         self._datasets[name] = dataset, Checksums(dataset.name, shape, dataset.dtype, axis)
 
@@ -115,7 +115,7 @@ class HDF5Writer:
             self.write(name, dataset[()])
             return
         shape, chunks = dataset.shape, dataset.chunks or dataset.shape
-        # Chunks divide the axis of the rows.
+        # The axis of the rows is the axis that is divided into chunks.
         axis = next((axis for axis in range(len(shape)) if chunks[axis] < shape[axis]), 0)
         self.allocate(name, shape, dataset.dtype, axis=axis)
         row_bytes = math.prod(shape) // max(1, shape[axis]) * dataset.dtype.itemsize
@@ -124,7 +124,7 @@ class HDF5Writer:
             self.fill(name, dataset[(slice(None),) * axis + (slice(start, start + rows),)])
 
     def crc32s(self, group: str) -> dict[str, list[int]]:
-        """Return the checksums of a group so far, by dataset."""
+        """Return the checksums of each dataset in a group."""
         return {
             name: checksums.of_blocks
             for name, (_, checksums) in self._datasets.items()
