@@ -12,7 +12,7 @@ from covcal_cli.maths.softmax import valid_rows
 
 # Minimum number of rows to recognise probabilities, with several columns (True) or one (False).
 _FEW_BOUNDED = {True: 8, False: 50}
-_SHARED = re.compile(r".*[\W_]", re.DOTALL)  # text that ends with a separator
+_SHARED = re.compile(r".*[\W_]", re.DOTALL)
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
 _LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
 _LABEL_TYPES = ((int, float, np.number, np.bool_), (str,), (bytes,))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]  # Floats of any precision.
-Float32s = NDArray[np.float32]  # Logits and features in files.
-Float64s = NDArray[np.float64]  # Class-major logits (K, n), weights and losses.
+Floats = NDArray[np.floating[Any]]
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
 Integers = NDArray[np.int64]  # Counts and indexes.
 Labels = NDArray[np.int64]  # Class numbers from 0 to K-1, or `UNKNOWN_LABEL`.
 Splits = NDArray[np.uint8]  # Split of each row: 0 train, 1 validation, 2 test.
@@ -23,11 +23,11 @@ AnyArray = NDArray[Any]
 Inputs = Mapping[str, AnyArray]  # Model inputs of shape (m, ...), by name.
 
 UNKNOWN_LABEL = -1  # Class number of a row without a label.
-# Smallest probability in a logarithm; replaces 0.
+# Logarithms use this number instead of a probability of 0.
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 
-# Yes-no answers in lower case, and their meanings.
+# The meaning of texts such as "yes" and "0", in lower case.
 TRUTH = dict.fromkeys(("1", "1.0", "1,0", "true", "yes", "present"), True)
 TRUTH |= dict.fromkeys(("0", "0.0", "0,0", "false", "no", "absent"), False)
 
@@ -45,7 +45,7 @@ class ModelInput:
     """An input that a model declares."""
 
     name: str
-    shape: Shape  # None for an axis of any size
+    shape: Shape  # None means any size.
     dtype: np.dtype[np.generic]
     takes_missing: bool = False  # whether the model accepts NaN, as decision trees do
 

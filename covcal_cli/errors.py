@@ -148,7 +148,7 @@ def in_percent(share: float) -> str:
 def interval(low: float, high: float, value: float | None = None) -> str:
     """Return the interval of a share in percent as text.
 
-    The ends of a narrow interval have decimals.
+    A narrow interval is shown with one decimal.
     """
     is_inside = value is None or round(100 * low) <= float(in_percent(value)) <= round(100 * high)
     digits = 0 if is_inside and high - low >= 0.02 else 1

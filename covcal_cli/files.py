@@ -1,6 +1,6 @@
 """Write output files whole or not at all, and compute the sha256 of input files.
 
-An output is written to a "hidden sibling" ``.NAME.partial`` in its folder, and renamed when it is
+An output is written to a hidden file ``.NAME.partial`` in its folder, and renamed when it is
 complete. So a crash, a full disk or ``kill -9`` leaves the old file untouched. The next run removes
 the hidden file of a killed run. The hidden file is locked, so two processes never write the same
 output.
@@ -34,7 +34,7 @@ _LARGEST_GROWTH = 200
 _SMALL = 1 << 30  # Arrays up to this size, in bytes, may have any compression ratio.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _MOMENT = 3_000_000_000  # Coarsest resolution of file times, in nanoseconds.
-_DIGESTS: dict[tuple[int, ...], str] = {}  # The sha256 by device, inode, size and times.
+_DIGESTS: dict[tuple[int, ...], str] = {}  # Cached sha256 by device, inode, size and times.
 
 
 def check_output(
@@ -77,8 +77,6 @@ def require_hdf5_name(path: Path) -> None:
 
 @dataclass(frozen=True)
 class _Writing:
-    """An output that is being written under a temporary name."""
-
     path: Path
     partial: Path
     # Open file that holds the lock; None on Windows, where an open file cannot be renamed.
@@ -115,7 +113,7 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
     check_output(path, force=force)
     path = path.resolve()  # If the path is a link, replace the target of the link.
     with ExitStack() as stack:
-        with _undisturbed():  # Ctrl-C here would leave the sibling behind
+        with _undisturbed():  # Ctrl-C here would leave the hidden file behind.
             writing = _begun(path)
             stack.callback(writing.end)
         try:
@@ -211,7 +209,6 @@ def hidden_sibling(path: Path, ending: str) -> Path:
 
 
 def _begun(path: Path) -> _Writing:
-    """Create and lock the hidden sibling of `path`."""
     partial = hidden_sibling(path, "partial")
     while True:
         try:
@@ -227,7 +224,7 @@ def _begun(path: Path) -> _Writing:
 
 
 def _created(path: Path, partial: Path) -> _Writing | None:
-    """Create and lock the hidden sibling, or return None if another try may succeed."""
+    """Create and lock the hidden file. Return None if the caller should try again."""
     how = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(partial, how | os.O_CREAT | os.O_EXCL, 0o666)
@@ -258,7 +255,7 @@ def _clear(path: Path, partial: Path, how: int) -> None:
                 f"{partial} is not a plain file, but covcal needs this name: remove it"
             )
         descriptor = os.open(partial, how | careful)
-    except FileNotFoundError:  # another process has just renamed the sibling
+    except FileNotFoundError:  # another process has just renamed the file
         return
     _locked(path, partial, descriptor).end()
 
@@ -376,7 +373,7 @@ def relative_to_folder_of(path: Path, document: Path) -> str:
 def leaves_folder_of(path: Path, document: Path) -> bool:
     """Return whether a path in `document` is outside the document's folder.
 
-    A link inside the folder counts as inside.
+    A link in the folder counts as a file of the folder.
     """
     try:
         way = path.relative_to(document.parent)

@@ -195,7 +195,6 @@ class Dataset:
         return numbers
 
     def _required_checksums(self, *stored: int) -> Checksums:
-        """Refuse a dataset whose name, shape or type has changed."""
         head, of_blocks = stored[:3], stored[3:]
         if len(head) == 3 and head[1] < self.ndim and head[2] > 0:
             checksums = Checksums(self.name, self.shape, self.dtype, *head[1:])

@@ -45,7 +45,7 @@ _LONGEST_JSON = 256 << 20  # Maximum size of a JSON file, in bytes.
 _DEEPEST_JSON = 64  # Maximum depth of nested objects and lists.
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # Limits of Linux, in bytes.
 _MOST_DIGITS = 20
-# Names of the types in messages.
+# How messages name the types.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -377,7 +377,6 @@ def record_of(kind: type[R], content: Any) -> R:
 
 
 def _decoded(kind: Any, value: Any, place: str, path: Path) -> Any:
-    """Convert a JSON value to the type `kind`."""
     if kind in _WANTED:
         return kind(_checked(kind, value, place))
     if kind is Any:

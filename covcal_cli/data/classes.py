@@ -41,9 +41,9 @@ class ClassMap:
     """The classes of a model in the order of its logits."""
 
     names: tuple[str, ...]  # Length K.
-    # Whether "3" and "03" are the same class.
+    # Whether the names "3" and "03" mean the same class.
     by_number: bool
-    # The origin of the names, for messages.
+    # Where the names come from, for messages.
     whose: str = field(default="the model", compare=False)
     # Whether covcal assumes the order of the names.
     is_assumed: bool = field(default=False, compare=False)
@@ -148,8 +148,8 @@ def choose_classes(
 def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> ClassMap:
     """Return `count` classes with the names of folders or labels.
 
-    An empty folder is a class too. `NumberedNames` keep their order. All other names are sorted. If
-    all names are numbers below `count`, they are class numbers.
+    An empty folder is a class too. Names of the type `NumberedNames` keep their order, and all
+    other names are sorted. If all names are numbers below `count`, they are class numbers.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:

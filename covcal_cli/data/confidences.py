@@ -38,7 +38,7 @@ CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "ex
 _BOX = "bbox"
 OTHER = "another answer"
 _MOST_CLASSES = 200
-# Maximum share of confidences below 1/K.
+# Maximum share of confidences below a random guess, 1/K.
 _BELOW_CHANCE = 0.01
 # Minimum number of rows for checks of predictions.
 _TELLING = 10
@@ -353,7 +353,6 @@ def _names(tables: Mapping[str, _Columns], classes: Sequence[str] | None) -> tup
 
 
 def _require_of_prediction(columns: _Columns, classes: Sequence[str]) -> None:
-    """Refuse a column that is the probability of one fixed class."""
     predictions = np.array(columns.predictions or ())
     parts = [columns.values[predictions == name] for name in classes]
     if min(map(len, parts)) < _TELLING or (columns.values < 0.5).mean() <= _BELOW_CHANCE:
@@ -391,7 +390,6 @@ def _drop_missing(tables: Iterable[_Columns], classes: Iterable[str]) -> None:
 
 
 def _require_common_names(columns: _Columns) -> None:
-    """Refuse predictions and labels that have no name in common."""
     answers, labels = ({*(texts or ())} - {""} for texts in (columns.predictions, columns.labels))
     if columns.correct is not None or len(columns.values) < _TELLING:
         return

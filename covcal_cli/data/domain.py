@@ -20,7 +20,7 @@ class Batch:
     """A batch of rows as model inputs. The next batch overwrites the arrays."""
 
     inputs: Inputs
-    rows: Rows  # Ascending row numbers, (m,).
+    rows: Rows
     # Row numbers of unreadable rows, with reasons.
     skipped: tuple[tuple[int, str], ...] = ()
 
@@ -37,8 +37,8 @@ class DomainData(Protocol):
     way_to_label: str  # How the user can label the rows, for messages.
     # The kept columns by name, (n,) each.
     columns: Mapping[str, AnyArray]
-    notes: tuple[str, ...]  # Notes for the user.
-    holds_images: bool  # Whether the rows need preprocessing.
+    notes: tuple[str, ...]
+    holds_images: bool  # Whether the rows are images, which need preprocessing.
 
     def labels(self, classes: ClassMap) -> Labels:
         """Return the class number of every row, shape (n,); -1 if unknown.

@@ -29,7 +29,7 @@ class Feed:
     """An input of the model, and its arrays."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # One array, or several columns.
+    names: tuple[str, ...]  # The name of one array, or of several columns.
     side_by_side: bool = False
 
 

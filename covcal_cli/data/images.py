@@ -24,7 +24,7 @@ from covcal_cli.data.domain import Batch, ImagePipeline, require_one_input
 from covcal_cli.errors import one_line
 
 Opener = Callable[[], Image.Image]
-_AHEAD = 2  # Number of batches to fill in advance.
+_AHEAD = 2  # Number of batches that are decoded in advance.
 _SMALL = 64 * 64 * 3  # Maximum number of values in a small image.
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
@@ -42,11 +42,9 @@ _UNREADABLE = (
 
 @dataclass
 class _Run:
-    """The images that one task decodes."""
-
-    start: int  # Index of the first image.
-    decoded: list[int] = field(default_factory=list)  # Indices of decoded images.
-    # Indices of skipped images, with reasons.
+    start: int
+    decoded: list[int] = field(default_factory=list)
+    # Index and reason for each skipped image.
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 

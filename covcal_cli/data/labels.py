@@ -33,14 +33,14 @@ LABEL_NAMES = (
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MINUS_ONES = (_MINUS_ONE, "-1.0")
-# Texts for a missing value.
+# Texts that mean a missing value.
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # float64 represents all whole numbers up to this limit.
 _WHOLE = re.compile(r"-?[0-9]+")
 # Describes the names that `differing_in_case` returns.
 IN_CASE = "differ only in case, spaces, the encoding of letters or a final .0"
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]+)\.0+$")
-# A list of numbers as text.
+# Matches a list of numbers, such as "[0, 1]".
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 
@@ -70,7 +70,7 @@ class RowLabels:
         self,
         # Integers, whole floats, booleans or texts, (n,).
         values: AnyArray,
-        path: Path,  # The file and the array, for messages.
+        path: Path,  # `path` and `key` name the file and the array in messages.
         key: str,
         *,
         texts_are_numbers: bool = False,
@@ -173,7 +173,6 @@ class RowLabels:
         return self._codes
 
     def _outside(self, count: int) -> str | None:
-        """Describe the first label that is not a class number below `count`, if any."""
         outside = np.flatnonzero((self._codes < UNKNOWN_LABEL) | (self._codes >= count))
         return self._at(int(outside[0]), self._codes[outside[0]]) if len(outside) else None
 
@@ -260,7 +259,7 @@ def _is_whole(text: str) -> bool:
 
 _COLUMN = re.compile(r"(?:true|y_true|label)_(.+)", re.IGNORECASE)
 _SEPARATORS = re.compile(r"[;|,]")
-_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # A quoted text in a Python list.
+_QUOTED = re.compile(r"'([^']*)'|\"([^\"]*)\"")  # Matches a quoted text in a Python list.
 # The meaning of a cell in lower case: 1 present, 0 absent, -1 unknown.
 PRESENCE = dict.fromkeys(("", "nan", *_MINUS_ONES), UNKNOWN_LABEL)
 PRESENCE |= {text: int(is_true) for text, is_true in TRUTH.items()}

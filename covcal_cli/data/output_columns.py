@@ -30,7 +30,7 @@ class Layout:
 
     kind: OutputKind
     pattern: str  # A regular expression for column names; its group matches the class.
-    truth: str = "y_true"  # A further name of the label column.
+    truth: str = "y_true"  # The tool's name for the column of labels.
 
 
 # The first matching layout is used.
@@ -55,7 +55,7 @@ _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 MAY_BE_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
-CLASSES = "classes"  # The array with the class names.
+CLASSES = "classes"  # The name of the array with the class names.
 _FLOAT = re.compile(r"-?[0-9]+\.0+")
 _FIRST_ROWS = 1000
 CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "score")
@@ -67,16 +67,16 @@ class OutputColumns:
 
     outputs: tuple[str, ...]  # One array with two axes, or one column per class.
     width: int  # Number of values per row; 1 if two classes share a column.
-    order: tuple[int, ...]  # Index of each class in a row.
+    order: tuple[int, ...]  # Position of each class among the outputs of a row.
     names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
     positive: str | None = None  # The class in the name of a single column.
     features: tuple[str, ...] = ()  # One array with two axes, or one column per feature.
     n_features: int | None = None  # None without features.
-    named_by: str | None = None  # The array with the class names.
-    truth: str = Layout.truth  # A further name of the label column.
-    notes: tuple[str, ...] = ()  # Notes for the user.
+    named_by: str | None = None  # The array that names the classes.
+    truth: str = Layout.truth  # The tool's name for the column of labels.
+    notes: tuple[str, ...] = ()
 
     def class_names(self) -> tuple[str, ...]:
         """Return the names of the classes."""
@@ -191,7 +191,6 @@ def _refuse_texts(store: Store, name: str, kind: OutputKind) -> None:
 
 
 def _of_other(store: Store, kind: OutputKind) -> dict[str, str]:
-    """Return the columns of the opposite kind: logits or probabilities."""
     return _of_kind(store, "logits" if kind == "probabilities" else "probabilities")[0]
 
 
@@ -332,7 +331,7 @@ def _named_by_array(store: Store, columns: OutputColumns) -> OutputColumns:
             "columns: give one name per column"
         )
     if entry.shape != (width,) or not (entry.is_text or entry.dtype.kind in "iubf"):
-        return columns  # One value per row needs no class names.
+        return columns  # The array is not a list of class names.
     labels = store.texts(named_by)
     if len(set(labels)) < len(labels):
         return replace(columns, named_by=named_by)
@@ -366,7 +365,7 @@ def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, .
     if they are 0 to K-1.
     """
     places, names = list(range(len(names))), [normalize("NFC", name) for name in names]
-    if all(map(_FLOAT.fullmatch, names)):  # pandas turns 1 into 1.0
+    if all(map(_FLOAT.fullmatch, names)):  # pandas may write 1 as 1.0.
         names = [name.partition(".")[0] for name in names]
     if are_placeholders(names):
         places.sort(key=lambda place: placeholder_number(names[place]))

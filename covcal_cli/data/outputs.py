@@ -112,7 +112,7 @@ class OutputFile:
                 f"{facts.labels.n_classes} classes of labels: give one column of outputs per "
                 "class"
             )
-        # Columns of numbers, except coordinates of boxes.
+        # Columns of numbers that may be forgotten features.
         numbers = [
             name
             for name, entry in store.entries.items()
@@ -136,7 +136,7 @@ class OutputTable:
         self._store, self.kind, self._columns, self._rows = file.store, file.kind, columns, rows
         self._labels, self._sets = file.facts.labels, file.label_sets
         split = file.facts.given_split
-        self._lacking: list[int] = []  # Row numbers with missing outputs.
+        self._lacking: list[int] = []  # Numbers of the rows that lack outputs.
         ids = file.facts.ids
         self.ids = ids if len(rows) == file.n else [ids[row] for row in rows]
         self.split_names, self.ids_are_integers = self.ids, file.facts.ids_are_integers
@@ -411,7 +411,7 @@ def _unread(store: Store, numbers: Sequence[str]) -> tuple[str, ...]:
     if wide:
         array = "it" if len(wide) == 1 else "the array of features"
         return (f'{listed(wide)} is not used as features. To use it, rename {array} to "features"',)
-    # A single column of numbers is a group.
+    # covcal reads a single column of numbers as a group.
     if len(numbers) < 2 or not any(store.entries[name].shape[0] for name in numbers):
         return ()
     remedy = "rename features to feature_0, feature_1, ..."
@@ -506,8 +506,6 @@ def _open(path: Path, choices: Sequence[str] = ()) -> Store:
 
 
 class _HDF5Outputs(HDF5Store):
-    """An HDF5 file of another program, or of ``covcal apply``."""
-
     def _require_foreign(self, file: Any) -> None:
         schema = str(file.attrs.get("schema", ""))
         if schema.partition("/")[0] != APPLIED_SCHEMA.partition("/")[0]:

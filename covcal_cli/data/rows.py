@@ -28,7 +28,7 @@ SOURCE_FRACTIONS = (0.6, 0.4, 0.0)
 FITTED_FRACTIONS = (0.0, 1.0, 0.0)
 SPLIT_NAMES = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 Fractions = tuple[float, float, float]
-_BLOCK = 1 << 14  # Number of digests in memory at once.
+_BLOCK = 1 << 14  # Number of hashes in memory at once.
 
 
 def check_fractions(fractions: Fractions) -> None:
@@ -106,7 +106,7 @@ DOMAIN = "domain"
 _RESERVED = frozenset((*LABEL_NAMES, *ID_NAMES, "split", DOMAIN))
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,18}")
 HALF = re.compile("[\ud800-\udfff]")  # Half of a UTF-16 pair, which UTF-8 cannot encode.
-_STORABLE = re.compile(r"(?!\.\Z)[^/\0]+")  # A name that HDF5 can store.
+_STORABLE = re.compile(r"(?!\.\Z)[^/\0]+")  # Matches a name that HDF5 can store.
 _LONGEST_GROUP = 256  # Longest text in a group, in characters.
 # Texts are stored with a fixed width, which is limited to save memory.
 _LONGEST_TEXT = 4096  # In bytes.

@@ -63,7 +63,7 @@ _LEAST_TEMPERATURE = 1e-100  # With T below 1e-100 or above 1e100, scaled logits
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method in the comparison of ``auto``."""
+    """A method that ``auto`` compares."""
 
     method: str
     temperature: Positive  # The fitted temperature T_f.
@@ -72,8 +72,7 @@ class Candidate:
     expected_ece: Share | None  # Absolute difference of target confidence and estimated accuracy.
     chosen: bool
     why: str  # Why auto chose this method or did not choose it.
-    # A lower limit of the ECE, if the accuracy estimate is right. None if T was matched to the
-    # estimate.
+    # A lower limit of the ECE if the accuracy estimate is right; None if T matches the estimate.
     least_ece: Share | None = None
     # Whether T was chosen so that the mean confidence equals the estimated accuracy.
     matched: bool = False

@@ -11,7 +11,7 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.formats.features import Domain
 
 MAX_GROUPS = 1000
-PREDICTED = "predicted"  # The name of groups by predicted class.
+PREDICTED = "predicted"  # The name for groups by predicted class.
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ColumnGroups:
 
     @property
     def names(self) -> list[str]:
-        """The values as text."""
+        """The values of the column as texts."""
         return [text_of(value) for value in self.values.tolist()]
 
     def numbers(self, rows: Rows) -> Integers:

@@ -61,7 +61,7 @@ class _Sink(io.FileIO):
 
 
 class HDF5Writer:
-    """An HDF5 file to write, inside `atomic_output`."""
+    """Writes an HDF5 file; use it inside `atomic_output`."""
 
     def __init__(
         self,

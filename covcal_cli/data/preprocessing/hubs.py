@@ -174,8 +174,6 @@ _KINDS: Mapping[type, tuple[Any, str]] = {
 
 
 class _Values:
-    """The values of a preprocessing file, with checked types."""
-
     def __init__(self, content: Mapping[str, Any], origin: str) -> None:
         self.content, self.origin = content, origin  # `origin` is the name of the file in messages.
 

@@ -47,11 +47,11 @@ class Resize:
     # "letterbox" adds a border, and keeps the aspect ratio.
     # "none" does not resize.
     policy: ResizePolicy = "squash"
-    # For squash and letterbox: (height, width); default: the model's input
+    # The (height, width) for squash and letterbox; default: the model's input.
     size: Size | None = None
-    # For short: the length; default: the longer side of the model's input.
+    # The length for "short"; default: the longer side of the model's input.
     short: int | None = None
-    # For letterbox: the colour of the border, from 0 to 255 per channel; default: black.
+    # The border colour for "letterbox", from 0 to 255 per channel; default: black.
     fill: tuple[int, ...] = ()
 
     @classmethod
@@ -102,11 +102,11 @@ class Resize:
         return f"letterbox {box} on {','.join(map(str, self.fill)) or 0}"
 
     def target(self, height: int, width: int) -> Size:
-        """Return the (height, width) after resizing. All lengths must be known."""
+        """Return the (height, width) after resizing."""
         if self.policy == "squash" and self.size is not None:
             return self.size
         if self.policy == "short" and self.short is not None:
-            # Rounded down, as in torchvision and transformers.
+            # torchvision and transformers also round down.
             long = int(self.short * max(height, width) / min(height, width))
             return (self.short, long) if height <= width else (long, self.short)
         if self.policy == "letterbox" and self.size is not None:
@@ -248,7 +248,7 @@ class PixelPipeline:
         if image.mode != mode:
             image = eight_bit(image, kind)
             if image.mode == "P" and "transparency" in image.info:
-                # Prevents a warning of Pillow.
+                # Pillow would warn about transparency in a palette.
                 image = image.convert("RGBA")
             image = image.convert(mode)
         image = resized(image, self.resize, self.resample)

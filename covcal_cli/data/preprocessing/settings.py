@@ -39,7 +39,7 @@ class Preprocessing:
     std: tuple[float, ...] = ()
     color: Color | None = None
     layout: Layout | None = None
-    resample: Resample | None = None  # Pillow's filter; default: bilinear.
+    resample: Resample | None = None  # Pillow's filter for resizing; default: bilinear.
     resize: Resize | None = None  # Default: squash.
     crop: Size | None = None  # (height, width) of the centre crop.
     # Rounding of odd sizes; default: round, as in torchvision.

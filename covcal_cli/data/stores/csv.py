@@ -40,7 +40,7 @@ _BOOLEANS = {"true": 1.0, "false": 0.0}
 _WITH_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _CELL_BYTES = 64  # Memory of a short text in Python, in bytes.
 _LARGE = 16 << 20  # Minimum size of files for pyarrow, in bytes.
-_LARGEST_BLOCK = 1 << 30  # Limit of pyarrow, in characters.
+_LARGEST_BLOCK = 1 << 30  # Largest number of characters that pyarrow parses at once.
 csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
 
 
@@ -60,7 +60,7 @@ class CSVStore(Store):
         self._of_images = of_images
         self._texts: dict[str, list[str]] = {}
         self._n, self._one_line_each = 0, True
-        self._names_line = 1  # Line of the column names.
+        self._names_line = 1  # Number of the line with the column names.
         # The line end of all lines, or "" if the line ends differ.
         self._newline: str | None = None
         self._arrow = _arrow_parser(path)
@@ -194,7 +194,7 @@ class CSVStore(Store):
         self._texts = {name: [] for name in kinds}
         columns = [(texts, self._names.index(name)) for name, texts in self._texts.items()]
         undecided = [index for index, name in enumerate(self._names) if name not in kinds]
-        # Words such as NA before the first value, by column and row. NA may be a name.
+        # Words such as NA before the first value, by column and row. NA may be the name of a class.
         words: dict[int, dict[int, str]] = {index: {} for index in undecided}
         self._n = 0
         # Read row by row until the type of every column is known.

@@ -25,7 +25,7 @@ from unicodedata import normalize
 from covcal_cli.errors import percent
 
 PROBABILITIES = "probabilities"
-# The column of log-likelihoods of the choices.
+# The column with the log-likelihoods of the possible answers.
 CHOICES = "logits"
 # Keys of a server's log that do not become columns.
 _SAMPLING = ("temperature", "top_p")
@@ -38,7 +38,7 @@ _BEFORE = " \t\r\n\"'`([{*_#"  # Characters that may precede the answer in a tok
 _ENDS = "\r\n.,:;!?)]}*_\"'`"
 # Servers write -9999 or -inf for a token that sampling excluded.
 _CUT = -9000.0
-_HIGHEST = 0.01  # Maximum log-probability, with its rounding error.
+_HIGHEST = 0.01  # Largest log-probability, because of rounding errors.
 # Spaces in tokenizers.
 _SPACES = str.maketrans({"\u0120": " ", "\u2581": " ", "\u010a": "\n"})
 _ROUNDING = 1e-7  # Maximum rounding error of a sum of probabilities.
@@ -265,7 +265,7 @@ class AnswerCounts:
     behind: int = 0  # Number of lines with text before the answer.
     cut: int = 0  # Number of lines where sampling excluded tokens.
     elsewhere: float = 0.0  # Total probability of texts that are not an answer.
-    # Temperature and top_p, without default values.
+    # Temperature and top_p of the sampling, if they are not the defaults.
     settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, answer: Answer, settings: dict[str, float]) -> None:
@@ -430,10 +430,10 @@ class Choices:
         shares = dict.fromkeys(range(len(self.names)), 0.0)
         # The upper limit of each unlisted answer.
         bounds: dict[int, float] = {}
-        # The remaining text of each possible answer.
+        # The text that each possible answer still lacks.
         rest = dict(enumerate(self._texts))
         path, is_cut, first = 1.0, False, True
-        ended: int | None = None  # The answer that ended before this token.
+        ended: int | None = None  # The answer that is complete before this token, if any.
         for number in range(start, len(tokens)):
             token, text = tokens[number], texts[number]
             is_cut |= any(log < _CUT for log in token.logs.values())
@@ -442,7 +442,7 @@ class Choices:
                 folded = self._folded(name)
                 listed[folded] = listed.get(folded, 0.0) + math.exp(log)
             left = max(_ROUNDING, 1 - sum(listed.values()))
-            if ended is not None:  # For example, "1" ended if no digit follows.
+            if ended is not None:  # For example, the answer "1" is complete if no digit follows.
                 longer = [name for name in listed if name[:1].isalnum() or _reached(name, rest)]
                 shares[ended] += path * max(0.0, 1 - sum(map(listed.__getitem__, longer)))
             generated = text.lstrip(_BEFORE) if first else text

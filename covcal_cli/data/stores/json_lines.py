@@ -68,11 +68,9 @@ _NOUNS = {
 
 @dataclass
 class _Column:
-    """Facts about a column from the first pass."""
-
-    kind: str  # Number, bool, text, list or object.
+    kind: str  # One of "number", "bool", "text", "list" and "object".
     is_named: bool  # Whether the column has labels, ids or paths.
-    texts: list[str] | None = None  # Texts of the rows so far.
+    texts: list[str] | None = None  # Texts of the rows that were read.
     width: int = 0  # Length of lists.
     keys: dict[str, None] = field(default_factory=dict)
     fault: str = ""  # Error message for lists of different lengths.
@@ -111,7 +109,7 @@ class JSONLinesStore(Store):
         self._other: set[str] = set()  # ignored columns
         self._answers, self._question = AnswerCounts(), Choices(self.choices)
         self._has_blank_lines = False
-        self._kept: list[dict[str, AnyArray]] = []  # Numbers of the first rows.
+        self._kept: list[dict[str, AnyArray]] = []  # The numeric values of the first rows.
         self._kept_bytes = 0
         without: list[int] = []  # lines without tokens
         records: list[Any] = []
@@ -165,7 +163,7 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # Reading the column will raise the error again.
+        except CovcalError:  # A later read of this column raises the same error.
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())
@@ -205,7 +203,6 @@ class JSONLinesStore(Store):
         return columns | {PROBABILITIES: answer.probabilities}
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the distinct labels, which are the possible answers."""
         columns = (name for name in self._columns if name.lower() in LABEL_NAMES)
         labels = {text.strip() for name in columns for text in self.texts(name)} - {""}
         if len(labels) < 2:
@@ -236,7 +233,7 @@ class JSONLinesStore(Store):
             return texts
         if self._columns[name].kind == "number":
             numbers = self.whole(name)
-            if not (np.abs(numbers) >= 1 << 53).any():  # float64 represents smaller integers.
+            if not (np.abs(numbers) >= 1 << 53).any():  # Integers below 2^53 are exact in float64.
                 return [
                     "" if math.isnan(n) else str(n).removesuffix(".0") for n in numbers.tolist()
                 ]

@@ -234,7 +234,6 @@ class ParquetStore(Store):
     def _batches(
         self, group: _Group, names: Sequence[str], rows: Rows, size: int
     ) -> Iterator[Piece]:
-        """Yield rows of some columns, and read `size` rows at a time."""
         start = group.start
         for batch in group.file.iter_batches(
             size, row_groups=[group.number], columns=list(names), use_threads=False
@@ -260,7 +259,6 @@ class ParquetStore(Store):
 
 
 def _stored_bytes(group: Any, names: Sequence[str]) -> dict[str, int]:
-    """Return the uncompressed size of each column in a row group."""
     sizes = dict.fromkeys(names, 0)
     for index in range(group.num_columns):
         column = group.column(index)

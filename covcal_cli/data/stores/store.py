@@ -55,7 +55,7 @@ class Store(Protocol):
     entries: dict[str, Entry]  # Arrays by name, in file order.
     # Error messages for columns with decimal commas.
     with_commas: Mapping[str, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()  # Notes for the user.
+    notes: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()  # Columns of other types than numbers and texts.
 
     def whole(self, name: str) -> AnyArray:
