@@ -1,16 +1,12 @@
-"""Plan which thresholds `decide` tests, and from which rows labels are drawn.
+"""Choose the score thresholds that `decide` tests, and the rows to label for these tests.
 
-The plan depends on the scores of rows, on the number of labels, and on assumed numbers of wrong
-rows ("beliefs"). The plan depends on no label. Wrong beliefs may reduce the number of accepted
-rows, but a guarantee stays valid. MATHEMATICS, section 13, explains the tests and their bound.
+The plan does not depend on the values of labels. It uses assumed error rates ("beliefs"). Wrong
+beliefs may reduce the number of accepted rows, but a guarantee stays valid. MATHEMATICS, section
+13, explains the tests and their bound.
 
 A candidate is a set of rows with the highest scores. A candidate is accepted if at most k of its
 labelled rows are wrong. Rows to label are drawn from a larger set of rows with high scores (the
-region). Each belief predicts how many rows are accepted. The region and the first candidate
-maximise the mean prediction.
-
-A later batch draws from the remaining rows. If earlier batches drew w of the K wrong rows, K - w
-wrong rows remain. The bounds of several batches are combined by a sum over w.
+region). The region and the first candidate maximise the expected number of accepted rows.
 """
 
 import math
@@ -24,7 +20,6 @@ import numpy as np
 
 from covcal_cli.arrays import Booleans, Float64s
 
-# Range of the numbers of wrong rows, in standard deviations.
 _DEVIATIONS = 9
 _POINTS = 128
 _ROUNDING = 1e-9
@@ -36,7 +31,7 @@ NO_FLAGS: Booleans = np.empty(0, dtype=bool)
 
 @dataclass(frozen=True)
 class Sampling:
-    """The probabilities by which a batch draws rows from a set."""
+    """How a batch of rows to label is drawn from a set of rows."""
 
     inclusion: float  # f, minimum inclusion probability of a row.
     most: int  # m, maximum number of rows drawn from the set.
@@ -51,14 +46,15 @@ def most_wrong(
     these_rows: bool,
     lost: int = 0,
 ) -> int:
-    """Return the largest number of wrong drawn rows that still proves the limit.
+    """Return the number of wrong labelled rows up to which the error is proved to be low enough.
 
-    The limit is an error of at most `error`, and `level` is the significance level. Returns -1 if
-    nothing can be proved.
+    The test proves an error rate of at most `error`, with significance level `level`. Returns -1 if
+    even 0 wrong rows prove nothing.
 
     - `rows`: N, the number of rows of the set.
-    - `these_rows`: whether the guarantee is only for these N rows, not for future rows.
-    - `lost`: number of rows that may all be wrong, because they were removed.
+    - `these_rows`: True for a guarantee about these N rows only, False for a guarantee about future
+      rows.
+    - `lost`: number of removed rows. The test assumes that all of them are wrong.
     """
     if not rows or not batches:
         return -1
@@ -68,7 +64,6 @@ def most_wrong(
     left = np.maximum(wrong - lost, 0)
     step = int(wrong[1] - wrong[0]) if len(wrong) > 1 else 1
     if len(batches) > 1:
-        # Earlier batches may draw up to `most` wrong rows. Rounding adds a step per batch.
         fewer = np.arange(-(-most // step) + len(batches), 0, -1)
         left = np.concatenate([wrong[0] - lost - fewer * step, left])
     bounds = [_bounds(np.maximum(left, 0), batch, most) for batch in batches]
@@ -94,7 +89,6 @@ def _wrong_rows(rows: int, error: float, *, these_rows: bool) -> tuple[Float64s,
 
 
 def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
-    """Return upper bounds of the probability of at most k wrong drawn rows."""
     terms = np.minimum(max(batch.most, 1), np.maximum(wrong, 1))
     mean = batch.inclusion * wrong
     p = np.clip(mean / terms, 1e-300, _CERTAIN)
@@ -110,10 +104,10 @@ def _bounds(wrong: Float64s, batch: Sampling, most: int) -> Float64s:
 
 
 def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
-    """Return bounds for the wrong rows of a batch and of all later batches together.
+    """Combine the bounds of the first batch with the bounds of all later batches.
 
-    Arguments have a row per k, and a column per number of wrong rows, in steps of `step`. Summation
-    by parts turns the sum over w into tail probabilities of the first batch, which have bounds.
+    If the first batch draws w of K wrong rows, K - w wrong rows remain. Summation by parts turns
+    the sum over w into tail probabilities.
     """
     most, columns = len(first), np.arange(first.shape[1])
     fewer = -(-np.arange(most) // step)
@@ -127,13 +121,12 @@ def _joined(first: Float64s, later: Float64s, step: int) -> Float64s:
     return np.array(bounds)
 
 
-# Assumed errors for the tests of the first batch and of later batches. 0 is the estimated error, 1
-# is the high end of the range, and -1 is the low end. Later batches assume a large error, because
-# they mostly follow a failed promise.
+# Assumed error rates for the first batch and for later batches: 0 is the estimate, 1 and -1 are the
+# ends of its interval. A later batch mostly follows a failed test, so it assumes more errors.
 BELIEFS = (0.5, 0.0, -0.5), (0.5, 1.0)
 OUTSIDE = 0.02
-NEAR = 1e-5  # Tolerance of scores at the threshold of a region, for rounding errors.
-MOST_GROUPS = 50  # Each group has a promise. More groups would need very many labels.
+NEAR = 1e-5  # Tolerance for rounding errors of scores.
+MOST_GROUPS = 50  # Each group needs its own labels.
 _FIRST_LOOK = 0.975
 _REGIONS = np.geomspace(0.05, 1, 16)
 _GROWTH = 1.05
@@ -143,7 +136,7 @@ _STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A set of rows, and the allowed number of wrong rows among its labelled rows."""
+    """A set of rows with high scores, and the maximum number of wrong rows among its labels."""
 
     threshold: float
     rows: int  # Number of rows above the threshold.
@@ -153,20 +146,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Plan:
-    """The candidates in the order of their tests."""
+    """Candidates in the order in which they are tested."""
 
     candidates: tuple[Candidate, ...]
     share: float  # expected share of accepted rows
 
 
 class Ranking:
-    """Sorted scores of rows, and beliefs about wrong rows."""
+    """Sorted scores of rows, and the expected numbers of wrong rows."""
 
     def __init__(self, scores: Float64s, beliefs: Sequence[Float64s]) -> None:
         """Sort N scores.
 
-        A belief has the expected numbers of wrong rows among the best rows. All numbers are shares
-        of all rows. The numbers of best rows are evenly spaced from 0 to 1.
+        Value i of a belief is the expected number of wrong rows among the best i / (m - 1) of the
+        rows, divided by N; m is the length of the belief.
         """
         self._ascending = np.sort(scores)
         self.beliefs = beliefs
@@ -175,7 +168,7 @@ class Ranking:
         return len(self._ascending)
 
     def believing(self, beliefs: Sequence[Float64s]) -> "Ranking":
-        """Return the ranking of the same rows with other beliefs."""
+        """Return a copy with other beliefs."""
         ranking = copy(self)
         ranking.beliefs = beliefs
         return ranking
@@ -186,10 +179,10 @@ class Ranking:
         return float(np.interp(rows / len(self), shares, belief)) * len(self)
 
     def threshold(self, rows: int) -> float:
-        """Return a threshold that at most `rows` rows exceed.
+        """Return a score that at most `rows` rows exceed.
 
-        The threshold depends only on the score of the next row. So the labelled rows above the
-        threshold are a random sample.
+        The threshold depends only on scores below it, so the labelled rows above it are a random
+        sample.
         """
         if rows >= len(self):
             return 0.0
@@ -200,7 +193,7 @@ class Ranking:
         return len(self) - int(np.searchsorted(self._ascending, threshold, side="right"))
 
     def part(self, scores: Float64s) -> "Ranking":
-        """Return the ranking of some of the rows. Rows with equal scores have equal beliefs."""
+        """Return the ranking of a subset of the rows, given by its `scores`."""
         places = np.searchsorted(-self._ascending[::-1], -np.sort(scores)[::-1])
         beliefs = []
         for belief in self.beliefs:
@@ -222,15 +215,15 @@ def level_of_look(certainty: float, look: int) -> float:
 
 
 def inclusions(labels: float, inside: int, outside: int) -> tuple[float, float]:
-    """Return the probabilities of drawing a row inside and outside the region."""
+    """Return the probability that a row inside the region is drawn, and that of a row outside."""
     p = min(1.0, labels / (inside + OUTSIDE * outside)) if inside else 0.0
     return p, (labels - p * inside) / outside if outside else 0.0
 
 
 def plan(ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]) -> Plan:
-    """Return the best candidates within a region, the `most` best rows.
+    """Return the best plan for the region of the `most` rows with the highest scores.
 
-    `limits` returns the number of labels above a threshold, and the result of `most_wrong`.
+    `limits` maps a threshold to the number of labels above it and the result of `most_wrong`.
     """
     candidates = _candidates(ranking, most, limits)
     if not candidates:
@@ -257,9 +250,8 @@ def chance(
 ) -> float:
     """Return the probability that a candidate is accepted, as a mean over the beliefs.
 
-    `labelled` are the scores of labelled rows, (m,), and `wrong` says where the classifier is
-    wrong. These labels determine the weights of the beliefs. The observed error rate is another
-    belief.
+    `labelled`, (m,), are the scores of labelled rows; `wrong`, (m,), says where the classifier is
+    wrong. Each belief is weighted by its likelihood. The observed error rate is a further belief.
     """
     above = labelled > candidate.threshold
     n, n_wrong = int(above.sum()), int((above & wrong).sum())
@@ -276,8 +268,6 @@ def chance(
 def _candidates(
     ranking: Ranking, most: int, limits: Callable[[float], tuple[int, int]]
 ) -> list[Candidate]:
-    """Return the smallest candidate for each allowed number of wrong rows, and the region."""
-
     def candidate(rows: int) -> Candidate:
         threshold = ranking.threshold(rows)
         return Candidate(threshold, ranking.above(threshold), *limits(threshold))
@@ -298,10 +288,10 @@ def _candidates(
 
 
 def _shares(ranking: Ranking, candidates: Sequence[Candidate], belief: Float64s) -> Float64s:
-    """Return the expected share of accepted rows if the tests begin at each candidate."""
+    """For each candidate, return the expected share of accepted rows if testing starts there."""
     errors = [ranking.wrong(candidate.rows, belief) for candidate in candidates]
     shares = np.zeros(len(candidates))
-    # Expected share of rows that later candidates add, by number of wrong labels so far.
+    # Expected share of rows that later candidates add, for each number of wrong labels so far.
     beyond = np.zeros(1)
     for place in reversed(range(len(candidates))):
         candidate, before = candidates[place], candidates[max(place - 1, 0)]
@@ -336,11 +326,11 @@ def best_region(
     labelled: Float64s = NONE,
     groups: Sequence[Ranking] = (),
 ) -> tuple[float, Plan] | None:
-    """Find the best region for `labels` labels. Return its threshold and its plan, or None.
+    """Return the threshold and the plan of the best region for `labels` labels, or None.
 
     `labelled` are the scores of rows that already have a label. The plan uses a binomial
-    approximation; the tests are exact. With `groups`, each group has its own promise and gets
-    `labels` labels. The share of the plan is then a mean over all rows.
+    approximation, but `most_wrong` is exact. With `groups`, each group is tested separately, with
+    `labels` labels.
     """
     found: list[tuple[float, Plan]] = []
     sizes_of = np.unique(np.geomspace(1, labels + len(labelled) + 1, _COUNTS).astype(np.int64))
@@ -371,6 +361,6 @@ def best_region(
 
 
 def sampling(inclusion: float, rows: int, most: int | None = None) -> Sampling:
-    """Return the `Sampling` of the best `rows` rows for one batch."""
+    """Return how one batch draws from the `rows` rows with the highest scores."""
     ceiling = math.ceil(inclusion * rows - 1e-9)
     return Sampling(inclusion, ceiling if most is None else min(most, rows))

@@ -1,11 +1,11 @@
-"""One-vs-rest metrics of a class, from probabilities or labels of rows.
+"""Compute one-vs-rest metrics of a class, from probabilities or labels.
 
-An entry i stands for m_i rows, of which t_i belong to the class. Without labels, t_i is the
-calibrated probability of the class. The sums below are then the expected confusion matrix
-(NannyML's CBPE, Białek et al. 2023).
+Entry i of an array stands for m_i rows, of which t_i belong to the class. Without labels, t_i is
+the calibrated probability of the class, and sums give the expected confusion matrix (NannyML's
+CBPE, Białek et al. 2023).
 
-Each function returns a metric and its derivatives with respect to t_i, for the delta method
-(Särndal, Swensson & Wretman 1992, section 5.5).
+Each metric comes with its derivatives with respect to t_i, for the delta method (Särndal, Swensson
+& Wretman 1992, section 5.5).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,17 +20,17 @@ from covcal_cli.maths.odds import probabilities, top_log_odds
 
 @dataclass(frozen=True)
 class ClassRows:
-    """The rows from which one-vs-rest metrics of a class are computed."""
+    """Counts of rows for the metrics of one class."""
 
-    is_predicted: Booleans  # q, (n,): whether the row is predicted as the class.
-    # (n,): rank by the probability of the class. Equal values share a rank.
+    is_predicted: Booleans  # (n,): whether the class is predicted.
+    # (n,): rank by the probability of the class.
     ranks: Integers
-    members: Float64s  # t, (n,), rows of the class.
-    mass: Float64s  # m, (n,), rows.
+    members: Float64s  # (n,): t, number of rows of the class.
+    mass: Float64s  # (n,): m, number of rows.
 
     @cached_property
     def predicted(self) -> float:
-        """Number of rows that are predicted as the class."""
+        """Number of rows for which the class is predicted."""
         return positive(self.mass[self.is_predicted].sum())
 
     @cached_property
@@ -45,7 +45,7 @@ class ClassRows:
 
     @cached_property
     def hits(self) -> float:
-        """Number of rows of the class that are predicted as the class."""
+        """Number of true positives."""
         return float(self.members[self.is_predicted].sum())
 
     def by_rank(self, values: Float64s) -> Float64s:
@@ -54,7 +54,7 @@ class ClassRows:
 
 
 def positive(count: float) -> float:
-    """Return a count, with the smallest positive number instead of 0."""
+    """Replace 0 by the smallest positive number, to avoid division by 0."""
     return max(float(count), float(np.finfo(np.float64).tiny))
 
 
@@ -63,10 +63,10 @@ Derivative = tuple[float, Float64s]
 
 @dataclass(frozen=True)
 class ClassMetric:
-    """A metric of a class."""
+    """A one-vs-rest metric."""
 
     function: Callable[[ClassRows], Derivative]
-    needs: tuple[str, ...]  # Counts of `ClassRows` with a minimum.
+    needs: tuple[str, ...]  # Properties of `ClassRows` that must not be 0.
 
 
 def class_odds(logits: Floats) -> Float64s:
@@ -116,7 +116,7 @@ def _auroc(rows: ClassRows) -> Derivative:
 CLASS_METRICS: Mapping[str, ClassMetric] = {
     "precision": ClassMetric(_precision, ("predicted",)),
     "recall": ClassMetric(_recall, ("positives",)),
-    # Without predictions of a class, its F1 is 0, as in scikit-learn.
+    # F1 is 0 if the class is never predicted, as in scikit-learn.
     "f1": ClassMetric(_f1, ("positives",)),
     "specificity": ClassMetric(_specificity, ("negatives",)),
     "auroc": ClassMetric(_auroc, ("positives", "negatives")),

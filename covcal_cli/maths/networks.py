@@ -1,9 +1,10 @@
 """Compute the networks of an adapted file with NumPy, from features to logits.
 
 ``/networks`` holds ``projection`` (mean, scale and perhaps components) and four networks: ``psi``,
-``head``, ``aligned_discriminator`` and ``discriminator``, with M = 1. Layers are ``weight_0``, (M,
-inputs, outputs), ``bias_0``, (M, outputs), ``weight_1`` and so on, with a ReLU between layers. If
-``psi/output_relu`` is 1, a ReLU follows the last layer of psi.
+``head``, ``aligned_discriminator`` and ``discriminator``. Each network has M members;
+``discriminator`` has one. Layers are ``weight_0``, (M, inputs, outputs), ``bias_0``, (M, outputs),
+``weight_1`` and so on, with a ReLU between layers. If ``psi/output_relu`` is 1, a ReLU follows the
+last layer of psi.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ _NONE = np.empty(0)
 
 
 def networks_sha256(networks: Networks) -> str:
-    """Return the sha256 of all names and arrays."""
+    """Return the SHA-256 of the names and values of all arrays."""
     digest = hashlib.sha256()
     for name in sorted(networks):
         digest.update(name.encode("utf-8"))
@@ -28,7 +29,7 @@ def networks_sha256(networks: Networks) -> str:
 
 
 def read_networks(group: Any) -> dict[str, AnyArray]:
-    """Return every array of ``/networks``, an HDF5 group."""
+    """Return all arrays of the HDF5 group ``/networks``."""
     return {f"{part}/{name}": group[part][name][()] for part in group for name in group[part]}
 
 
@@ -66,24 +67,24 @@ def unfit(networks: Networks) -> str | None:
 
 
 def aligned_features(networks: Networks, features: Float32s) -> Float32s:
-    """Return psi(phi), shape (M, n, p), of `features`, shape (n, d)."""
+    """Return the aligned features of each member, (M, n, p), for `features`, (n, d)."""
     relu = bool(networks["psi/output_relu"][0])
     return perceptron(networks, "psi", projected(networks, features)[None], output_relu=relu)
 
 
 def aligned_logits(networks: Networks, features: Float32s) -> Float32s:
-    """Return the forecaster's logits of each member, (M, n, K), for `features`, (n, d)."""
+    """Return the logits of each member, (M, n, K), for `features`, (n, d)."""
     return perceptron(networks, "head", aligned_features(networks, features))
 
 
 def aligned_domain_logits(networks: Networks, features: Float32s) -> Float32s:
-    """Return the logits of each member's discriminator on psi(phi), shape (M, n)."""
+    """Return the logits of each member's discriminator on aligned features, (M, n)."""
     aligned = aligned_features(networks, features)
     return perceptron(networks, "aligned_discriminator", aligned)[:, :, 0]
 
 
 def projected(networks: Networks, features: Float32s) -> Float32s:
-    """Return the projected features, (n, k)."""
+    """Return the centred, projected and scaled features, (n, k)."""
     values = features.astype(np.float32) - networks["projection/mean"]
     if "projection/components" in networks:
         values = values @ networks["projection/components"]

@@ -1,16 +1,14 @@
-"""Logits, probabilities and log odds, and intervals of a share of rows.
+"""Convert logits to probabilities and log odds, and compute intervals of a proportion.
 
-Log odds, log(p / (1 - p)), still differ where probabilities round to 1.
-
-`anytime_interval` is valid at all times, however often you look at it. A draw is right with
-probability a. So far, S draws were right, and F draws were wrong. The likelihood ratio
+`anytime_interval` stays valid if you look at it after every label. The classifier is right with
+probability a. So far, it was right on S rows and wrong on F rows. The likelihood ratio
 
     E(a) = B(p + S, q + F) / (B(p, q) a^S (1 - a)^F),
 
 is a martingale with mean 1 if a is true, for every fixed prior Beta(p, q). By Ville's inequality,
 all a with E(a) < 1/alpha form a confidence sequence. Sources: Robbins 1970; Howard et al. 2021,
 "Time-uniform, nonparametric, nonasymptotic confidence sequences". S and F may be fractions, because
-draws have weights.
+rows have weights.
 """
 
 import math
@@ -23,13 +21,12 @@ import numpy as np
 from covcal_cli.arrays import Float64s, Floats, Labels
 from covcal_cli.maths.softmax import blocks_of, class_major, exp
 
-# p + q of the beta prior. Its standard deviation is then about 5 to 11 points.
+# p + q of the beta prior.
 _CONCENTRATION = 20.0
 _NEAREST = 0.02
 _HALVINGS = 50
 _ROUNDING = 1e-12
-# Minimum numbers of hits and of misses for Wilson's interval: at levels up to 0.95, and at higher
-# levels.
+# Minimum number of hits for Wilson's interval: at levels up to 0.95, and at higher levels.
 FEW, _FEW_ABOVE = 12, 1000
 
 
@@ -55,7 +52,7 @@ def probabilities(logits: Floats, temperature: float) -> Float64s:
 
 
 def confidences(logits: Floats, temperature: float, labels: Labels | None = None) -> Float64s:
-    """Return the probability of each row's label at T. Default: the most probable class."""
+    """Return the probability of each row's label at T, (n,), or of the most probable class."""
     blocks = (class_major(block) for block in blocks_of(logits)())
     return confidences_of(blocks, temperature, labels)
 
@@ -63,7 +60,7 @@ def confidences(logits: Floats, temperature: float, labels: Labels | None = None
 def confidences_of(
     blocks: Iterable[Float64s], temperature: float, labels: Labels | None = None
 ) -> Float64s:
-    """Return `confidences` of logits in blocks, which `class_major` yields."""
+    """Return the probability of each row's label at T, (n,), from blocks made by `class_major`."""
     values, start = [np.empty(0)], 0
     for logits in blocks:
         block = exp(logits / temperature)
@@ -82,7 +79,7 @@ def top_log_odds(logits: Floats, temperature: float) -> Float64s:
     values = np.empty(len(logits))
     for rows, scaled in _scaled(logits, temperature):
         scaled[scaled.argmax(axis=0), np.arange(scaled.shape[1])] = -np.inf
-        second = scaled.max(axis=0)  # -inf if only one class is possible
+        second = scaled.max(axis=0)
         scaled -= np.where(second > -np.inf, second, 0.0)
         rest = np.exp(scaled).sum(axis=0)
         values[rows] = -(second + np.log(np.maximum(rest, np.finfo(np.float64).tiny)))
@@ -103,7 +100,7 @@ def quantile(level: float) -> float:
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a share of n (effective) rows."""
+    """Return Wilson's (1927) interval of a proportion, from n effective rows."""
     z = quantile(level)
     pull = z**2 / n
     centre = (share + pull / 2) / (1 + pull)
@@ -113,10 +110,10 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
 
 @lru_cache(1 << 12)
 def interval_of_counts(hits: int, n: int, level: float) -> tuple[float, float]:
-    """Return the interval of the share `hits` / `n`.
+    """Return the confidence interval of a proportion.
 
     The interval is Wilson's, or exact (Clopper & Pearson 1934) if there are few hits or few misses.
-    At high levels, Wilson's interval would miss a share near 0 or 1 far too often.
+    Wilson's interval at a high level often misses a proportion near 0 or 1.
     """
     if 2 * hits > n:
         low, high = interval_of_counts(n - hits, n, level)
@@ -128,7 +125,6 @@ def interval_of_counts(hits: int, n: int, level: float) -> tuple[float, float]:
     logs = np.append(0.0, np.cumsum(steps))  # logarithms of the binomial coefficients
 
     def share(count: int, chance: float) -> float:
-        """Find the share for which at most `count` hits have a probability of `chance`."""
         low, high = 0.0, 1.0
         for _ in range(_HALVINGS):
             p = (low + high) / 2
@@ -147,11 +143,11 @@ def anytime_interval(
     expected: Float64s | float,
     error: Float64s | float,
 ) -> tuple[Float64s, Float64s]:
-    """Return intervals of the probability of being right, for arrays of one shape.
+    """Return the ends of intervals of the accuracy that stay valid after every label.
 
-    - `right`, `wrong`: weights S and F of right and of wrong draws.
-    - `expected`: mean of the prior, fixed before the draws.
-    - `error`: probability that any of the intervals over time is wrong.
+    - `right`, `wrong`: S and F, the total weights of right and of wrong rows.
+    - `expected`: prior mean of the accuracy, chosen before labelling.
+    - `error`: probability that the interval ever misses the accuracy.
     """
     s, f, mean, level = np.broadcast_arrays(right, wrong, expected, error)
     mean = np.clip(mean, _NEAREST, 1 - _NEAREST)
@@ -159,7 +155,6 @@ def anytime_interval(
     limit = -np.log(level) - _log_beta(p + s, q + f) + _log_beta(p, q)
 
     def edge(outside: float) -> Float64s:
-        """Find an end of each interval by bisection between the estimate and `outside`."""
         total = s + f
         inside = np.where(total > 0, s / np.where(total > 0, total, 1.0), 0.5)
         beyond = np.full_like(inside, outside)

@@ -1,10 +1,8 @@
 """Decide whether a classifier's outputs are logits or some form of probabilities.
 
-`OutputEvidence` collects counts over all rows, in any order.
-
-Probabilities are in [0, 1], and each row sums to 1 up to rounding. If rows sum to another constant,
-the outputs are votes of n trees, percentages, or scores from 0 to 255. If the constant is negative,
-the outputs are -p or p - 1. The sums of logits differ from row to row.
+Each row of probabilities sums to 1, up to rounding. Votes of trees, percentages and scores from 0
+to 255 sum to another constant. The values -p and p - 1 sum to a negative constant. The sums of
+logits differ from row to row.
 """
 
 import math
@@ -30,7 +28,7 @@ _SUM_TOLERANCE = 1e-2
 _WIDEST_TOLERANCE = 0.5
 _LOG_TOLERANCE = 6e-3
 _LARGEST_LOG = 746.0
-# Kinds of logarithms of p by factor, with the formula of p. Natural logarithms come first.
+# Keys: factors that turn each formula into the natural logarithm of p.
 _LOGARITHMS = {
     1.0: "log p",
     -1.0: "-log p",
@@ -40,18 +38,18 @@ _LOGARITHMS = {
     -math.log(10): "-log10 p",
     -math.log(10) / 10: "-10 log10 p",
 }
-# Factors that turn log odds into natural log odds.
+# Keys: factors that turn log odds into natural log odds.
 _ODDS = {1.0: "log", math.log(2): "log2", math.log(10): "log10"}
 _EXACT_SUM = 1e-4
 _DECIMALS = (1, 2, 3)
 _MOST = 0.5
-_MANY = 0.1  # Share of rows with the sum 1 that cannot be chance.
+_MANY = 0.1  # If at least this share of rows sums to 1, it is not by chance.
 _TIED = 0.1
 _FEWEST_TIED = 8
-_FEW_ROWS = 50  # Minimum number of rows for a pattern.
-# Columns are ranks if the first rows and most other rows have the same order of values.
+_FEW_ROWS = 50
+# Columns are ranks if nearly all rows have the same order of columns by value.
 _FIRST_ROWS = 64
-_SAME_ORDER = {2: 1.0, 3: 0.99}  # minimum share of rows, by number of columns
+_SAME_ORDER = {2: 1.0, 3: 0.99}  # minimum share of rows with the same order, by number of columns
 _SAME_ORDER_OF_MORE = 0.95
 _FEWEST_ROWS = 4
 _BLOCK_VALUES = 1 << 16
@@ -59,12 +57,12 @@ _BLOCK_VALUES = 1 << 16
 _NEAR = 0.9
 _LEAST_INTEGERS = (-128.0, -32768.0)
 _GREATEST_INTEGERS = (255.0, 65535.0)
-# Minimum relative distance of a probability from 1/K.
+# Minimum relative difference of some probabilities from 1/K.
 _UNLIKE_UNIFORM = 0.25
 _CERTAIN = 0.05
-_FAR = 500.0  # Numbers below this limit have small rounding errors.
+_FAR = 500.0  # Rounding errors of smaller numbers do not matter.
 _LARGEST_STEP = 0.05
-# Signs that a column is not the output of a class
+# What is unusual about a column that is not the output of a class
 _EXTRA = {
     "largest": "is the largest of the other columns",
     "whole": "holds a whole number, unlike the other columns,",
@@ -72,45 +70,42 @@ _EXTRA = {
 
 
 class OutputEvidence:
-    """Counts over all rows, which tell whether outputs are probabilities.
+    """Counts over all rows that show whether outputs are logits or probabilities.
 
-    Rows have shape (m, w). A single column stands for two classes. Rows with NaN or infinity do not
-    count as probabilities.
+    Rows are added in blocks, (m, w), in any order. A single column stands for two classes.
     """
 
     def __init__(self) -> None:
         self.rows = self.width = 0
-        self.low, self.high = math.inf, -math.inf  # Smallest and largest value.
-        self.sums = (math.inf, -math.inf)  # Smallest and largest sum of a row.
+        self.low, self.high = math.inf, -math.inf
+        self.sums = (math.inf, -math.inf)
         self.bounded = 0
-        # first row with a value outside [0, 1], and this value
+        # (row number, value) of the first value outside [0, 1]
         self.first_outside: tuple[int, float] | None = None
         self.are_whole = True
         self._at_low = self._at_high = 0
         self._below_half = 0
         self._finite = self._exact = self._shares_of_1 = 0
         self._sum = 0.0
-        # Kinds of logarithms that fit all rows so far.
+        # Possible factors (see `_LOGARITHMS`), given all rows so far.
         self._factors, self._odds = [*_LOGARITHMS], [*_ODDS]
         self._ranks = 0
-        # The order of the columns, the number of rows in this order, and the number of rows without
-        # ties.
+        # The order of the columns by value in the first rows
         self._order: AnyArray | None = None
         self._first: list[Float64s] = []
         self._ordered = self._uneven = 0
-        self._first_row: Float64s | None = None  # The first row; None if rows differ.
-        # The largest rounding error, and the magnitude of the rounded numbers.
+        self._first_row: Float64s | None = None  # None if rows differ
         self._step = self._step_at = 0.0
-        # Meanings of the first and the last column that fit all rows so far.
+        # Whether the first or the last column may not be the output of a class.
         self._suspects = {place: {*_EXTRA} for place in (0, -1)}
-        # The columns whose removal gives all rows the same sum, and this sum.
+        # Columns without which all rows have the same sum, and the sum.
         self._rest: tuple[AnyArray, AnyArray] | None = None
-        # Number of rows with the sum 1, by number of decimals (None: not rounded).
+        # Number of rows that sum to 1, by the assumed number of decimals (None: not rounded).
         self._summing: dict[int | None, int] = dict.fromkeys((*_DECIMALS, None), 0)
         self._first_off: dict[int | None, tuple[int, float]] = {}
 
     def add(self, values: Floats) -> None:
-        """Count the next rows."""
+        """Count a block of rows."""
         rows = max(1, _BLOCK_VALUES // max(1, values.shape[1]))
         for start in range(0, len(values), rows):
             self._add_block(by_columns(values[start : start + rows]).astype(np.float64, copy=False))
@@ -152,7 +147,6 @@ class OutputEvidence:
             self.high, self._at_high = high, before + int((exact == high).sum())
 
     def _add_steps(self, exact: Float64s, lows: Float64s, highs: Float64s) -> None:
-        """Store the rounding error of large numbers if it matters."""
         largest = float(np.abs(highs).max(initial=0))
         if not _FAR < largest < math.inf:
             return
@@ -197,7 +191,7 @@ class OutputEvidence:
             self._ordered += _in_order(exact, self._order)
 
     def _add_rest(self, exact: Float64s, sums: Float64s) -> None:
-        """Find the columns whose removal gives all rows the same sum."""
+        """Find columns without which all rows have the same sum."""
         places, first = self._rest or (np.arange(self.width), None)
         if not len(places):
             return
@@ -225,11 +219,11 @@ class OutputEvidence:
             return
         with np.errstate(over="ignore", invalid="ignore"):
             for factor in [*self._factors]:
-                # such a value is a distance, not the logarithm of 0
+                # so large a number is a distance, not a logarithm
                 is_far = factor != 1 and np.abs(exact).max(initial=0) > _LARGEST_LOG
                 if is_far or not _are_logarithms(factor * exact):
                     self._factors.remove(factor)
-            # Two logits z and -z are no log odds.
+            # The pair z and -z may also be logits.
             for factor in [*self._odds] if self.width > 2 else ():
                 sums = (1 / (1 + np.exp(-factor * exact))).sum(axis=1)
                 if not (np.abs(sums - 1) <= _LOG_TOLERANCE).all():
@@ -240,7 +234,7 @@ class OutputEvidence:
 
     @property
     def form(self) -> Form:
-        """The form of all rows so far."""
+        """The form of the outputs in all rows so far."""
         if self.width > 1:
             if self.summing == self.rows:
                 return "probabilities"
@@ -263,7 +257,7 @@ class OutputEvidence:
 
     @property
     def reversal(self) -> Reversal | None:
-        """How the outputs were reversed, or None."""
+        """How the outputs were made from probabilities, or None."""
         if self.width < 2 or not _FEWEST_ROWS <= self._finite == self.rows:
             return None
         if self._factor is not None:
@@ -280,7 +274,6 @@ class OutputEvidence:
 
     @property
     def _factor(self) -> float | None:
-        """The factor that turns the outputs into log probabilities, or None."""
         is_known = self.rows >= _FEWEST_ROWS and self.low < self.high
         return self._factors[0] if self._factors and is_known else None
 
@@ -316,22 +309,22 @@ class OutputEvidence:
 
     @property
     def tolerance(self) -> float:
-        """The rounding error that a sum may have."""
+        """The allowed difference of a row's sum from 1."""
         return self._tolerance(self._decimals)
 
     @property
     def summing(self) -> int:
-        """The number of rows that are probabilities."""
+        """The number of rows that sum to 1, with values from 0 to 1."""
         return self._summing[self._decimals]
 
     @property
     def first_off(self) -> tuple[int, float] | None:
-        """The first row whose sum is not 1, and the sum of this row."""
+        """The number and the sum of the first row that does not sum to 1, or None."""
         return self._first_off.get(self._decimals)
 
     @property
     def lowest(self) -> float:
-        """The score for probability 0, such as -100 for scores from -100 to 0."""
+        """The output that stands for probability 0, such as -100 for scores from -100 to 0."""
         if self.are_whole and self.low < 0:
             for least in _LEAST_INTEGERS:
                 tolerance = max(2.0, min(self.width, -least))
@@ -342,7 +335,7 @@ class OutputEvidence:
             unit = 1 - self.width * part
             if unit < 0 and self.sums[1] < 0 and not self._may_be_masked:
                 size = self._whole_size(sum(self.sums) / 2 / unit)
-                # Logits with a large negative offset have no "probability" above 1/2.
+                # Not logits with a large negative offset: one probability must be above 1/2.
                 if size and self.high + part * size > 0.5 * size and self._are_shares(-part * size):
                     return -part * size
         return self._added
@@ -359,7 +352,7 @@ class OutputEvidence:
         is_short = abs(added - short) <= ABOVE * max(1.0, abs(added))
         for number in (short, added) if is_short else (added,):
             is_near = self.low - number <= _CERTAIN and self.high - number <= 1 + ABOVE
-            if number < 0:  # small centred logits are like p - 1/K, but without a high p
+            if number < 0:  # small centred logits look like p - 1/K, but no p is high
                 is_near &= self.low < 0 and self.high - number > 0.5 and self.width > 2
             if is_near and self._are_shares(number):
                 return number
@@ -371,14 +364,13 @@ class OutputEvidence:
 
     @property
     def total(self) -> float | None:
-        """The sum of every row after `lowest` is subtracted, or None if the sums differ."""
+        """The common sum of all rows after `lowest` is subtracted from each value, or None."""
         total = self._total_from(self.lowest)
         if total is not None and (self._are_shares(self.lowest) or self._are_percentages):
             return total
         return None
 
     def _total_from(self, lowest: float, sign: int = 1) -> float | None:
-        """Return the common sum of all rows after `lowest` is subtracted, or None."""
         if not 0 < self._finite == self.rows or self.width < 2:
             return None
         least, greatest = sorted(sign * (total - self.width * lowest) for total in self.sums)
@@ -398,7 +390,10 @@ class OutputEvidence:
         return low <= (1 - _UNLIKE_UNIFORM) * uniform and high >= (1 + _UNLIKE_UNIFORM) * uniform
 
     def _whole_size(self, size: float) -> float | None:
-        """Round a sum that is nearly a whole number."""
+        """Round a number that is nearly whole.
+
+        Return None if it cannot be a sum of rounded values.
+        """
         whole = float(np.rint(size)) if math.isfinite(size) else 0.0
         if whole and abs(size - whole) <= _SUM_TOLERANCE * whole:
             return whole
@@ -406,7 +401,7 @@ class OutputEvidence:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether every row sums to less than 1, as token probabilities do."""
+        """Whether every row sums to less than 1, like the probabilities of the likeliest tokens."""
         whole = self._exact if self._decimals is None else self.summing
         most = 1 + (_EXACT_SUM if self._decimals is None else self.tolerance)
         return (
@@ -419,7 +414,7 @@ class OutputEvidence:
 
     @property
     def mean_sum(self) -> float:
-        """The mean of the sums of rows."""
+        """The mean sum of a row."""
         return self._sum / max(1, self.rows)
 
     @property
@@ -429,7 +424,7 @@ class OutputEvidence:
 
     @property
     def fact(self) -> str:
-        """Why the outputs are not logits, as a part of a sentence."""
+        """A clause that says why the outputs are not logits."""
         form = self.form
         if form == "mixed":
             return f"{self.summing} of {self.rows} rows sum to 1, as probabilities do"
@@ -490,7 +485,7 @@ class OutputEvidence:
         return f"every row sums to about {_short(total)}, as shares of {_short(total)} do"
 
     def doubts(self) -> tuple[str, ...]:
-        """Return a sentence for each doubt about the outputs, except `doubt_on_order`."""
+        """Return warnings about unusual outputs, except `doubt_on_order`."""
         return tuple(
             doubt
             for doubt in (
@@ -511,7 +506,7 @@ class OutputEvidence:
         )
 
     def doubt_on_columns(self) -> str | None:
-        """Return a sentence if a column seems not to be the output of a class."""
+        """Return a warning if a column seems not to be the output of a class."""
         if self.width < 3 or self.rows < _FEW_ROWS or not self._uneven:
             return None
         rest = self._rest[0].tolist() if self._rest and self._first_row is None else []
@@ -532,10 +527,10 @@ class OutputEvidence:
 
     @property
     def doubt_on_order(self) -> str | None:
-        """A sentence if the columns may be ranks instead of classes, or None.
+        """A warning if the columns may be ranks instead of classes, or None.
 
-        If one class is far more frequent, the columns of real class scores can have the same order
-        too. `SourceAccuracy.is_as_promised` distinguishes classes from ranks.
+        Class scores can have the same order too, if one class is far more frequent. Then
+        `SourceAccuracy.is_as_promised` decides.
         """
         fewest = _FEWEST_TIED if self.width > 2 else _FEW_ROWS
         share = _SAME_ORDER.get(self.width, _SAME_ORDER_OF_MORE) if self.rows >= _FEW_ROWS else 1
@@ -546,8 +541,8 @@ class OutputEvidence:
         two = ". Ignore this if one class is more probable in every row" if self.width == 2 else ""
         all_or_number = "all" if self._ordered == self.rows else f"{self._ordered} of"
         return (
-            f"in {all_or_number} {self.rows} rows, the columns have the same order by size, like "
-            f"ranks: give one column per class{two}"
+            f"the columns look like ranks, because the values of {all_or_number} {self.rows} rows "
+            f"have the same order: give one column per class{two}"
         )
 
     def _doubt_on_values(self) -> str | None:
@@ -577,7 +572,7 @@ class OutputEvidence:
                 "scale of training"
             )
         middle = sum(self.sums) / 2
-        # Rows of centred logits sum to about 0 as well.
+        # Centred logits also have a constant sum, but about 0.
         spread = _EXACT_SUM * self.width * (self.high - self.low)
         is_constant = self.sums[1] - self.sums[0] <= spread and middle > max(0.01, spread)
         is_constant &= not self._may_be_masked
@@ -603,7 +598,6 @@ class OutputEvidence:
         return None
 
     def _doubt_on_scale(self) -> str | None:
-        """Return a warning if softmax seems to be applied twice."""
         if self.width < 3 or self.rows < _FEW_ROWS or self.form != "probabilities":
             return None
         most = math.e / (math.e + self.width - 1)
@@ -616,10 +610,7 @@ class OutputEvidence:
         )
 
     def _are_clipped(self) -> bool:
-        """Return whether probabilities were clipped.
-
-        Clipping makes many values equal to the smallest or largest value.
-        """
+        """Return whether many probabilities equal the smallest or the largest value."""
         ties = max(_TIED * self.rows, _FEWEST_TIED)
         from_below = self.low > 0 and self._at_low >= ties
         from_above = self.high < 1 and self._at_high >= ties
@@ -646,13 +637,12 @@ class OutputEvidence:
 
 
 def _in_order(rows: Float64s, order: AnyArray) -> int:
-    """Return the number of rows whose values descend in a given order of columns."""
+    """Return the number of rows whose values fall in the given order of columns."""
     with np.errstate(invalid="ignore"):
         return int((np.diff(rows[:, order], axis=1) <= 0).all(axis=1).sum())
 
 
 def _are_logarithms(values: Float64s) -> bool:
-    """Return whether all rows, (m, K), are logarithms of probabilities."""
     return bool((np.abs(np.exp(values).sum(axis=1) - 1) <= _LOG_TOLERANCE).all())
 
 
@@ -661,10 +651,10 @@ def _short(number: float) -> str:
 
 
 def log_probabilities(values: Floats, lowest: float = 0.0) -> Float64s:
-    """Normalise rows, and return log probabilities, (m, K).
+    """Divide each row by its sum, and return log probabilities, (m, K).
 
-    `values` have shape (m, K), or (m, 1) for the second of two classes. `lowest` is the score for
-    probability 0, which becomes the smallest float32.
+    `values` have shape (m, K), or (m, 1) for the second of two classes. `lowest` is the value that
+    stands for probability 0. Probabilities are at least the smallest float32.
     """
     parts = np.maximum(values.astype(np.float64) - lowest, 0)
     if parts.shape[1] == 1:

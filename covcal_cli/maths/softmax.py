@@ -1,18 +1,17 @@
-"""Softmax of logits, padding values of impossible classes, and the scaling of logits.
+"""Compute the softmax of logits, detect masked classes, and scale logits.
 
-A block of m rows has shape (K, m) and dtype float64 (class-major), because sums over classes are
-then much faster.
+Blocks of m rows have shape (K, m) and dtype float64, because sums over the first axis are fast.
 
 A class is masked if its logit is -inf, or a padding value far below real logits, such as -1e9 or
 -65504. A masked class has probability 0 at every temperature, and is ignored in the scale of the
 logits.
 
-A calibration (`Scaling`) gives the probabilities
+A calibration (`Scaling`) has the probabilities
 
     softmax(z / T + b + a 1[k = f])
 
-with offsets b for all classes, and an offset a for the predicted class f. A blend is the mean of
-two softmaxes, with T_f for the classifier's logits and T_a for aligned logits.
+with class offsets b, and an offset a for the predicted class f. A blend is the mean of two
+softmaxes: softmax(z / T_f) for the classifier's logits, and softmax(z / T_a) for aligned logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,17 +30,17 @@ _MOST_RANKS = 255  # the largest uint8
 _FAR = 1 << 12
 # Maximum log loss of a row (about 708), for a class with probability 0.
 MOST_NLL = -float(np.log(np.finfo(np.float64).tiny))
-# Minimum distance of a mask from the highest logit. The distance grows with the usual distance of
-# the two highest logits, because naive Bayes gives very low logits.
+# A masked logit is lower than the highest logit by at least this distance, times the usual distance
+# of the two highest logits. Naive Bayes has large distances without masks.
 DEPTH = 5e3
-_DEEPEST = 1e30  # Logits at a larger distance are always masks.
-# A low quantile, because most rows may have masks.
+_DEEPEST = 1e30  # Lower logits are always masks.
+# quantile of the distance of the two highest logits; low, because most rows may have masks
 _USUAL = 0.25
 _LEAST_SHARE = 1e-6
 
 
 def blocks_of(logits: Floats) -> LogitBlocks:
-    """Return logits, (n, K), as blocks that fit in the processor's cache."""
+    """Return a function that yields logits, (n, K), in blocks that fit in the processor's cache."""
     rows = max(1, _BLOCK_VALUES // max(1, logits.shape[1]))
 
     def blocks() -> Iterator[Floats]:
@@ -62,9 +61,9 @@ def class_major(logits: Floats) -> Float64s:
 
 
 def to_float32(logits: AnyArray) -> Float32s:
-    """Return logits, (m, K), as float32, after subtracting large constants from rows.
+    """Convert logits, (m, K), to float32. Subtract the highest logit first if digits would be lost.
 
-    A large constant leaves few digits in float32, and does not change the softmax.
+    Subtracting a constant from a row does not change its softmax.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         single = logits.astype(np.float32)
@@ -85,9 +84,10 @@ def to_float32(logits: AnyArray) -> Float32s:
 def with_offsets(
     logits: Floats, temperature: float, offsets: Float64s | None, of_label: float = 0.0
 ) -> Floats:
-    """Add the offsets of a calibration to logits, (m, K), before division by `temperature`.
+    """Add the class offsets b and the label offset a of a calibration to logits, (m, K).
 
-    `offsets`, (K,), are for all classes, and `of_label` is for the predicted class.
+    `offsets`, (K,), are b, and `of_label` is a. Both are multiplied by T, because the result will
+    be divided by T.
     """
     moved = logits if offsets is None else logits + temperature * offsets
     if of_label:
@@ -106,7 +106,7 @@ def prior_offsets(prior: Float64s, source_labels: Labels) -> Float64s:
 
 
 def exp(block: Float64s) -> Float64s:
-    """Return e^x for x <= 0, computed in float32 (six times faster, relative error 1e-7)."""
+    """Return e^x for x <= 0, computed in float32 for speed (relative error 1e-7)."""
     with np.errstate(over="ignore"):
         powers = block.astype(np.float32)
     return np.exp(powers, out=np.empty(block.shape))
@@ -121,7 +121,7 @@ def log_softmax(block: Float64s, temperature: float) -> Float64s:
 
 @dataclass(frozen=True)
 class Softmax:
-    """Softmax(z / T) of a block of rows."""
+    """The probabilities softmax(z / T) of a block of rows."""
 
     logits: Float64s  # (K, m), highest logit of each row is 0
     temperature: float
@@ -129,11 +129,11 @@ class Softmax:
     probabilities: Float64s  # (K, m)
 
     def logs_at(self, places: Labels) -> Float64s:
-        """Return the log probability of a class in each row. Class k of row j has index k m + j."""
+        """Return log probabilities at flat indices: class k of row j has index k m + j."""
         return self.logs_of(self.logits.take(places))
 
     def logs_of(self, logits: Float64s) -> Float64s:
-        """Return the log probability of a class in each row, from its logit, (m,)."""
+        """Return the log probabilities that belong to `logits`, one per row, (m,)."""
         logs: Float64s = logits / self.temperature
         logs -= self.log_sums
         return logs
@@ -141,7 +141,7 @@ class Softmax:
     def logs_beside(self, rows: Labels, labels: Labels) -> Float64s:
         """Return log(1 - p), where p is the probability of a row's label.
 
-        Probabilities of the other classes are summed, so the result is exact even if p rounds to 1.
+        The result is exact even if p rounds to 1.
         """
         others = self.logits[:, rows] / self.temperature
         others[labels, np.arange(len(rows))] = -np.inf
@@ -213,7 +213,7 @@ def log_mean(logs: Sequence[Float64s]) -> Float64s:
 
 
 def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
-    """Return the minimum distance of a masked logit from the highest logit of its row.
+    """Return how far below the highest logit of its row a logit counts as masked.
 
     `logits` have shape (n, K), `weights` (n,). Invalid rows and rows with weight 0 are ignored.
     """
@@ -235,7 +235,7 @@ def mask_depth(logits: Floats, weights: Float64s | None = None) -> float:
 
 
 def masked(logits: Floats, depth: float | None = None) -> Booleans:
-    """Return which logits, (n, K), are masks. The default of `depth` is `mask_depth`."""
+    """Return which logits, (n, K), are masked. By default, `depth` is `mask_depth(logits)`."""
     if depth is None and logits.size and float(logits.max()) - float(logits.min()) <= DEPTH:
         return np.zeros(logits.shape, dtype=bool)
     highest = logits.max(axis=1, keepdims=True)
@@ -248,7 +248,7 @@ def masked(logits: Floats, depth: float | None = None) -> Booleans:
 
 
 def valid_rows(logits: Floats) -> Booleans:
-    """Return which rows, (n,), of (n, K) have a finite highest logit."""
+    """Return whether the highest logit of each row is finite, (n,)."""
     if logits.size and np.isfinite(logits).all():
         return np.ones(len(logits), dtype=bool)
     valid: Booleans = np.isfinite(logits.max(axis=1))
@@ -262,12 +262,12 @@ def extremes(rows: Floats) -> tuple[AnyArray, AnyArray]:
 
 
 def by_columns(rows: Floats) -> Floats:
-    """Store short rows, (n, K), by columns, so that NumPy reduces them faster."""
+    """Store short rows, (n, K), in column order, because NumPy then reduces them faster."""
     return rows if rows.shape[1] > _SHORT else np.asfortranarray(rows)
 
 
 def spread(logits: Floats, out: Booleans, weights: Float64s | None = None) -> float:
-    """Return the root mean square of centred logits, (n, K), without the logits `out`."""
+    """Return the root mean square of the centred logits, (n, K). Logits in `out` are left out."""
     unmasked = ~out
     counts = unmasked.sum(axis=1)
     values = np.where(unmasked, logits, 0.0).astype(np.float64)
@@ -282,7 +282,7 @@ Forecasters = Literal["original", "aligned", "blend"]
 
 
 def scaled_by(forecasters: Forecasters) -> tuple[ForecasterName, ...]:
-    """Return the names of the scaled forecasters."""
+    """Return the names of the forecasters that a calibration scales."""
     return ("original", "aligned") if forecasters == "blend" else (forecasters,)
 
 
@@ -298,12 +298,12 @@ class Scaling:
 
     @property
     def is_moved(self) -> bool:
-        """Whether there are offsets."""
+        """Whether the calibration has offsets."""
         return self.offsets is not None or self.of_label != 0
 
     @property
     def can_move_the_top(self) -> bool:
-        """Whether the most probable class may differ from the predicted class."""
+        """Whether calibration may change the most probable class."""
         return self.is_moved or self.reads_aligned
 
     @property
@@ -315,13 +315,14 @@ class Scaling:
 
     @property
     def reads_aligned(self) -> bool:
-        """Whether aligned logits of ``covcal adapt`` are needed."""
+        """Whether the calibration needs the aligned logits of ``covcal adapt``."""
         return "aligned" in self.temperatures
 
     def prepared(self, blocks: Sequence[Float64s]) -> tuple[Float64s, float]:
         """Return logits z and T, so that softmax(z / T) are the calibrated probabilities.
 
-        `blocks`, (K, m), are the logits of each forecaster in `temperatures`, from `class_major`.
+        `blocks` has a block of logits, (K, m), from `class_major` for each forecaster in
+        `temperatures`.
         """
         logits, temperature = blocks[0], self.temperature
         if len(blocks) > 1:
@@ -348,6 +349,6 @@ class Scaling:
 
 
 def shown_temperatures(temperature: float, aligned: float | None, digits: int) -> str:
-    """Return the temperatures T_f and T_a (in a blend) as text with significant `digits`."""
+    """Return the temperatures as text with `digits` significant digits."""
     values = (temperature,) if aligned is None else (temperature, aligned)
     return ", ".join(f"{value:.{digits}g}" for value in values)

@@ -1,4 +1,4 @@
-"""The classifier's accuracy on source validation and test rows.
+"""Check the classifier's accuracy on source validation and test rows.
 
 A low accuracy shows wrong preprocessing, a wrong order of classes, or a wrong output. Training rows
 do not count, because the classifier may have been trained on them.
@@ -18,14 +18,14 @@ FEW_ROWS = 50
 _SLIGHT = 0.2
 # Significance level of the test for a low accuracy.
 _NOISE = 0.01
-# Minimum AUROC of a useful classifier, by the share of the most frequent class.
+# Minimum AUROC of a useful classifier, for shares of the most frequent class from 0.7, and from
+# 0.55.
 _SKILL = {0.7: 0.6, 0.55: 0.75}
-# If the most frequent class has at least this share, an AUROC needs some rows of other classes.
+# If the most frequent class has a share of 0.9, an AUROC needs 10 rows of other classes.
 _RARE, _FEWEST_RANKED = 0.9, 10
 RIGHT, WRONG = "right", "wrong"
 _AUROC_ROWS, _AUROC_CLASSES = 20_000, 20
-# Minimum gain of another order of classes (in accuracy and in standard deviations), and minimum
-# number of rows.
+# Another class order must raise the accuracy by 0.2 and by 4 standard deviations, on 20 rows.
 _BETTER, _BETTER_DEVIATIONS, _FEWEST_MOVED = 0.2, 4, 20
 _SHOWN_EXCHANGES = 3
 _SLIGHTLY = 0.05
@@ -43,10 +43,10 @@ class SourceAccuracy:
     chance: float
     majority: float | None = None
     majority_class: str = ""
-    auroc: float | None = None  # Mean over classes, if the accuracy looks wrong.
+    auroc: float | None = None  # mean over classes
     permuted: float | None = None
     exchanged: str = ""
-    # The accuracy of the least probable class; only if the outputs look negated.
+    # The accuracy of the class with the lowest output, if the outputs look negated.
     negated: float | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class SourceAccuracy:
         in_range = all(share is None or 0 <= share <= 1 for share in shares)
         if not (self.rows >= 1 and 0 <= self.right <= self.rows and in_range):
             raise ValueError(
-                f"a share is not in 0..1, or {self.right} of {self.rows} rows cannot be right"
+                f"{self.right} of {self.rows} rows cannot be right, or a share is not from 0 to 1"
             )
 
     @classmethod
@@ -65,9 +65,9 @@ class SourceAccuracy:
         classes: Sequence[str],
         scores: Scores | None = None,
     ) -> "SourceAccuracy | None":
-        """Compare labels and predictions, (n,). Returns None without labels.
+        """Compute the accuracy from labels and predictions, (n,). Returns None without labels.
 
-        `scores` is a function that returns logits, (m, K), for the AUROC.
+        `scores` maps row numbers, (m,), to logits, (m, K).
         """
         labelled = np.flatnonzero(labels != UNKNOWN_LABEL)
         labels, predictions = labels[labelled], predictions[labelled]
@@ -115,7 +115,7 @@ class SourceAccuracy:
 
     @property
     def class_order(self) -> str | None:
-        """A warning that another order of classes or another sign is far better, or None."""
+        """A warning if another class order or the opposite sign is far better, or None."""
         share = f"the classifier gets {100 * self.share:.1f} % of the source right"
         if self.negated is not None:
             return (
@@ -133,7 +133,7 @@ class SourceAccuracy:
 
     @property
     def doubt(self) -> str | None:
-        """A sentence on an accuracy that looks wrong, with a remedy; or None."""
+        """A warning with a remedy if the accuracy looks wrong, or None."""
         if self.class_order is not None:
             return self.class_order
         if not self._is_near_chance or self._ranks_well:
@@ -163,7 +163,7 @@ class SourceAccuracy:
     def _ranks_well(self) -> bool:
         share = 1.0 if self.majority_class in (RIGHT, WRONG) else self.majority or 0.0
         if share >= _RARE and self.rows * (1 - share) < _FEWEST_RANKED - 0.5:
-            return True  # the AUROC of so few rows is noise
+            return True
         skill = next((skill for least, skill in _SKILL.items() if share >= least), math.inf)
         return self.auroc is not None and self.auroc >= skill
 
@@ -171,19 +171,16 @@ class SourceAccuracy:
         return self.share <= level + 2 * math.sqrt(level * (1 - level) / self.rows)
 
     def is_as_promised(self, confidence: float) -> bool:
-        """Return whether the accuracy is at most slightly below the mean confidence.
+        """Return whether the accuracy is nearly as high as the mean confidence, or higher.
 
-        If columns are ranks, the accuracy is lower, because predicted classes are unrelated to
+        If the columns are ranks, the accuracy is far lower, because predictions are unrelated to
         labels.
         """
         noise = 2 * math.sqrt(confidence * (1 - confidence) / self.rows)
         return self.share >= confidence - _SLIGHTLY - noise
 
     def is_below(self, expected: float) -> bool:
-        """Return whether the accuracy is significantly below `expected` (at 1 %).
-
-        This is an exact binomial test.
-        """
+        """Test at the 1 % level whether the accuracy is below `expected` (exact binomial test)."""
         if not 0 < expected < 1:
             return self.right < expected * self.rows
         if self.right >= expected * self.rows:
@@ -205,7 +202,7 @@ class SourceAccuracy:
 
 
 def mean_auroc(labels: Labels, logits: Floats) -> float | None:
-    """Return the mean one-vs-rest AUROC of the most frequent classes.
+    """Return the mean one-vs-rest AUROC of the 20 most frequent classes.
 
     Return None if fewer than two classes occur.
     """
@@ -231,11 +228,10 @@ def _auroc(is_positive: np.ndarray[tuple[int], np.dtype[np.bool_]], scores: Floa
 def better_order(
     labels: Labels, predictions: Labels, n_classes: int
 ) -> tuple[float, Labels] | None:
-    """Return the accuracy of a far better class order, and this order; None if there is none.
+    """Find a class order with a far higher accuracy. Return its accuracy and the order, or None.
 
-    The order, (K,), gives the matching class of each label. The order is found on half of the rows,
-    and tested on the other half. The mean accuracy of reordered classes must rise by at least 0.2,
-    and by four standard deviations.
+    Element k of the order, (K,), is the predicted class for label k. The order is found on one half
+    of the rows, and tested on the other half.
     """
     held_labels, held_predictions = labels[1::2], predictions[1::2]
     if len(held_labels) < FEW_ROWS:
@@ -250,7 +246,7 @@ def better_order(
         for answers in (held_labels, order[held_labels])
     )
     gain = float(((permuted - right) / rows[moved]).mean())
-    # Add half a row to right and wrong rows, because a share of 0 or 1 has noise too.
+    # Half a row is added to each count, because accuracies of 0 and 1 have noise too.
     shares = (np.stack([right, permuted]) + 0.5) / (rows[moved] + 1)
     noise = math.sqrt((shares * (1 - shares) / rows[moved]).sum()) / int(moved.sum())
     if gain < max(_BETTER, _BETTER_DEVIATIONS * noise):
@@ -259,9 +255,9 @@ def better_order(
 
 
 def greedy_permutation(labels: Labels, predictions: Labels, n_classes: int) -> Labels:
-    """Return the class that matches each label, (K,), with frequent pairs matched first.
+    """Match each label with one predicted class, (K,), beginning with the most frequent pairs.
 
-    A label without rows gets its own class if possible, else the lowest free class.
+    A label without rows is matched with its own class if possible, else with the lowest free class.
     """
     pairs, counts = np.unique(labels * n_classes + predictions, return_counts=True)
     matched = np.full(n_classes, -1, dtype=np.int64)

@@ -1,8 +1,8 @@
 """Fit the temperature T of softmax(z / T) to labelled rows.
 
-MATHEMATICS, section 4, explains the rules. The loss can have several minima in T. A grid in log T
-finds them on a sample of rows, and Newton steps refine each minimum on all rows. The result is the
-lowest minimum. If an end of the interval or T = 1 has a lower loss, this point is the result.
+The loss can have several minima in T. A grid search in log T finds the minima on a sample of rows,
+and Newton steps refine each minimum on all rows. The result is the lowest of the minima, the ends
+of the interval and T = 1 (MATHEMATICS, section 4).
 """
 
 import math
@@ -17,8 +17,8 @@ from covcal_cli.maths.softmax import MOST_NLL, LogitBlocks, blocks_of, mask_dept
 
 Loss = Literal["brier", "nll"]
 Limit = Literal["lower", "upper"]
-MIN_ERRORS = 5  # Minimum number of errors for T below 1.
-# Minimum number of errors for T below 1, for methods that match an accuracy.
+MIN_ERRORS = 5  # Minimum number of wrong rows to allow T below 1.
+# Minimum number of wrong rows to allow T below 1, for methods that match an accuracy.
 MIN_ERRORS_OF_FLOOR = 10
 _STEPS_PER_HALVING, _HALVINGS = 3, 27
 _GRID_STEP = math.log(2) / _STEPS_PER_HALVING
@@ -41,8 +41,8 @@ class TemperatureFit:
     temperature: float  # Above 0; a value above 1 lowers confidence.
     loss: float  # Weighted mean loss at `temperature`.
     loss_at_one: float
-    at_limit: Limit | None  # The end of the search interval that T has reached.
-    held_at_one: bool  # Whether T is 1 because a lower T was not allowed.
+    at_limit: Limit | None  # Whether T is an end of the search interval.
+    held_at_one: bool  # Whether a T below 1 had a lower loss, but was not allowed.
     local_minima: int
     ruled_out: int = 0
 
@@ -56,13 +56,13 @@ def fit_temperature(
     allow_sharpening: bool = True,
     seed: int = 0,
 ) -> TemperatureFit:
-    """Fit T to labelled rows, to 1e-6 in log T.
+    """Fit T to labelled rows, with an error of at most 1e-6 in log T.
 
-    - `logits`: an array, finite or -inf, or a function that yields blocks to save memory.
+    - `logits`, (n, K): finite or -inf, as an array, or as a function that yields blocks of rows.
     - `labels`, (n,): class numbers from 0 to K-1.
     - `weights`, (n,): weight of each row, not negative. Only ratios matter.
     - `allow_sharpening`: whether T may be below 1.
-    - `seed`: seed of the sample, if there are more than 20 000 rows.
+    - `seed`: random seed of the sample for the grid search.
 
     Raises `ValueError` if there are no rows, or if weights are negative or sum to 0.
     """
@@ -112,7 +112,6 @@ class _Point:
 
 
 def _chosen(minima: list[_Point], at_one: _Point, allow_sharpening: bool) -> tuple[_Point, bool]:
-    """Return the best allowed point, and whether the limit T >= 1 excluded a better point."""
     candidates, is_held = minima, False
     if not allow_sharpening:
         allowed = [point for point in minima if point.log_t >= 0]
@@ -130,7 +129,7 @@ class _Sample:
 
     @classmethod
     def drawn(cls, blocks: LogitBlocks, labels: Labels, weights: Float64s, seed: int) -> "_Sample":
-        """Draw rows from all blocks: fewer rows for more classes."""
+        """Draw a random sample that fits in memory."""
         n_classes = next(block.shape[1] for block in blocks())
         rows, copies = _sampled_rows(weights, min(_GRID_ROWS, _GRID_VALUES // n_classes), seed)
         start = 0
@@ -148,9 +147,9 @@ class _Sample:
 
 
 def _sampled_rows(weights: Float64s, most: int, seed: int) -> tuple[Rows, Float64s]:
-    """Draw at most `most` rows by weight (systematic sampling).
+    """Draw `most` rows with probabilities given by `weights` (systematic sampling).
 
-    Return row numbers, and how often each row was drawn.
+    Return the drawn row numbers, and how often each row was drawn.
     """
     if len(weights) <= most:
         return np.arange(len(weights)), weights
@@ -169,14 +168,13 @@ def _cut(logits: Floats, values: int) -> Iterator[Floats]:
 
 @dataclass(frozen=True)
 class _Shift:
-    """Converts logits (m, K) to float32 (K, m), with the highest logit of each row at 0."""
+    """Converts logits, (m, K), to float32, (K, m), and subtracts each row's highest logit."""
 
     depth: float
-    floor: float  # Replaces -inf, because -inf times 0 is NaN.
+    floor: float  # replaces -inf
 
     @classmethod
     def within(cls, depth: float, highest_t: float) -> "_Shift":
-        """Return a `_Shift` for all T up to `highest_t`."""
         floor = -float(np.float32(2 * MOST_NLL * highest_t))
         return cls(min(depth, -floor), floor)
 
@@ -194,9 +192,9 @@ class _Shift:
 def brier_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return ||p - y||^2 of each row, and its derivatives in s = log T.
+    """Return the Brier score ||p - y||^2 of each row, and two derivatives in s = log T.
 
-    Logits, (K, m), must be finite, with 0 as the highest of each row.
+    Logits, (K, m), must be finite. The highest logit of each row must be 0.
 
     | symbol | meaning |
     |---|---|
@@ -229,7 +227,7 @@ def brier_rows(
 def nll_rows(
     block: Floats, labels: Labels, temperature: float, derivatives: bool
 ) -> list[Float64s]:
-    """Return -log p_y of each row, at most `MOST_NLL`, and its derivatives in log T."""
+    """Return the log loss of each row, at most `MOST_NLL`, and two derivatives in log T."""
     u, e = _exponentials(block, temperature)
     total = _sums(e)
     u_y = _label_logits(block, labels) / temperature
@@ -248,7 +246,6 @@ def nll_rows(
 
 
 def _exponentials(block: Floats, temperature: float) -> tuple[Floats, Floats]:
-    """Return u = z/T and e^u."""
     with np.errstate(over="ignore"):
         u: Floats = np.multiply(block, 1 / temperature, dtype=np.float32, casting="same_kind")
     e = np.exp(u)
@@ -295,7 +292,7 @@ class _Objective:
     def at(
         self, slopes_at: Sequence[float], values_at: Sequence[float]
     ) -> tuple[list[Derivatives], list[float]]:
-        """Return loss and derivatives at log T in `slopes_at`, and losses at `values_at`."""
+        """Return losses and derivatives at `slopes_at`, and losses at `values_at`, all in log T."""
         points = [*((log_t, True) for log_t in slopes_at), *((log_t, False) for log_t in values_at)]
         sums = np.zeros((len(points), 3))
         start = self.ruled_out = 0
@@ -313,9 +310,9 @@ class _Objective:
         return of_slopes, [loss for loss, _, _ in means[len(slopes_at) :]]
 
     def below(self, highest: float) -> tuple[Float64s, Float64s]:
-        """Return a grid of log T that ends at `highest`, and the loss at each point.
+        """Return a grid of log T up to `highest`, and the loss at each point.
 
-        Squaring e^(z/T) halves T, so only three exponentials are computed.
+        T is halved by squaring e^(z/T), because exponentials are slow.
         """
         sums = np.zeros((_HALVINGS, _STEPS_PER_HALVING))
         tops = highest - _GRID_STEP * np.arange(_STEPS_PER_HALVING)
@@ -363,7 +360,7 @@ def _interior_minima(values: Float64s) -> list[int]:
 
 @dataclass
 class _Descent:
-    """A descent to a local minimum by Newton or bisection steps."""
+    """The search for a local minimum by Newton and bisection steps."""
 
     log_t: float
     left: float
@@ -374,7 +371,6 @@ class _Descent:
     _last: tuple[float, float] | None = None
 
     def move(self, derivatives: Derivatives) -> None:
-        """Take a step, not longer than a grid step, and check for convergence."""
         value, slope, curvature = derivatives
         if slope < 0:
             self.left = self.log_t
@@ -405,7 +401,7 @@ class _Search:
     high: float
 
     def minima(self, few_rows: _Objective, all_rows: _Objective) -> tuple[list[_Point], _Point]:
-        """Return the minima, the ends and the point T = 1."""
+        """Return the local minima and the ends of the interval, and the point T = 1."""
         grid, values = few_rows.below(self.high)
         starts = [_Descent(float(grid[i]), self.low, self.high) for i in _interior_minima(values)]
         self._refine(few_rows, starts, [])
@@ -421,7 +417,6 @@ class _Search:
     def _refine(
         self, objective: _Objective, descents: Sequence[_Descent], values_at: Sequence[float]
     ) -> list[float]:
-        """Move every descent to its minimum."""
         derivatives, values = objective.at([descent.log_t for descent in descents], values_at)
         moving = list(descents)
         for _ in range(_MAX_STEPS):

@@ -1,8 +1,8 @@
 """Compute importance weights from the logits of a source discriminator, and check them.
 
-The discriminator g(x) is the probability that x is from the source, with equal weights of both
-domains. So the density ratio is q/p = 1/g - 1. The logits of g are divided by T_g, and the weights
-are clipped (MATHEMATICS, sections 2, 3, 8 and 9).
+The discriminator estimates the probability g(x) that x is from the source, with equal weights of
+both domains. The importance weight is the density ratio q/p = 1/g - 1. The logits of g are divided
+by T_g first, and the weights are clipped (MATHEMATICS, sections 2, 3, 8 and 9).
 
 For a features file, the discriminator is a ridge logistic regression, fitted by Newton's method
 (MATHEMATICS, section 1). Source and target have the same total weight.
@@ -19,7 +19,7 @@ from covcal_cli.maths.temperature import TemperatureFit, fit_temperature
 
 DEFAULT_MAX_WEIGHT = 1000.0
 FIT_OFFSET = 0.5  # Theorem 1.
-# A function that yields standardised inputs (m, d), with their class (1 or 0) and their weight.
+# A function that yields blocks: standardised inputs (m, d), class (1 or 0), and weight of a row.
 Blocks = Callable[[], Iterator[tuple[Floats, float, float]]]
 RIDGE = 1e-3
 _TOLERANCE = 1e-10
@@ -28,15 +28,15 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class WeightHealth:
-    """Checks of importance weights, with shares as fractions of n rows."""
+    """Measures of the quality of importance weights. Shares are fractions of the n rows."""
 
     n: int
-    # Effective sample sizes of the weights w (overlap of the domains) and of a (noise of T_f).
+    # Effective sample size of the importance weights, and of the weights for fitting T_f.
     ess: float
     ess_share: float
     ess_fit: float
     ess_fit_share: float
-    mean_weight: float  # near 1 for a good discriminator
+    mean_weight: float  # near 1 if the discriminator is good
     clipped_share: float
     largest_share: float
     # AUROC of the discriminator; 0.5 if the domains are the same.
@@ -47,7 +47,7 @@ class WeightHealth:
 
 @dataclass(frozen=True)
 class ImportanceWeights:
-    """Importance weights of source validation rows, with temperatures and checks."""
+    """Importance weights of source validation rows, with the fitted T_g and quality measures."""
 
     weights: Float64s
     temperatures: tuple[TemperatureFit, ...]
@@ -64,8 +64,8 @@ def importance_weights(
 ) -> ImportanceWeights:
     """Return the importance weights of source validation rows.
 
-    The logits come from M discriminators on validation rows: (M, n) for the source, and (M, n_t)
-    for the target. `max_weight` is U, at least 1.
+    The arguments are logits of M discriminators on source rows, (M, n), and on target rows, (M,
+    n_t), all from validation. `max_weight` is U, at least 1.
     """
     members = list(zip(source_logits, target_logits, strict=True))
     fits = tuple(fit_discriminator_temperature(source, target) for source, target in members)
@@ -94,7 +94,7 @@ def importance_weights(
 
 
 def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) -> TemperatureFit:
-    """Fit T_g by squared error, with equal weight for both domains (MATHEMATICS, section 2).
+    """Fit T_g by the squared error, with equal weights of both domains (MATHEMATICS, section 2).
 
     The squared error (s - sigmoid(l/T))^2 is half the Brier score of the logits (0, l). The
     arguments are logits of validation rows, (n_s,) and (n_t,).
@@ -107,7 +107,7 @@ def fit_discriminator_temperature(source_logits: Floats, target_logits: Floats) 
 
 
 def weights_of(tempered_logits: Floats, max_weight: float) -> Float64s:
-    """Return the weights exp(-l/T_g), limited to [0, U], from the logits l/T_g."""
+    """Return the importance weights exp(-l/T_g), clipped to [0, U], from the logits l/T_g."""
     logs = -np.asarray(tempered_logits, dtype=np.float64)
     limit = np.log(max_weight)
     return np.where(logs >= limit, max_weight, np.exp(np.minimum(logs, limit)))
@@ -123,7 +123,7 @@ def effective_sample_size(weights: Float64s) -> float:
 
 
 def discriminator_error(on_source: Float64s, on_target: Float64s) -> float:
-    """Return the mean squared error of g, with equal weights of both domains."""
+    """Return the mean squared error of the discriminator, with equal weights of both domains."""
     return float(0.5 * np.mean((1 - on_source) ** 2) + 0.5 * np.mean(on_target**2))
 
 
@@ -134,13 +134,13 @@ def _auc(source_scores: Float64s, target_scores: Float64s) -> float:
     return float((below + not_above).mean() / (2 * len(ordered)))
 
 
-# The last term is unknown, so it is replaced by an upper bound. The sum is then at least 1, and
-# proves nothing.
-
-
 @dataclass(frozen=True)
 class BoundTerms:
-    """The terms of Theorem 1. The bound is always at least 1, so it proves nothing."""
+    """The terms of the error bound in Theorem 1.
+
+    One term is unknown, so an upper bound replaces it. The total is then at least 1, and proves
+    nothing.
+    """
 
     weighted_error: float  # Mean of (1/g - 1/2) L over the losses L of source validation rows.
     discriminator_error: float
@@ -153,10 +153,10 @@ class BoundTerms:
 def bound_terms(
     fit_weights: Float64s, brier: Float64s, discriminator_error: float, max_weight: float
 ) -> BoundTerms:
-    """Return the terms of Theorem 1.
+    """Compute the terms of the error bound in Theorem 1.
 
-    `fit_weights`, (n,), are 1/g - 1/2 on source validation rows, and `brier`, (n,), are the squared
-    errors of these rows, from 0 to 2. The true q/p is assumed to be at most U.
+    `fit_weights`, (n,), are 1/g - 1/2 on source validation rows. `brier`, (n,), are the Brier
+    scores of the same rows, from 0 to 2. The true q/p is assumed to be at most U.
     """
     weighted = float(np.mean(fit_weights * brier) / 2)
     factor = (1 + max_weight) ** 3
@@ -166,9 +166,9 @@ def bound_terms(
 
 @one_blas_thread()
 def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
-    """Fit a logistic regression. Return d coefficients and the intercept, (d + 1,), or None.
+    """Fit a logistic regression.
 
-    Returns None if Newton's method does not converge.
+    Return d coefficients and the intercept, (d + 1,), or None without convergence.
     """
     return newton(lambda weights: _derivatives(blocks, weights), np.zeros(width + 1))
 
@@ -176,9 +176,11 @@ def fit_logistic(blocks: Blocks, width: int) -> Float64s | None:
 def newton(
     derivatives: Callable[[Float64s], tuple[float, Float64s, Float64s]], start: Float64s
 ) -> Float64s | None:
-    """Return the minimum of a convex function, or None without convergence.
+    """Minimise a convex function by Newton's method.
 
-    `derivatives` returns value, gradient and Hessian at a point.
+    Return the minimum, or None without convergence.
+
+    `derivatives` maps a point to value, gradient and Hessian.
     """
     point = start.copy()
     step = np.zeros_like(point)

@@ -471,7 +471,7 @@ def test_columns_that_may_be_ranks_are_doubted(
     else:
         path = tmp_path / "o.npz"
         np.savez(path, **{holds: values})  # type: ignore[arg-type]
-    assert "the same order by size, like ranks" in (opened(path, holds).doubt_on_order or "")
+    assert "the columns look like ranks" in (opened(path, holds).doubt_on_order or "")
 
 
 class TestAnswersOfLanguageModels:

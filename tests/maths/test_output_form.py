@@ -255,7 +255,7 @@ class TestDoubts:
             values = np.roll(values, 1, axis=1)
         values = softmax(values, axis=1) if kind == "probabilities" else values
         doubt = seen(values, 7).doubt_on_order or ""
-        assert doubt.startswith("in all 400 rows, the columns have the same order by size")
+        assert doubt.startswith("the columns look like ranks, because the values of all 400 rows")
         values[:4] = values[:4, ::-1]
         doubt = seen(values, 7).doubt_on_order or ""
         assert doubt.startswith("in 396 of 400 rows, the columns have") == (width > 2)
