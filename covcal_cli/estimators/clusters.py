@@ -1,11 +1,12 @@
-"""Estimate the accuracy by clustering: errors are outside the cluster of their predicted class.
+"""Estimate the target accuracy by clustering the logits of each domain.
 
-A shift changes the logits of all rows in a similar way. For example, dark images favour the same
-few classes, and blurred images have smaller logits. Standardising the logits of each domain removes
-this common change. Then the rows of a class still form a group near the source rows of that class.
+A shift often changes the logits of all rows in a similar way: dark images favour a few classes, and
+blurred images have smaller logits. Standardising the logits of each domain removes this common
+change. Target rows of a class are then near source rows of the same class. A row outside the
+cluster of its predicted class counts as wrong.
 
-Standardising also hides a change of the class frequencies, so both estimators assume that the class
-frequencies do not change.
+Standardising also hides a change of the class frequencies, so the class frequencies must be the
+same.
 """
 
 import math
@@ -25,20 +26,19 @@ CLUSTERING, FIXED_CLUSTERING = "clustering", "clustering with fixed class shares
 _BOTH = CLUSTERING, FIXED_CLUSTERING
 MOST_ROWS = 5000
 _STEPS = 10
-# Largest rounding error of a centre.
 _ROUNDING = 1e-7
-# Centres within this squared distance count as equal.
+# maximum squared distance of equal centres
 _COINCIDING = 1e-6
 _MOST_OFFSET = 80.0  # exp(80) fits in a float32.
-# Number of Sinkhorn steps towards fixed cluster sizes, in each clustering step.
+# number of Sinkhorn steps in each clustering step
 _NUDGES = 5
-# Width of the softmax over clusters: cosines are multiplied by log K / `_WIDTH`.
+# Rows belong to clusters by softmax(cosine * log K / _WIDTH).
 _WIDTH = 0.115
 LEAST_ROWS_OF_CLASS = 5  # minimum number of source rows of a class
 _LEAST_SPREAD = 1e-3
 _LARGEST_MOVE = 1e6  # JSON has no infinity.
-_SMALL = 1e-4  # Dimensions of a smaller relative size are rounding errors.
-_MANY_CLASSES = 100  # With more classes, clustering takes long.
+_SMALL = 1e-4  # smaller singular values are rounding errors
+_MANY_CLASSES = 100
 ASSUMPTION = (
     "after each domain's logits are standardised, the rows of a class are nearest to the "
     "source rows of this class"
@@ -48,14 +48,14 @@ _FIXED_ASSUMPTION = f"{ASSUMPTION}, and the class frequencies are nearly those o
 
 @dataclass(frozen=True)
 class Centres:
-    """The mean direction of the rows of each class."""
+    """The mean direction of each class, as initial cluster centres."""
 
     classes: Labels
     directions: Float32s  # (m, K), each of length 1
 
     @cached_property
     def first_equal(self) -> Labels:
-        """For each centre, the index of the first equal centre, shape (m,)."""
+        """The index of the first centre that equals each centre, shape (m,)."""
         cosines = self.directions @ self.directions.T
         lengths = cosines.diagonal()
         first: Labels = (lengths[:, None] + lengths - 2 * cosines < _COINCIDING).argmax(axis=1)
@@ -65,11 +65,10 @@ class Centres:
 def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
     """Estimate the target accuracy by clustering, with free and with fixed class shares.
 
-    The directions of standardised logits are clustered in each domain by spherical soft k-means
-    (Dhillon and Modha 2001, Banerjee et al. 2005). Initial centres are the mean directions of the
-    source's classes. A row counts as wrong if it ends outside the cluster of its predicted class.
-    If the share of wrong rows rises from source to target, the estimated accuracy falls by the same
-    number of points. At most 5000 rows of a domain are read.
+    Standardised logits are clustered in each domain by spherical soft k-means (Dhillon and Modha
+    2001, Banerjee et al. 2005). The initial centres are the mean directions of the source classes.
+    From source to target, the share of rows outside the cluster of their predicted class rises. The
+    estimate is the source accuracy minus this rise. At most 5000 rows of a domain are used.
     """
     chosen = thinned(np.arange(inputs.n_source), MOST_ROWS, 0)
     rows = thinned(np.arange(inputs.n_target), MOST_ROWS, 0)
@@ -96,7 +95,7 @@ def clusterings(inputs: EstimatorInputs) -> dict[str, Estimate]:
 
 
 def directions(logits: Floats) -> Float32s:
-    """Return standardised logits of length 1, (n, K), as points to cluster."""
+    """Standardise logits, (n, K), and scale each row to length 1."""
     values = _centred(logits)
     values -= values.mean(axis=0)
     spreads = values.std(axis=0)
@@ -105,7 +104,7 @@ def directions(logits: Floats) -> Float32s:
 
 
 def class_centres(points: Float32s, labels: Labels) -> Centres:
-    """Return the mean direction of every class. `points` have shape (n, K)."""
+    """Return the mean direction of each class of `points`, (n, K)."""
     classes, indices = np.unique(labels, return_inverse=True)
     sums = np.zeros((len(classes), points.shape[1]), dtype=np.float32)
     np.add.at(sums, indices, points)
@@ -116,10 +115,10 @@ def class_centres(points: Float32s, labels: Labels) -> Centres:
 def strays(
     points: Float32s, predictions: Labels, centres: Centres, shares: Float64s
 ) -> tuple[Float64s, Float64s]:
-    """Return which rows are outside the cluster of their predicted class (1 or 0).
+    """Return 1 for rows outside the cluster of their predicted class, and 0 for other rows.
 
-    Returns two arrays, (n,): with free cluster sizes, and with cluster sizes near `shares`, (K,).
-    `points` have shape (n, K), and `centres` are the initial centres.
+    Returns two arrays, (n,): for free cluster sizes, and for cluster sizes near the class
+    frequencies `shares`, (K,). `points`, (n, K), are clustered from the initial `centres`.
     """
     points, starts = _in_basis(points, centres.directions)
     shared = np.arange(len(shares))
@@ -136,7 +135,7 @@ def strays(
 
 @dataclass(frozen=True)
 class Places:
-    """The mean and the spread of all logits, by predicted class."""
+    """Means and standard deviations of the logits, by predicted class."""
 
     classes: Labels
     counts: Labels
@@ -146,9 +145,9 @@ class Places:
 
 
 def places(logits: Floats, at_least: int = 1) -> Places:
-    """Return the `Places` of classes with at least `at_least` predicted rows.
+    """Return means and standard deviations of `logits`, (n, K), by predicted class.
 
-    `logits` have shape (n, K).
+    Classes with fewer than `at_least` predictions are left out.
     """
     values, predictions = _centred(logits), logits.argmax(axis=1)
     counts = np.bincount(predictions, minlength=logits.shape[1])
@@ -161,10 +160,10 @@ def places(logits: Floats, at_least: int = 1) -> Places:
 
 
 def move(source: Places, target: Places) -> float:
-    """Return how far rows of the same predicted class have moved, in standard deviations.
+    """Return how far the logits of each predicted class have moved, in standard deviations.
 
-    The distance is a root mean square over target rows and logits, minus sampling noise. Classes
-    with fewer than 5 source rows are left out.
+    The distance is a root mean square over classes and logits, without sampling noise. Classes with
+    fewer than 5 source rows are left out.
     """
     has_rows = source.counts >= LEAST_ROWS_OF_CLASS
     at = np.flatnonzero(has_rows & np.isin(source.classes, target.classes))
@@ -173,7 +172,6 @@ def move(source: Places, target: Places) -> float:
     if 2 * counts.sum() < target.rows:
         return _LARGEST_MOVE
     spreads = source.spreads[at]
-    # avoid division by 0 if a logit is constant
     spreads = np.maximum(spreads, _LEAST_SPREAD * math.sqrt(float((source.spreads**2).mean())))
     away = target.means[of_target] - source.means[at]
     squares = np.divide(away, spreads, out=np.zeros_like(away), where=spreads > 0) ** 2
@@ -183,13 +181,13 @@ def move(source: Places, target: Places) -> float:
 
 
 def change_within_classes(inputs: EstimatorInputs) -> Guard:
-    """Check whether rows of the same predicted class have moved between the domains."""
+    """Check whether the logits of the predicted classes have moved between the domains."""
     source = inputs.once("places", lambda: places(inputs.source_logits, LEAST_ROWS_OF_CLASS))
     return shift_within_classes(move(source, places(inputs.target_logits)))
 
 
 def _centred(logits: Floats) -> Float64s:
-    """Return logits minus the mean of each row, (n, K). A logit of -inf becomes 0."""
+    """Subtract each row's mean from logits, (n, K). A logit of -inf becomes 0."""
     out, values = masked(logits), logits.astype(np.float64)
     if not out.any():
         values -= values.mean(axis=1, keepdims=True)
@@ -201,10 +199,10 @@ def _centred(logits: Floats) -> Float64s:
 
 
 def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32s]:
-    """Return points and directions in an orthonormal basis of the points, if this saves memory.
+    """Reduce the dimension of points and directions, if this keeps their cosines.
 
-    Cosines with points stay the same. The logits of a classifier with d features have at most d
-    dimensions. The basis is found by random projections (Halko et al. 2011).
+    The logits of a classifier with d features have at most d dimensions. An orthonormal basis is
+    found by random projections (Halko et al. 2011).
     """
     n, width = points.shape
     if width > _MANY_CLASSES:
@@ -213,16 +211,16 @@ def _in_basis(points: Float32s, directions: Float32s) -> tuple[Float32s, Float32
         sizes = np.abs(triangle.diagonal())
         basis = basis[:, sizes > _SMALL * sizes.max()]
         inside = points @ basis
-        # The squared residual limits the error of a cosine.
+        # The squared residual is a bound for the error of a cosine.
         if np.square(points - inside @ basis.T).sum(axis=1).max() < _ROUNDING:
             return inside, directions @ basis
     return points, directions
 
 
 def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) -> Labels:
-    """Return the index of each point's nearest centre after clustering, shape (n,).
+    """Cluster the points, and return the index of each point's nearest centre, (n,).
 
-    The clustering starts from `directions`. `shares`, (m,), are the sizes of the clusters.
+    `directions` are the initial centres. `shares`, (m,), are the wanted cluster sizes, or None.
     """
     cosines = points @ directions.T
     powers = np.empty_like(cosines)
@@ -243,10 +241,10 @@ def _nearest(points: Float32s, directions: Float32s, shares: Float64s | None) ->
     return nearest
 
 
-# BLAS sometimes raises this warning although all numbers are finite.
+# BLAS sometimes warns although all numbers are finite.
 @np.errstate(invalid="ignore")
 def _factors(powers: Float32s, shares: Float64s) -> Float32s:
-    """Return factors of the clusters, (m,), for cluster sizes near `shares`."""
+    """Return factors for the clusters, (m,), that bring the cluster sizes near `shares`."""
     offsets, factors = np.zeros(len(shares)), np.ones(len(shares), dtype=np.float32)
     for _ in range(_NUDGES):
         members = factors * (powers.T @ (1 / (powers @ factors)))

@@ -18,14 +18,14 @@ from covcal_cli.maths.odds import top_log_odds
 
 DOC_ASSUMPTION = "the confidence is wrong by the same amount on the target as on the source"
 CONFIDENCE_ASSUMPTION = "the confidence at the source's temperature is right on the target"
-AGREEMENT_ASSUMPTION = "aligned forecasters disagree with the classifier only where it is wrong"
+AGREEMENT_ASSUMPTION = "aligned forecasters disagree with the classifier only on its wrong rows"
 PREDICTED_CLASSES = "predicted classes"
 _ASSUMPTION = "the class frequencies are those of the source"
-ATC_ASSUMPTION = "the classifier errs below the same confidence on source and target"
+ATC_ASSUMPTION = "rows below the same confidence threshold are wrong on source and target"
 
 
 def doc(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by the difference of confidences.
+    """Estimate the target accuracy by the difference of confidences (DoC).
 
     The estimate is A_v + mean_target c - mean_source c, where c is the confidence at T_s. Source:
     Guillory et al., "Predicting with confidence on unseen distributions", ICCV 2021.
@@ -46,13 +46,12 @@ def mean_confidence(inputs: EstimatorInputs) -> Estimate:
 
 
 def agreement(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by agreement of classifier and aligned forecaster.
+    """Estimate the target accuracy by how often classifier and aligned forecaster agree.
 
     If two calibrated classifiers make independent errors, their agreement rate equals their
-    accuracy. Here the second classifier is the aligned forecaster. Because both classifiers use the
-    same features, they agree too often. So the estimate is A_v plus the change of the agreement
-    from source to target. Source: Jiang et al., "Assessing generalization of SGD via disagreement",
-    ICLR 2022.
+    accuracy. Classifier and aligned forecaster use the same features, so they agree too often. The
+    estimate is therefore A_v plus the change of the agreement rate from source to target. Source:
+    Jiang et al., "Assessing generalization of SGD via disagreement", ICLR 2022.
     """
     aligned = inputs.aligned
     if aligned is None:
@@ -73,10 +72,10 @@ def predicted_classes(
 ) -> Estimate:
     """Estimate the target accuracy by the change in the frequencies of predicted classes.
 
-    The true classes are assumed to be as frequent as on the source. Under this assumption, only
-    errors change the frequencies of predicted classes. The accuracy falls by the total variation
-    distance of predicted classes, minus its sampling noise. `source` and `target`, (K,), are
-    frequencies of predicted classes; default: those of `inputs`.
+    If the true classes are as frequent as on the source, only errors change the frequencies of
+    predicted classes. The estimate is A_v minus the total variation distance of these frequencies,
+    without sampling noise. `source` and `target`, (K,), are the frequencies of predicted classes,
+    by default from `inputs`.
     """
     if source is None or target is None:
         source, target = inputs.predicted_shares()
@@ -89,14 +88,14 @@ def predicted_classes(
 
 
 def atc(inputs: EstimatorInputs) -> Estimate:
-    """Estimate the target accuracy by average thresholded confidence.
+    """Estimate the target accuracy by average thresholded confidence (ATC).
 
-    The share of source validation rows below the threshold t equals the error rate on these rows.
-    The estimate is the share of target rows above t. Rows are compared by the log odds of their
+    On source validation rows, the share of rows below the threshold t equals the error rate. The
+    estimate is the share of target rows above t. The threshold applies to the log odds of the
     confidence at T_s. Source: Garg et al., "Leveraging unlabeled data to predict
     out-of-distribution performance", ICLR 2022.
 
-    For the interval, the number of source errors is raised and lowered by two standard errors.
+    The interval includes the thresholds for two standard errors more and fewer source errors.
     """
     scores = inputs.once("log odds", lambda: top_log_odds(inputs.source_logits, inputs.temperature))
     source = np.sort(scores)
@@ -122,7 +121,7 @@ def _share_above(source: Float64s, target: Float64s, errors: float) -> float:
 def _fraction_below(source: Float64s, scores: Float64s, errors: float) -> Float64s:
     """Return 1 for scores below the threshold, 0 for scores above, and a fraction for ties.
 
-    Exactly `errors` of the sorted `source` scores are below the threshold.
+    The threshold is the score below which `errors` of the sorted `source` scores lie.
     """
     if errors >= len(source):
         return np.ones(len(scores))

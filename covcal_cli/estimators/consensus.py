@@ -1,6 +1,6 @@
 """Combine all estimates of the target accuracy into one.
 
-`calibrate/README.md`, section "The rule of auto", explains the rule. Its constants were chosen on
+`calibrate/README.md`, section "The rule of auto", explains the rule. The constants were chosen on
 one half of ``examples/research/benchmark``.
 
 | data | estimators |
@@ -11,8 +11,8 @@ one half of ``examples/research/benchmark``.
 | class frequencies given | COT; if a check of COT fails, agreement or else DoC |
 | a check of the first three rows fails | DoC, because perhaps only the class frequencies changed |
 
-The check `fall in confidence` must pass. For more than two classes, the checks `shift within
-classes` and `source clusters` must pass too if the confidence falls.
+The checks are `fall in confidence`, and for more than two classes also `shift within classes` and
+`source clusters`.
 
 The estimators underestimate the fall of the accuracy, so the fall is multiplied by 1.2. The
 estimate is A_v - 1.2 (A_v - m), where m is the median of the estimators.
@@ -26,7 +26,7 @@ Half the width of the range is a sum of four parts:
 | class frequencies | 0.15 times the total variation distance of predicted classes |
 | sampling | sampling error |
 
-If only DoC is used, the range also contains the estimates of all other estimators.
+If a failed check leads to DoC, the range also contains the estimate of the other estimators.
 """
 
 import math
@@ -69,9 +69,9 @@ from covcal_cli.records import Guard
 FACTOR = 1.2
 MAX_DISAGREEMENT = 0.2
 DISAGREE = "estimators disagree"
-# Choose `temp` up to this difference of mean target confidence and estimated accuracy.
+# `auto` keeps `temp` if mean target confidence and estimated accuracy differ by less.
 SAME = 0.03
-# Difference of estimated accuracy and mean target confidence that gives a warning.
+# Covcal warns if the mean target confidence is further below the estimated accuracy.
 MAX_BELOW = 0.05
 ESTIMATE_ALONE = "An estimate alone is not enough evidence to raise confidence"
 _PER_DISTANCE, _PER_DRIFT = 0.1, 0.15
@@ -84,15 +84,16 @@ _MANY = ("atc", CLUSTERING, FIXED_CLUSTERING)
 _TWO = ("doc", "atc", "cot")
 _DOC_BECAUSE = {
     FALL_IN_CONFIDENCE: "the confidence does not show that the accuracy fell",
-    SHIFT_WITHIN_CLASSES: "the rows of the predicted classes have not moved",
+    SHIFT_WITHIN_CLASSES: "the logits within each predicted class are unchanged",
 }
 _NO_CLUSTERS = "the classes form no clusters"
 
 
 class Estimates(Mapping[str, Estimate]):
-    """All possible estimates by name, each computed when it is first read.
+    """The estimates of all estimators, by name.
 
-    `prior` are class frequencies that the user gives for the target, shape (K,).
+    An estimate is computed when it is first read. `prior`, (K,), are class frequencies of the
+    target from the user.
     """
 
     def __init__(self, inputs: EstimatorInputs, prior: Float64s | None = None) -> None:
@@ -120,17 +121,14 @@ class Estimates(Mapping[str, Estimate]):
             self._estimators["weighting"] = weighted_accuracy
 
     def __getitem__(self, name: str) -> Estimate:
-        """Return the estimate called `name`."""
         if name not in self._computed:
             self._computed[name] = self._estimators[name](self._inputs)
         return self._computed[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of the estimates."""
         return iter(self._estimators)
 
     def __len__(self) -> int:
-        """Return the number of estimates."""
         return len(self._estimators)
 
     @cached_property
@@ -162,10 +160,11 @@ def combined(
     checks: Sequence[Guard],
     drift: float | None = None,
 ) -> Estimate:
-    """Return the combined estimate if the user gives no class frequencies.
+    """Combine estimates, if the user gives no class frequencies.
 
-    - `estimates`: estimates by name.
-    - `checks`: `fall in confidence`, and perhaps `shift within classes` and `source clusters`.
+    -
+    - `checks`: `fall in confidence` first, then perhaps `shift within classes` and `source
+      clusters`.
     - `drift`: the total variation distance of predicted classes, by default that of `inputs`.
     """
     doc_alone = [estimates["doc"]]
@@ -194,7 +193,7 @@ def by_confidence(
     fall: Guard,
     drift: float | None = None,
 ) -> Estimate:
-    """Return the combined estimate for one confidence per row.
+    """Combine estimates, if the file has one confidence per row instead of one per class.
 
     - `fall`: the check `fall in confidence`.
     - `drift`: see `combined`.
@@ -218,7 +217,7 @@ def consensus(
     drift: float | None = None,
     reason: str = "",
 ) -> Estimate:
-    """Combine the `used` estimates. The range also contains the `unused` estimates."""
+    """Combine the `used` estimates. The `unused` estimates may only widen the range."""
     accuracy = _extrapolated(inputs, used)
     every = [*used, *unused]
     sampling = _sampling(inputs, accuracy)
@@ -244,7 +243,7 @@ def consensus(
 
 
 def reason_to_keep(inputs: EstimatorInputs, estimate: Estimate) -> str | None:
-    """Return the reason to choose `temp`, or None to choose `consensus`."""
+    """Return why `auto` keeps `temp`, or None if it chooses `consensus`."""
     confidence = float(inputs.target_confidence.mean())
     distance = abs(confidence - estimate.accuracy)
     mean_confidence = f"the mean confidence of {percent(confidence, 1)} with T fitted to the source"
@@ -275,7 +274,7 @@ def _sampling(inputs: EstimatorInputs, accuracy: float) -> float:
 def _rise(inputs: EstimatorInputs, accuracy: float) -> list[Guard]:
     """Return a failed check if the estimated accuracy is clearly above the source accuracy.
 
-    Noise in some features can raise the confidence and the estimates, but lower the accuracy.
+    Noisy features can raise the confidence and the estimates while the accuracy falls.
     """
     source_accuracy = float(inputs.source_correct.mean())
     rise, limit = accuracy - source_accuracy, max(SAME, _sampling(inputs, accuracy))
@@ -329,7 +328,7 @@ def disagreement(estimates: Sequence[Estimate]) -> Guard:
 def independent_evidence(accuracy: float, confidence: float) -> Guard:
     """For two classes, check that the estimated accuracy is near the mean target confidence.
 
-    For two classes, all estimators use only the confidence, so they do not confirm each other.
+    All estimators for two classes use only the confidence, so none confirms another.
     """
     distance = abs(accuracy - confidence)
     passed = distance < SAME

@@ -10,10 +10,11 @@ Lu et al., "Characterizing out-of-distribution error via optimal transport", Neu
 | e_v = (errors + 1/2) / (n_v + 1) | source error |
 | e_v + (OT_target - OT_source) | estimated error |
 
-Optimal transport misses some errors. The difference cancels this bias if it is equal in both
-domains. If the user gives frequencies q, source rows get the weights q_y / p_y.
+OT is the optimal transport cost. It misses some errors, but the difference cancels this bias if the
+bias is equal in both domains. If the user gives class frequencies, source rows are weighted to have
+the same class frequencies.
 
-The interval is computed by the delta method.
+The interval is computed by the delta method, from the solution of the transport problem:
 
 | symbol | meaning |
 |---|---|
@@ -22,7 +23,7 @@ The interval is computed by the delta method.
 | pi . v + mean_j net_j | optimal cost |
 
 **Solver.** `transport` solves the semi-dual problem (Peyre and Cuturi, Computational Optimal
-Transport, section 5.1). Rows j with mass r_j are assigned to classes k with mass pi_k. The cost is
+Transport, section 5.1). It moves the masses r_j of rows to the masses pi_k of classes. The cost is
 the maximum of a concave function D.
 
 | symbol | meaning |
@@ -32,13 +33,13 @@ the maximum of a concave function D.
 | q_j | softmax_k((v_k - c_jk) / eps) |
 | pi - sum_j r_j q_j | gradient of the smooth D |
 
-A damped Newton iteration maximises the smooth D, while eps decreases step by step. The time grows
-with the cube of the number of prices. With fewer rows than classes, the rows have prices u_j
-instead, and v_k = min_j (c_jk - u_j).
+A damped Newton method maximises the smooth D for ever smaller eps. Its time grows with the cube of
+the number of prices. With fewer rows than classes, prices u_j of rows are used instead, and v_k =
+min_j (c_jk - u_j).
 
-The iteration ends when two bounds of the cost are less than 8e-5 apart, far below the sampling
-noise. The lower bound is D(v). The upper bound is the cost of q plus half the mass that q
-misplaces.
+The method stops when a lower and an upper bound of the cost differ by less than 8e-5, far below the
+sampling noise. The lower bound is D(v). The upper bound is the cost of q, plus half the mass that q
+moves to a wrong class.
 """
 
 import math
@@ -59,8 +60,7 @@ from covcal_cli.maths.odds import probabilities
 from covcal_cli.records import Guard
 
 ASSUMPTION = (
-    "the assumed class frequencies are right, and every class gets some probability where it "
-    "is the true class"
+    "the assumed class frequencies are right, and the true class of each row gets some probability"
 )
 _SMOOTHINGS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003)
 _GAP = 8e-5
@@ -71,16 +71,16 @@ _MAX_STEPS = 60
 _MOST_DAMPING = 1e9
 _LEAST_GAIN = 1e-3
 _PILOT_ROWS = 4000
-_PILOT_SMOOTHING = 0.01  # for larger eps, first solve the problem on a few rows
+_PILOT_SMOOTHING = 0.01  # for larger eps, a sample of the rows is enough
 _BLOCK_VALUES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Transport:
-    """A transport problem and its solution."""
+    """The solution of a transport problem."""
 
-    cost: float  # Mean of the lower and the upper bound.
-    gap: float  # Upper bound minus lower bound.
+    cost: float  # mean of the lower and the upper bound
+    gap: float  # upper bound minus lower bound
     prices: Float64s  # (K,): v, with mean 0; 0 for classes without mass.
     # (n,): min_k (c_jk - v_k).
     net_costs: Float64s
@@ -88,8 +88,6 @@ class Transport:
 
 @dataclass(frozen=True)
 class _State:
-    """The smooth problem at given prices of classes or of rows."""
-
     prices: Float64s  # v, (A,)
     value: float
     slope: Float64s
@@ -97,10 +95,10 @@ class _State:
 
 
 def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = None) -> Transport:
-    """Find the cheapest way to assign n rows to K classes.
+    """Find the cheapest way to move the masses of n rows to K classes.
 
-    `costs`, (K, n), are between 0 and 1. `masses`, (K,), and `row_masses`, (n,), are the shares of
-    classes and rows; each sums to 1. By default, rows have equal shares.
+    `costs`, (K, n), are between 0 and 1. `masses`, (K,), are the masses of the classes, and
+    `row_masses`, (n,), those of the rows, by default equal. Both sum to 1.
     """
     used = np.flatnonzero(masses > 0)
     some, pi = costs[used], masses[used]
@@ -109,7 +107,7 @@ def transport(costs: Float32s, masses: Float64s, row_masses: Float64s | None = N
     if len(used) <= n:
         prices, upper = _solved(some, pi, rows)
     else:
-        # Compute prices of rows first, because there are fewer rows than classes.
+        # With fewer rows than classes, it is faster to compute the prices of the rows.
         of_rows, upper = _solved(np.ascontiguousarray(some.T), rows, pi)
         prices = _net(some.T, of_rows)
     net = _net(some, prices)
@@ -127,10 +125,7 @@ def _net(costs: Float32s, prices: Float64s) -> Float64s:
 
 
 def _solved(costs: Float32s, masses: Float64s, partners: Float64s) -> tuple[Float64s, float]:
-    """Return the best prices, (A,), and an upper bound of the cost.
-
-    `costs` have shape (A, B). `masses`, (A,), and `partners`, (B,), each sum to 1.
-    """
+    """Return the optimal prices, (A,), and an upper bound of the cost, for `costs`, (A, B)."""
     step = -(-costs.shape[1] // _PILOT_ROWS)
     pilot = np.ascontiguousarray(costs[:, ::step])
     of_pilot = partners[::step] / partners[::step].sum()
@@ -160,12 +155,10 @@ def _maximised(
     for _ in range(_MAX_STEPS):
         if np.abs(state.slope).sum() <= enough:
             break
-        # -eps times the Hessian: diag(mean q) - mean q q^T
         q = state.shares * root
         hessian = -(q @ q.T).astype(np.float64)
         hessian[np.diag_indices_from(hessian)] += masses - state.slope
-        # The matrix is singular without damping, because a constant added to all prices changes
-        # nothing.
+        # Without damping, the matrix is singular, because only price differences matter.
         gained = 0.0
         while damping < _MOST_DAMPING:
             damped = hessian + (damping / len(masses)) * np.eye(len(masses))
@@ -194,7 +187,7 @@ def _at(
     width = max(1, _BLOCK_VALUES // len(prices))
     for start in range(0, costs.shape[1], width):
         part = slice(start, start + width)
-        # float64, because a small eps magnifies rounding errors
+        # in float64, because dividing by a small eps magnifies rounding errors
         scores = (prices[:, None] - costs[:, part]) / eps
         top = scores.max(axis=0)
         scores -= top
@@ -212,8 +205,7 @@ def _at(
 def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     """Estimate the target accuracy by confidence optimal transport (COT).
 
-    `prior`, shape (K,), are the class frequencies on the target. Default: the frequencies of the
-    source.
+    `prior`, (K,), are the class frequencies on the target, by default those of the source.
     """
     labels, n_v, n_t = inputs.source_labels, inputs.n_source, inputs.n_target
     masses = inputs.source_prior if prior is None else prior
@@ -229,7 +221,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
     of_target = variance_of_mean(on_target.net_costs)
     of_shift = variance_of_mean(borrowed - transported, weights) + of_target
     of_error = variance_of_mean(wrong + borrowed - transported, weights) + of_target
-    # slightly less than the error of guessing
+    # at most slightly less than the error of guessing
     error = (n_v * float(weights @ wrong) + 0.5) / (n_v + 1) + shift
     worst = 1 - 1 / inputs.n_classes - 0.01
     error = float(np.clip(error, 0.5 / (n_t + 1), worst))
@@ -240,7 +232,7 @@ def cot(inputs: EstimatorInputs, prior: Float64s | None = None) -> Estimate:
 
 
 def confidence_change(inputs: EstimatorInputs) -> Guard:
-    """Check whether the shift is more than a change of class frequencies."""
+    """Check by the mean confidence whether more than the class frequencies changed."""
     source, target = inputs.source_confidence, inputs.target_confidence
     noise = math.sqrt(variance_of_mean(source) + variance_of_mean(target))
     fall = float(source.mean() - target.mean())
@@ -248,7 +240,7 @@ def confidence_change(inputs: EstimatorInputs) -> Guard:
 
 
 def _prior_weights(prior: Float64s, inputs: EstimatorInputs) -> Float64s:
-    """Return weights of source rows, with sum 1, that give the class frequencies `prior`.
+    """Return weights of source rows that give the classes the frequencies `prior`.
 
     Without source rows of these classes, all weights are equal.
     """

@@ -1,6 +1,6 @@
-"""Checks of the assumptions of estimates and temperatures.
+"""Check the assumptions of estimates and temperatures.
 
-Each function returns a `Guard`: a number, its threshold and a sentence.
+Each check returns a `Guard`: a number, its threshold and a sentence.
 """
 
 import numpy as np
@@ -28,12 +28,12 @@ MIN_DISCRIMINATOR_ERROR = 0.1
 CHANCE_ERROR = 0.25
 MAX_CONDITION = 1e3
 _MOST_DIGITS = 12
-# What is wrong if a check fails, by the name of the check.
+# The problem if a check fails, by the name of the check.
 PROBLEMS = {
     "above chance": "the estimate is no better than guessing",
     "agreement with labels": "the labels contradict the estimate",
     "confusion condition": "the predictions do not determine the class frequencies",
-    "detectable shift": "the rise of the error may be chance",
+    "detectable shift": "the rise of the error may be due to chance",
     "discriminator error": "the domains hardly overlap",
     "effective labels": "too few effective labels",
     "effective sample share": f"under {percent(MIN_ESS_SHARE, 0)} effective rows",
@@ -48,7 +48,7 @@ PROBLEMS = {
     "prior rows": "too few source rows of each class",
     "rise of the accuracy": "the estimate is above the source accuracy",
     "rows": "too few rows",
-    SHIFT_WITHIN_CLASSES: "the rows of a class have not moved",
+    SHIFT_WITHIN_CLASSES: "the logits within each class are unchanged",
     "source clusters": "the source's classes form no clusters",
     SOURCE_ERRORS: f"fewer than {MIN_SOURCE_ERRORS} source errors",
     "temperature limit": "T is at the end of its range",
@@ -59,35 +59,30 @@ _FALSE_WARNING = 0.01
 
 
 def problem_of(name: str) -> str:
-    """Return a short reason for the failure of a check.
-
-    The name of a check does not say what is wrong. For example, the check "source errors" fails if
-    there are too few errors.
-    """
+    """Return what is wrong if the check called `name` fails, in a few words."""
     return PROBLEMS[name.removeprefix("aligned ")]
 
 
 def detectable_shift(shift: float, standard_error: float) -> Guard:
-    """Check whether the error rises by more than two standard errors."""
+    """Check whether the estimated error is significantly higher than the source error."""
     sigmas = _sigmas(shift, standard_error)
     passed = sigmas > MIN_SIGMA
     text = (
-        f"the estimated error rises by {100 * shift:.2f} points or "
-        f"{_told_apart(sigmas, MIN_SIGMA, 1)} standard errors (more than {MIN_SIGMA:.0f} "
-        "needed)"
+        f"the estimated error rises by {100 * shift:.2f} points "
+        f"({_told_apart(sigmas, MIN_SIGMA, 1)} standard errors, more than {MIN_SIGMA:.0f} needed)"
     )
-    text += "" if passed else "; it may be chance"
+    text += "" if passed else "; the rise may be due to chance"
     return Guard("detectable shift", sigmas, MIN_SIGMA, passed, text)
 
 
 def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guard:
-    """Check whether the shift is more than a change of the class frequencies.
+    """Check by the mean confidence whether more than the class frequencies changed.
 
-    Errors mostly lower the mean confidence, but a change of the class frequencies does not. A rise
-    by more than 15 points, or a change of most predicted labels, has another cause.
+    A change of the class frequencies alone hardly lowers the mean confidence. It also cannot
+    explain a rise by more than 15 points, or a change of most predictions.
 
-    `fall` is the fall of the mean confidence from source to target, with its `standard_error`.
-    `drift` is the total variation distance of predicted classes.
+    `fall` is the fall of the mean confidence from source to target. `drift` is the total variation
+    distance between the predicted classes of source and target.
     """
     if drift > MAX_PLAUSIBLE_DRIFT:
         text = (
@@ -117,15 +112,15 @@ def fall_in_confidence(fall: float, standard_error: float, drift: float) -> Guar
 
 
 def could_be_frequencies(fall: Guard) -> bool:
-    """Return whether only class frequencies may have changed."""
+    """Return whether a change of class frequencies alone could explain the check's numbers."""
     return fall.threshold == MIN_SIGMA
 
 
 def shift_within_classes(move: float) -> Guard:
-    """Check whether rows of the same class have moved.
+    """Check whether the logits of the predicted classes have moved.
 
-    A change of the class frequencies alone moves no rows. `move` is the distance between source and
-    target rows of a predicted class, in standard deviations of the source rows.
+    A change of the class frequencies alone moves no logits. `move` is the distance from source to
+    target, in standard deviations.
     """
     passed = move >= MIN_MOVE
     text = (
@@ -137,7 +132,7 @@ def shift_within_classes(move: float) -> Guard:
 
 
 def clusters_know_classes(strays: float) -> Guard:
-    """Check whether clustering finds the predicted class of at least half of the source rows."""
+    """Check that at least half of the source rows are in the cluster of their predicted class."""
     passed = strays <= MAX_STRAYS
     text = (
         f"{_percent(strays, MAX_STRAYS)} of the source rows are in the cluster of another "
@@ -171,8 +166,8 @@ def precise(half_width: float) -> Guard:
 def prior_drift(source: Float64s, target: Float64s) -> Guard:
     """Check that the frequencies of predicted classes differ by at most 0.1 (total variation).
 
-    `source` and `target` have shape (K,). A larger difference shows that the true classes may have
-    other frequencies on the target.
+    `source` and `target` have shape (K,). A larger difference may mean that the frequencies of the
+    true classes changed too.
     """
     drift = 0.5 * float(np.abs(source - target).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -185,10 +180,10 @@ def prior_drift(source: Float64s, target: Float64s) -> Guard:
 
 
 def prior_rows(noise: float) -> Guard:
-    """Check that there are enough source rows to know the class frequencies.
+    """Check that there are enough source rows to estimate the class frequencies p_y.
 
-    `noise` is the standard error of log p_y, averaged over the target's classes. The limit 1/3 is
-    the standard error with nine rows per class.
+    `noise` is the standard error of log p_y, as a mean over the classes of the target. It must be
+    at most 1/3, as with nine rows per class.
     """
     passed = noise <= MAX_PRIOR_NOISE
     text = (
@@ -201,9 +196,9 @@ def prior_rows(noise: float) -> Guard:
 
 
 def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
-    """Check that the corrected probabilities have the given class frequencies on average.
+    """Check that the mean of the corrected probabilities is near the given class frequencies.
 
-    `wanted` and `mean` have shape (K,). A total variation distance of 0.1 is allowed.
+    `wanted` and `mean`, (K,), may have a total variation distance of at most 0.1.
     """
     drift = 0.5 * float(np.abs(wanted - mean).sum())
     passed = drift <= MAX_PRIOR_DRIFT
@@ -216,7 +211,7 @@ def prior_reached(wanted: Float64s, mean: Float64s) -> Guard:
 
 
 def above_chance(accuracy: float, n_classes: int) -> Guard:
-    """Check whether an estimated accuracy is better than guessing, 1/K."""
+    """Check whether an estimated accuracy is at least the accuracy of guessing, 1/K."""
     guessing = 1 / n_classes
     text = (
         f"the estimated accuracy is {_percent(accuracy, guessing)}, and guessing gives "
@@ -238,8 +233,6 @@ def condition(number: float) -> Guard:
     return Guard("confusion condition", value, MAX_CONDITION, passed, text)
 
 
-# Checks of importance weights (MATHEMATICS, section 9).
-
 _NO_WEIGHT = (
     "no source row is similar to the target, so all importance weights are 0; do not use a "
     "method with iw"
@@ -247,7 +240,7 @@ _NO_WEIGHT = (
 
 
 def ess_share(weights: Float64s) -> Guard:
-    """Check whether the effective sample size is at least 5 % of the rows."""
+    """Check whether the effective sample size of the weights is at least 5 % of the rows."""
     share = effective_sample_size(weights) / max(1, len(weights))
     if share == 0:
         return Guard("effective sample share", 0.0, MIN_ESS_SHARE, False, _NO_WEIGHT)
@@ -262,7 +255,7 @@ def ess_share(weights: Float64s) -> Guard:
 
 
 def ess_count(weights: Float64s) -> Guard:
-    """Check whether the effective sample size is at least 50 rows."""
+    """Check whether the effective sample size of the weights is at least 50 rows."""
     count = effective_sample_size(weights)
     if count == 0:
         return Guard("effective sample size", 0.0, MIN_ESS, False, _NO_WEIGHT)
@@ -292,7 +285,7 @@ def domain_overlap(error: float) -> Guard:
 
 
 def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
-    """Return the checks of importance weights."""
+    """Return all checks of importance weights (MATHEMATICS, section 9)."""
     return (
         ess_share(weights.weights),
         ess_count(weights.weights),
@@ -301,7 +294,7 @@ def guards_on_weights(weights: ImportanceWeights) -> tuple[Guard, ...]:
 
 
 def not_clamped(wanted: float, used: float, why: str) -> Guard:
-    """Check whether T gives the wanted mean confidence."""
+    """Check that the mean confidence at the chosen T is the wanted mean confidence."""
     gap = abs(wanted - used)
     text = f"the mean confidence is set to {percent(used, 2)}"
     text += "" if gap == 0 else f" instead of {percent(wanted, 2)}: {why}"
@@ -311,16 +304,17 @@ def not_clamped(wanted: float, used: float, why: str) -> Guard:
 def errors_of_confident(confidence: Float64s, wrong: Booleans, above: float) -> str | None:
     """Return a warning if confident source rows are wrong more often than expected.
 
-    If n rows are expected to have e errors, w > e errors have a probability of at most exp(w - e +
-    w log(e / w)) (Chernoff). Rows are sorted by falling confidence. At each error, the bound is
-    compared with .01 / (w (w + 1)). The probability of a false warning is therefore at most .01.
+    The rows with the highest confidence are expected to have e errors. More errors, w, have a
+    probability of at most exp(w - e + w log(e / w)) (Chernoff). A warning needs a bound below .01 /
+    (w (w + 1)), so a false warning has a probability of at most .01.
 
-    - `confidence`, (n,), and `wrong`, (n,): source rows.
-    - `above`: only rows with a higher confidence count.
+    - `confidence`, (n,): confidences of source rows.
+    - `wrong`, (n,): whether the classifier is wrong.
+    - `above`: errors of rows with a lower confidence give no warning.
     """
     order = np.argsort(-confidence, kind="stable")
     falling = confidence[order]
-    rows = np.searchsorted(-falling, -falling, side="right")  # includes rows with equal confidence
+    rows = np.searchsorted(-falling, -falling, side="right")
     errors = np.cumsum(wrong[order])[rows - 1]
     expected = np.maximum(np.cumsum(1 - falling)[rows - 1], np.finfo(np.float64).tiny)
     w = np.maximum(errors, 1)

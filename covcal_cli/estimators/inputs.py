@@ -1,4 +1,4 @@
-"""The inputs and the result of all estimators of the target accuracy.
+"""Inputs and results of the estimators of the target accuracy.
 
 An estimator takes `EstimatorInputs` and returns an `Estimate`: an accuracy, an interval, an
 assumption and checks.
@@ -29,31 +29,28 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class AlignedForecasters:
-    """Outputs of the aligned forecaster on the rows of the inputs."""
+    """Outputs of the aligned forecaster on the source rows and target rows of `EstimatorInputs`."""
 
     source_logits: Floats  # (n_v, K), log mean_m softmax(z_m) over the members.
     target_logits: Floats  # (n_t, K).
-    source_labels: Labels  # (M, n_v), predicted labels of the members.
+    source_labels: Labels  # (M, n_v), predicted classes of the members.
     target_labels: Labels  # (M, n_t).
 
 
 @dataclass(frozen=True)
 class EstimatorInputs:
-    """Logits of labelled source validation rows and of unlabelled target rows, at least 2 each.
-
-    Logits and labels are valid, because `FeatureFile` refuses invalid ones.
-    """
+    """Logits of labelled source validation rows and of unlabelled target rows, at least 2 each."""
 
     source_logits: Floats  # (n_v, K).
     source_labels: Labels  # (n_v,), 0 to K-1; some classes may have no row.
     target_logits: Floats  # (n_t, K).
-    temperature: float  # T_s, the temperature of temperature scaling on the source.
+    temperature: float  # T_s, fitted to the source
     aligned: AlignedForecasters | None = None
     # Importance weights q/p of the source rows, (n_v,).
     source_weights: Float64s | None = None
     # False if the file has one confidence per row.
     has_all_classes: bool = True
-    # Cached results of the source rows and T_s, shared between inputs.
+    # cache of results that depend only on the source rows and T_s
     of_source: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +60,7 @@ class EstimatorInputs:
             object.__setattr__(self, "of_source", {"of": rows})
 
     def once(self, name: str, compute: Callable[[], _Result]) -> _Result:
-        """Return a cached result that depends only on the source rows."""
+        """Compute a result that depends only on the source rows, or return it from the cache."""
         if name not in self.of_source:
             self.of_source[name] = compute()
         result: _Result = self.of_source[name]
@@ -97,7 +94,7 @@ class EstimatorInputs:
 
     @cached_property
     def source_correct(self) -> Float64s:
-        """1 if the classifier is right, else 0, for each source row; shape (n_v,)."""
+        """1 for each source row that the classifier gets right, else 0; shape (n_v,)."""
         return np.asarray(self.source_predictions == self.source_labels, dtype=np.float64)
 
     @property
@@ -107,12 +104,12 @@ class EstimatorInputs:
 
     @cached_property
     def source_confidence(self) -> Float64s:
-        """The confidence on the source at T_s, shape (n_v,)."""
+        """The confidence of each source row at T_s, shape (n_v,)."""
         return self.once("confidence", lambda: confidences(self.source_logits, self.temperature))
 
     @cached_property
     def target_confidence(self) -> Float64s:
-        """The confidence on the target at T_s, shape (n_t,)."""
+        """The confidence of each target row at T_s, shape (n_t,)."""
         return confidences(self.target_logits, self.temperature)
 
     @cached_property
@@ -131,13 +128,13 @@ class EstimatorInputs:
 
     @property
     def predicted_drift(self) -> float:
-        """The total variation distance between the predicted classes of both domains."""
+        """The total variation distance between the predicted classes of source and target."""
         before, after = self.predicted_shares()
         return 0.5 * float(np.abs(before - after).sum())
 
 
 def most_rows(classes: int) -> int:
-    """Return the maximum number of rows of a domain."""
+    """Return the maximum number of rows that estimators use of a domain."""
     return min(MAX_ROWS, MAX_VALUES // classes)
 
 
@@ -147,8 +144,8 @@ def read_inputs(
     """Read labelled source validation rows, and target training and validation rows.
 
     Target test rows and target labels are not read. `temperature` is T_s. `source_weights` are
-    importance weights of the labelled source validation rows. `seed` chooses a random sample of too
-    many rows.
+    importance weights of the labelled source validation rows. `seed` is the random seed for drawing
+    a sample of too many rows.
     """
     source, target = file.require_source(), file.require_target()
     rows = source.require_rows("validation")
@@ -177,7 +174,7 @@ def read_inputs(
 
 
 def _aligned(domain: Domain, rows: Rows) -> tuple[Float32s, Labels]:
-    """Return log probabilities, (n, K), and labels, (M, n), of the members."""
+    """Return log mean probabilities, (n, K), and predicted classes of the members, (M, n)."""
     logits = np.empty((len(rows), domain.n_classes), dtype=np.float32)
     own = np.empty((domain.n_members, len(rows)), dtype=np.int64)
     start = 0
@@ -209,12 +206,12 @@ class Estimate:
 
     @property
     def bounds(self) -> bool:
-        """Whether the range is narrower than 50 points."""
+        """Whether the interval is narrower than 50 points."""
         return self.high - self.low < 0.5
 
     @property
     def trusted(self) -> bool:
-        """Whether there are checks, and all of them passed."""
+        """Whether the estimate has checks, and all of them passed."""
         return self.checked and not self.failed
 
     @property
@@ -224,7 +221,7 @@ class Estimate:
 
     @property
     def trust(self) -> str:
-        """``yes``, ``no`` with the problems, or ``no check available``."""
+        """Text that says whether the estimate can be trusted, and what is wrong."""
         if not self.checked:
             return "no check available"
         problems = [problem_of(guard.name) for guard in self.guards if not guard.passed]
@@ -244,7 +241,7 @@ class Estimate:
 def from_variance(
     name: str, accuracy: float, variance: float, assumption: str, guards: tuple[Guard, ...] = ()
 ) -> Estimate:
-    """Return an estimate with a normal interval within [0, 1]."""
+    """Return an estimate with a normal interval, clipped to [0, 1]."""
     half = Z * math.sqrt(variance)
     low, middle, high = (
         float(np.clip(value, 0.0, 1.0)) for value in (accuracy - half, accuracy, accuracy + half)
@@ -255,8 +252,8 @@ def from_variance(
 def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float:
     """Return the sampling variance of the mean of `values`, (n,).
 
-    `weights`, (n,), sum to 1. By default, all weights are equal. The variance is at least the
-    variance for half an error, because a sample without errors proves little.
+    `weights`, (n,), sum to 1, and are equal by default. The variance is never 0: even a sample
+    without errors has the variance of half an error.
     """
     n = len(values)
     if weights is None:
@@ -267,7 +264,7 @@ def variance_of_mean(values: Float64s, weights: Float64s | None = None) -> float
 
 
 def slope(values: Float64s, on: Float64s, *, constant: float) -> float:
-    """Return cov(values, on) / var(on), or `constant` if `on` is constant."""
+    """Return the regression slope cov(values, on) / var(on), or `constant` if `on` is constant."""
     centred = on - on.mean()
     variance = float(centred @ centred)
     return float(centred @ values) / variance if variance > 0 else constant

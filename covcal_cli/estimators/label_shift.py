@@ -1,4 +1,4 @@
-"""Class frequencies on the target: estimated or given by the user.
+"""Estimate the class frequencies on the target, or read them from the user.
 
 Label shift means that only the class frequencies change. The mean prediction on the target is then
 a weighted sum of the mean predictions of the classes:
@@ -10,7 +10,7 @@ a weighted sum of the mean predictions of the classes:
 | mu_c | mean_target p_c |
 | w_k | P_target(k) / P_source(k); w solves C w = mu |
 
-There are two methods to find w:
+Two methods find w:
 
 - BBSE (Lipton et al., ICML 2018): least squares, then normalised to a distribution.
 - RLLS (Azizzadenesheli et al., ICLR 2019): least squares with a penalty rho.
@@ -19,7 +19,7 @@ RLLS minimises over theta >= -1, with the penalty of the published code (`rlls_p
 
     ||C theta - (mu - C 1)|| + rho ||theta||,   w = 1 + theta
 
-These estimates are badly wrong if more than the class frequencies changed. So covcal uses them only
+Both estimates are badly wrong if more than the class frequencies changed, so covcal uses them only
 on request.
 """
 
@@ -44,7 +44,7 @@ from covcal_cli.records import Guard, json_of
 Solver = Literal["bbse", "rlls"]
 _DELTA = 0.05
 _ALPHA = 0.01
-_LEAST_RIDGE = 1e-12  # ridge, as a share of the trace of C^T C
+_LEAST_RIDGE = 1e-12  # smallest ridge, relative to the trace of C^T C
 _BISECTIONS = 60
 _PATIENCE = 3
 
@@ -56,13 +56,13 @@ class LabelShift:
     ratios: Float64s  # w_k, (K,); 0 for classes without a source row.
     prior: Float64s  # Class frequencies on the target, (K,).
     moved: float  # Total variation distance.
-    # Distance of the mean predictions, in standard errors.
+    # How far mu is from the mean prediction on the source, in standard errors.
     sigmas: float
     guards: tuple[Guard, ...]
 
 
 def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
-    """Estimate the ratios of class frequencies, by BBSE or RLLS."""
+    """Estimate the class frequencies on the target by BBSE or RLLS."""
     joint, means = confusion(inputs)
     pi = np.bincount(inputs.source_labels, minlength=inputs.n_classes) / inputs.n_source
     present = np.flatnonzero(pi)
@@ -86,7 +86,7 @@ def label_shift(inputs: EstimatorInputs, solver: Solver) -> LabelShift:
 
 
 def confusion(inputs: EstimatorInputs) -> tuple[Float64s, Float64s]:
-    """Return C, (K, K), with a column for each label, and mu, (K,)."""
+    """Return C, (K, K), with one column per label, and mu, (K,)."""
     on_source = probabilities(inputs.source_logits, inputs.temperature)
     joint = np.zeros((inputs.n_classes, inputs.n_classes))
     np.add.at(joint.T, inputs.source_labels, on_source.T / inputs.n_source)
@@ -110,10 +110,10 @@ def rlls_penalty(inputs: EstimatorInputs) -> float:
 
 
 def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
-    """Return argmin ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
+    """Minimise ||C theta - gap|| + rho ||theta|| over theta >= -1, shape (P,).
 
-    C, (K, P), has a column for each class with source rows. The solution is that of a ridge
-    regression, whose penalty is found by bisection.
+    `joint` is C, (K, P), with one column per class that has source rows. A ridge regression has the
+    same solution; bisection finds its penalty.
     """
     gram, slope = joint.T @ joint, joint.T @ gap
     if np.linalg.norm(slope) <= penalty * np.linalg.norm(gap):
@@ -134,10 +134,9 @@ def rlls_theta(joint: Float64s, gap: Float64s, penalty: float) -> Float64s:
 
 
 def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float64s, Booleans]:
-    """Minimise theta H theta / 2 - slope theta for theta >= -1.
+    """Minimise theta H theta / 2 - slope theta for theta >= -1, by block principal pivoting.
 
-    Also return which elements are above -1. The method is block principal pivoting (Judice and
-    Pires 1994), started from `free`.
+    Also return which elements are above -1. Source: Judice and Pires 1994.
     """
     fewest, patience = len(slope) + 1, _PATIENCE
     tolerance = 1e-12 * float(np.abs(hessian).max())
@@ -156,16 +155,15 @@ def _bounded(hessian: Float64s, slope: Float64s, free: Booleans) -> tuple[Float6
         free = free ^ wrong
 
 
-# ``--target-prior``: source, uniform, bbse (estimated), or a JSON file with a share per class.
-
 BBSE: Final = "bbse"
 _TOLERANCE = 1e-3
 
 
 def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies that `value` names, (K,), or None for "source".
+    """Return the class frequencies for a value of ``--target-prior``, (K,), or None for "source".
 
-    Raises `CovcalError` if a file is missing or invalid. Shares must sum to 1, within 0.001.
+    `value` is "source", "uniform", "bbse" or the path of a JSON file. Raises `CovcalError` if the
+    file is missing or invalid.
     """
     if value == BBSE:
         return label_shift(inputs, BBSE).prior
@@ -173,7 +171,7 @@ def target_prior(value: str, inputs: EstimatorInputs, classes: Sequence[str]) ->
 
 
 def given_prior(value: str, classes: Sequence[str]) -> Float64s | None:
-    """Return the class frequencies that `value` names, except "bbse"."""
+    """Return `target_prior` for every value except "bbse"."""
     if value == "source":
         return None
     if value == "uniform":

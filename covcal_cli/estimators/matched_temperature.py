@@ -1,11 +1,11 @@
 """Find the temperature whose mean target confidence equals a given accuracy.
 
-Usually the mean confidence m(T) falls from 1 to 1/K as T grows, so exactly one T gives the
-accuracy. But m(T) may rise and fall if the labels come from the classifier and the logits from the
-aligned forecaster. Then a grid finds all solutions, and the largest T at which m falls is used.
-Without a solution, the T with the nearest mean confidence is used.
+Usually the mean confidence falls from 1 to 1/K as T grows, so exactly one T gives the accuracy. If
+labels come from the classifier and logits from the aligned forecaster, the mean confidence may rise
+and fall. Then a grid search finds all solutions, and the largest T at which the mean confidence
+falls is used. Without a solution, the T with the nearest mean confidence is used.
 
-The search is over T in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
+T is searched in [1e-4, 1e4] x c, where c is the root mean square of the centred logits
 (MATHEMATICS, section 4).
 """
 
@@ -30,7 +30,7 @@ _MAX_STEPS = 60
 
 @dataclass(frozen=True)
 class Match:
-    """A temperature and its mean confidence."""
+    """The result of a match: a temperature and the mean confidence at this temperature."""
 
     temperature: float
     confidence: float
@@ -39,9 +39,9 @@ class Match:
 
 
 def possible_confidence(accuracy: float, rows: int, n_classes: int) -> float:
-    """Return the mean confidence nearest to `accuracy` that a match allows.
+    """Clip `accuracy` to a mean confidence that some T can reach.
 
-    It is at least 1/K + 0.01, and at most slightly below 1, depending on `rows`.
+    The limits are 1/K + 0.01 and 1 - 0.5 / (`rows` + 1).
     """
     floor, ceiling = min(1 / n_classes + _MIN_EXCESS, 1.0), 1 - 0.5 / (rows + 1)
     return min(max(accuracy, floor), ceiling)
@@ -52,8 +52,8 @@ def match_accuracy(
 ) -> Match:
     """Return the T at which the mean of softmax(z_j / T + b)[label_j] is `accuracy`.
 
-    `possible_confidence` limits the accuracy. `labels`, (n,), are by default the classes with the
-    largest logits. `offsets` are b, (K,), by default 0. Offsets need labels.
+    The accuracy is clipped by `possible_confidence`. `labels`, (n,), are by default the classes
+    with the largest logits. `offsets` are b, (K,), by default 0. Offsets need labels.
     """
     n, K = len(logits), int(logits.shape[1])
     wanted = possible_confidence(accuracy, n, K)
@@ -66,7 +66,7 @@ def match_accuracy(
     scale = spread(logits, out)
     if out.any():
         logits = np.where(out, -np.inf, logits)
-    if scale == 0:  # T has no effect on equal logits
+    if scale == 0:
         return Match(1.0, 1 / K, 0, not_clamped(accuracy, 1 / K, "all logits are equal"))
 
     blocks = [class_major(block) for block in blocks_of(logits)()]
@@ -78,7 +78,7 @@ def match_accuracy(
             moved = [class_major(with_offsets(z.T, temperature, offsets)) for z in blocks]
         return float(np.mean(confidences_of(moved, temperature, labels))) - wanted
 
-    # For the most probable classes, there is one root. For other labels, a grid finds all roots.
+    # The confidence of the most probable class has one root. Other labels need a grid search.
     ends = math.log(scale / _RANGE), math.log(scale * _RANGE)
     grid = np.linspace(*ends, 2 if labels is None else _GRID_POINTS)
     values = np.array([excess(log_t) for log_t in grid])

@@ -1,7 +1,7 @@
 """Estimate precision, recall and other metrics per class, without target labels.
 
 The metrics are computed from the expected confusion matrix (NannyML's CBPE, Białek et al. 2023).
-Each target row counts for every class, weighted by the probability softmax(z / T + b).
+Each target row counts for every class, with the probability softmax(z / T + b) as its weight.
 
 The temperature T_c and the class offsets b minimise the penalised log loss on the source.
 
@@ -15,11 +15,11 @@ The temperature T_c and the class offsets b minimise the penalised log loss on t
 For two classes, T = T_c. For more classes, T is halfway (in log T) between T_c and the T that
 matches the estimated accuracy. The AUROC ranks rows by the classifier's own probabilities.
 
-This rule was chosen on 158 shifts of ``examples/research/benchmark``. The mean error of precision,
-recall, F1, specificity and AUROC is .044 for two classes, and .041 for more classes.
+This rule was chosen on 158 shifts of ``examples/research/benchmark``. On these shifts, the mean
+error of precision, recall, F1, specificity and AUROC is .044 for two classes, and .041 for more.
 
-**Ranges.** The range of a metric is computed at both ends of the range of the accuracy, and is then
-widened on both sides.
+**Ranges.** A metric is computed at both ends of the range of the accuracy. The resulting range is
+widened on both sides:
 
 | symbol | meaning |
 |---|---|
@@ -27,13 +27,12 @@ widened on both sides.
 | s | sampling error (95 %) |
 | o | change of the metric if the odds of the class are wrong by `ODDS` |
 
-For a mean over classes, the errors of different classes are assumed to be independent. All groups
-of rows use the same T. Groups have no mean over classes, because its range was too narrow in the
-benchmark.
+The range of a mean over classes assumes independent errors of the classes. Groups of rows have no
+mean over classes, because its range was too narrow in the benchmark.
 
-**Cost.** The mean cost of a row is the estimated error rate, times the mean cost R of a wrong row.
-R uses the T that matches the estimated accuracy. The range of R is widened like the range of a
-metric. Keys of costs.json:
+**Cost.** The mean cost of a row is the estimated error rate, times the mean cost of a wrong row.
+The mean cost of a wrong row is computed at the T that matches the estimated accuracy. Its range is
+widened like the range of a metric. Keys of costs.json:
 
 - ``review``: the cost of a reviewed row; `estimate` does not need this key
 - ``wrong``: the cost of an accepted wrong row
@@ -64,7 +63,7 @@ METRIC_NAMES = (ACCURACY, BALANCED, *CLASS_METRICS)
 COST = "cost"
 MACRO = "macro"
 _LISTED = 10
-# minimum expected number of rows for a metric
+# minimum expected number of rows to estimate a metric
 LEAST_ROWS = 5.0
 ODDS = float(np.e)
 _MOST_CLASSES = 1000
@@ -90,7 +89,7 @@ class MetricEstimate:
     value: NonNegative | None  # None if there are too few rows
     low: NonNegative | None
     high: NonNegative | None
-    # the minimum of expected and predicted rows of the class
+    # number of rows behind the metric: expected or predicted rows of the class
     rows: NonNegative
     interval: str
     group: str | None = None  # None for all rows
@@ -98,7 +97,7 @@ class MetricEstimate:
 
 @dataclass(frozen=True)
 class Groups:
-    """A division of rows into groups."""
+    """The group of each row, as the number of a group name."""
 
     names: Sequence[str]
     numbers: Integers
@@ -140,7 +139,7 @@ def has_metrics(
 
 
 def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) -> tuple[Wanted, ...]:
-    """Return the metrics and classes of estimates, except the cost."""
+    """Return the request for the same metrics, without the cost."""
     mean = None if MACRO in classes else MACRO
     return tuple(
         (estimate.metric, mean)
@@ -154,7 +153,7 @@ def wanted_again(estimates: Sequence[MetricEstimate], classes: Sequence[str]) ->
 def unknown_metrics(
     wanted: Sequence[Wanted], classes: Sequence[str], rows: int
 ) -> Iterator[MetricEstimate]:
-    """Yield the wanted metrics without values, because there are too few rows."""
+    """Yield the wanted metrics without values, for too few rows."""
     yield from selected(
         wanted, classes, None, rows, lambda _, names: dict.fromkeys(names, (rows, None))
     )
@@ -170,7 +169,7 @@ class Interval:
 
 
 class Spread(Protocol):
-    """A metric whose range can be computed."""
+    """A metric with a range, which can be averaged over classes."""
 
     @property
     def interval(self) -> Interval:
@@ -189,7 +188,7 @@ class ExpectedSpread:
     """A metric computed from the expected confusion matrix."""
 
     value: float
-    ends: tuple[float, ...]  # values at both ends of the accuracy's range
+    ends: tuple[float, ...]  # values of the metric at both ends of the accuracy's range
     below: float
     above: float
 
@@ -220,10 +219,10 @@ def expected_metrics(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on all target rows, then on each group.
+    """Estimate metrics on all target rows, then on each group of rows.
 
-    `accuracy` is the combined estimate. `offsets`, (K,), are class offsets for given class
-    frequencies. `costs`, (K, K), are the costs by true and predicted class.
+    `accuracy` is the combined estimate of the accuracy. `offsets`, (K,), are the class offsets for
+    class frequencies from the user. `costs`, (K, K), are costs by true and predicted class.
     """
     if not wanted and costs is None:
         return
@@ -241,8 +240,6 @@ def expected_metrics(
     odds = class_odds(logits)
 
     def spreads_of(inside: Rows) -> Spreads:
-        """Return the metrics of some rows."""
-
         def spreads(label: int, names: Collection[str]) -> SpreadsByName:
             members = [chance[label, inside] for chance in chances]
             is_predicted, ranks = predictions[inside] == label, ranks_of(odds[label, inside])
@@ -253,7 +250,7 @@ def expected_metrics(
     whole = Interval(accuracy.accuracy, accuracy.low, accuracy.high)
     rows = np.arange(len(logits))
     yield from selected(wanted, classes, whole, len(rows), spreads_of(rows))
-    # probabilities at the T that match A and both ends of its range
+    # probabilities for the estimated accuracy, and for both ends of its range
     of_cost: Sequence[Float64s] = ()
     if costs is not None:
         first = with_offsets(logits, matched[0], offsets)
@@ -262,7 +259,7 @@ def expected_metrics(
         yield cost_estimate(_cost(costs, of_cost, predictions, shares), len(rows))
     if groups is None:
         return
-    # The accuracy of a group is its mean confidence at the T of all rows.
+    # The accuracy of a group is its mean confidence at the T that matches the accuracy of all rows.
     right = [
         confidences(with_offsets(logits, temperature, offsets), temperature, predictions)
         for temperature in matched
@@ -299,7 +296,7 @@ def _fit_classes(inputs: EstimatorInputs) -> tuple[float, Float64s]:
     scaled = class_major(logits) / temperature
     scaled[np.isneginf(scaled)] = 0.0  # logits of -inf have probability 0
     of_labels = scaled[labels, np.arange(len(labels))]
-    # Newton's method for softmax(slope z / T + b), which is convex in slope and b.
+    # Newton's method: the log loss of softmax(slope z / T + b) is convex in slope and b.
     for _ in range(_MOST_STEPS):
         current = temperature / slope
         chances = probabilities(with_offsets(logits, current, offsets), current)
@@ -345,7 +342,7 @@ def _moved(chances: Float64s, factor: float) -> Float64s:
 def _spread(
     name: str, middle: ClassRows, ends: Sequence[ClassRows], moved: Sequence[ClassRows]
 ) -> tuple[float, ExpectedSpread | None]:
-    """Return the number of rows that a metric counts, and its value if possible."""
+    """Return the number of rows behind a metric, and the metric if there are enough rows."""
     metric = CLASS_METRICS[name]
     rows = min(getattr(middle, need) for need in metric.needs)
     if rows < LEAST_ROWS:
@@ -369,8 +366,8 @@ def _cost(
 ) -> Interval:
     """Return the mean cost of rows, with its range.
 
-    `chances` are probabilities, (K, n), for the estimated accuracy and both ends of its range.
-    `shares` are the estimated accuracy and both ends; default: the mean confidences.
+    `chances`, three arrays (K, n), are probabilities for the estimated accuracy and the ends of its
+    range. `shares` are these three accuracies, by default mean confidences.
     """
     of_row = costs[:, predictions]  # (K, n): costs by true class and row
     values, n = [], len(predictions)
@@ -395,7 +392,7 @@ def _cost(
                 change = cost.sum() / positive(mistakes.sum()) - of_wrong
                 shifts.append((1 - share) * change)
             below, above = below + min(shifts) ** 2, above + max(shifts) ** 2
-        # The range of A already includes the sampling error of the number of wrong rows.
+        # The range of the accuracy already includes the sampling error of the number of wrong rows.
         residual = of_row - (0.0 if shares is None else of_wrong)
         residual[predictions, np.arange(n)] = 0
         first = np.einsum("kn,kn->n", chance, residual)
@@ -413,12 +410,12 @@ def costs_of_best(
     order: Integers,
     of_all: MetricEstimate | None,
 ) -> Iterator[Float64s]:
-    """Yield the total costs of the first 0 to m rows in this `order`, for each temperature.
+    """For each temperature, yield the total costs of the first 0 to m rows in a given `order`.
 
     - `logits`, (m, K), and `predicted`, (m,): logits and predicted classes of the rows.
-    - `temperatures`: three, for the estimated accuracy and the low and high end of its range.
+    - `temperatures`: for the estimated accuracy, and for the low and the high end of its range.
     - `wrong`, (K, K): costs by true and predicted class.
-    - `of_all`: the mean cost of all m rows. By default, it follows from the probabilities.
+    - `of_all`: the mean cost of all m rows; by default computed from the probabilities.
     """
     wholes = (None,) * 3 if of_all is None else (of_all.value, of_all.high, of_all.low)
     for temperature, whole in zip(temperatures, wholes, strict=True):
@@ -447,9 +444,9 @@ def selected(
 ) -> Iterator[MetricEstimate]:
     """Yield the wanted metrics: the mean over classes, then each class.
 
-    Two classes have a mean only on request.
+    For two classes, the mean is yielded only on request.
 
-    - `spreads`: a function that returns the metrics of a class by name.
+    - `spreads`: maps a class number and names of metrics to the metrics of the class.
 
     Raises `CovcalError` if there is no such metric, or a class is not one of `classes`.
     """
@@ -504,7 +501,7 @@ def _estimate(
 def read_costs(
     path: Path, classes: Sequence[str], *, needs_review: bool = True
 ) -> tuple[Float64s, Costs]:
-    """Read costs.json for the classes of a file.
+    """Read costs.json.
 
     Return costs by true and predicted class, (K, K), and the content of the file. With
     `needs_review`, the file must have the cost of a review.

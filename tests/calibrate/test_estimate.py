@@ -143,7 +143,7 @@ def test_tables_show_each_estimate_with_its_interval_and_trust(tmp_path: Path) -
         ]
         assert one.assumption in text
         assert interval in text
-    assert "no: the rise of the error may be chance" in table[3]
+    assert "no: the rise of the error may be due to chance" in table[3]
     assert "no check available" in next(line for line in table if line.startswith("| confidence"))
     # What the intervals are: no noise of sampling where there is more.
     assert found.estimates[0].interval in text

@@ -61,7 +61,7 @@ PAIRS: list[tuple[Callable[[], Guard], Callable[[], Guard], str]] = [
     (
         lambda: guards.detectable_shift(0.021, 0.01),
         lambda: guards.detectable_shift(0.02, 0.01),
-        "2.00 points or 2.0 standard errors (more than 2 needed); it may be chance",
+        "2.00 points (2.0 standard errors, more than 2 needed); the rise may be due to chance",
     ),
     (
         lambda: guards.fall_in_confidence(0.03, 0.01, 0.2),
