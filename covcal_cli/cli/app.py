@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from importlib import import_module
 from inspect import signature
+from itertools import pairwise, takewhile
 from typing import Annotated, Any, get_args
 
 import typer
@@ -57,7 +58,24 @@ class _Command(TyperCommand):
     """A command that checks its options, and groups them in --help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Let ``--choices`` take all words up to the next option."""
+        """Let ``--choices`` take all words up to the next option.
+
+        An option is never the value of the option before it.
+        """
+        options = [option for option in self.get_params(ctx) if hasattr(option, "is_flag")]
+        flags, valued = (
+            {
+                name
+                for option in options
+                if option.is_flag is is_flag
+                for name in (*option.opts, *option.secondary_opts)
+            }
+            for is_flag in (True, False)
+        )
+        for word, following in takewhile(lambda pair: pair[0] != "--", pairwise(args)):
+            if word in valued and following in flags | valued:
+                reason = f"it needs a value, but the next word is the option {following}"
+                raise typer.BadParameter(reason, ctx, param_hint=f"'{word}'")
         words: list[str] = []
         is_choice = False
         for place, word in enumerate(args):

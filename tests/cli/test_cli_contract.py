@@ -172,6 +172,8 @@ class TestExitCodes:
             ("evaluate", "--split", "some"),
             ("evaluate", "--format", "xml"),
             ("evaluate", "-c"),
+            ("evaluate", "-o", "--force"),
+            ("pick", "--page", "-f"),
             ("adapt", "-o", "-"),
             ("label", "a", "b", "-o", "-"),
             ("report", "-o", "-"),
