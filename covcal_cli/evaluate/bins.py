@@ -1,6 +1,6 @@
 """Count rows in bins, and compute calibration errors from the counts.
 
-Bins are intervals (c_{b-1}, c_b] of equal width by default. The first bin includes 0.
+By default, bins have equal width. A bin includes its upper edge, and the first bin includes 0.
 """
 
 import math
@@ -34,7 +34,7 @@ def bin_edges(bins: int) -> Float64s:
 
 
 def require_rows(n: int) -> int:
-    """Return `n`. Raises ValueError if there are no rows."""
+    """Return `n`, or raise ValueError if `n` is 0."""
     if n == 0:
         raise ValueError("there are no rows to measure")
     return n
@@ -51,12 +51,12 @@ class ConfidenceBlock:
 
 
 def confidence_block(confidence: Floats, correct: Booleans, edges: Float64s) -> ConfidenceBlock:
-    """Sort rows into the bins between neighbouring `edges`.
+    """Assign rows to bins of confidence. Bins lie between neighbouring `edges`.
 
-    Raises ValueError if a confidence is NaN, or outside [0, 1] by more than rounding.
+    Raises ValueError if a confidence is NaN or outside [0, 1].
     """
     values = _within_bounds(np.asarray(confidence, dtype=np.float64))
-    # Rounding may have moved a confidence into the next bin.
+    # Rounding may give the number of the next bin, which is then corrected.
     index = (values * ((len(edges) - 1) * (1 + _FEW_ULPS))).astype(np.int64)
     lower = edges.copy()
     lower[0] = -1.0
@@ -75,7 +75,7 @@ def _within_bounds(values: Float64s) -> Float64s:
 
 @dataclass(frozen=True)
 class Bins:
-    """The counts of rows in bins; each array has shape (bins,)."""
+    """Counts of rows per bin of confidence; each array has shape (bins,)."""
 
     counts: Integers
     hits: Integers
@@ -157,7 +157,7 @@ def ratio(numerator: AnyArray, denominator: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class GroupMetrics:
-    """The metrics of a group of rows, as fractions; None for an empty group."""
+    """Metrics of a group of rows, as fractions; None if the group is empty."""
 
     name: str = field(metadata=at("group"))
     n: Count
@@ -174,7 +174,7 @@ class GroupMetrics:
 
 
 class GroupBins:
-    """The counts of rows by group and bin, and the sum of losses in each group."""
+    """Counts of rows for each group and bin, and the sum of losses of each group."""
 
     def __init__(self, bins: int, n_groups: int = 1) -> None:
         self.counts = np.zeros((n_groups, bins), dtype=np.int64)
@@ -183,7 +183,7 @@ class GroupBins:
         self.losses: dict[str, Float64s] = {}
 
     def add(self, rows: ConfidenceBlock, groups: Integers | None = None) -> None:
-        """Count a block of rows. `groups` are the group numbers, by default 0."""
+        """Add a block of rows. `groups` are the group numbers (default: 0)."""
         shape, size = self.counts.shape, self.counts.size
         cells = rows.index if groups is None else groups * shape[1] + rows.index
         self.counts += np.bincount(cells, minlength=size).reshape(shape)
@@ -242,13 +242,13 @@ def _of_group(name: str, bins: ReliabilityBins, losses: Mapping[str, float]) -> 
     )
 
 
-# Number of copies of each counter, because repeated additions to one counter are slow.
+# Number of copies of each counter. Repeated additions to one counter are slow.
 _LANES = 4
 _PART = 1 << 15  # number of probabilities that fit in the processor's cache
 
 
 class ClasswiseBins:
-    """The probabilities of all classes in bins, for the class-wise ECE and sharpness."""
+    """Histograms of each class's probability, for the class-wise ECE and the sharpness."""
 
     def __init__(self, bins: int, n_classes: int) -> None:
         self._bins, self._classes = bins, n_classes
@@ -261,18 +261,17 @@ class ClasswiseBins:
     def add(
         self, probabilities: Float64s, labels: Labels, of_labels: Float64s, squares: float
     ) -> None:
-        """Count a block of m rows.
+        """Add a block of m rows.
 
-        `probabilities`, shape (K, m), are within [0, 1]. `labels`, (m,), are the true labels, and
-        `of_labels`, (m,), are their probabilities. `squares` is the sum of all squared
-        probabilities.
+        `probabilities` has shape (K, m). `labels`, (m,), are the true classes, and `of_labels`,
+        (m,), the probabilities of these classes. `squares` is the sum of all squared probabilities.
         """
         m = len(labels)
         classes = min(self._classes, max(1, _PART // max(1, m)))
         if self._first.shape != (classes, m):
             self._first = self._first_cells(classes, m)
         scale = self._bins * (1 - _FEW_ULPS)
-        # With a large c, the sum of c + p gives both the number of rows and the sum of p.
+        # The sum of c + p over rows gives both the number of rows and the sum of p, if c is large.
         c = 2.0 ** (m // _LANES + 1).bit_length()
         for start in range(0, self._classes, classes):
             part = slice(start, start + classes)
@@ -292,24 +291,24 @@ class ClasswiseBins:
         self._hits += np.bincount(cells_of_labels, minlength=len(self._hits))
 
     def ece_by_class(self) -> Float64s:
-        """Return the ECE of each class's probability, shape (K,)."""
+        """Return the ECE of the probability of each class, shape (K,)."""
         n = require_rows(self._n)
         hits = self._hits.reshape(self._classes, self._bins)
         errors: Float64s = np.abs(self._by_bin(self._sums) - hits).sum(axis=1) / n
         return errors
 
     def ece(self) -> float:
-        """Return the mean over classes of sum_b n_kb/n |mean p_k - share of class k|.
+        """Return the class-wise ECE: the mean of `ece_by_class`.
 
-        This is the class-wise ECE of Kull et al. 2019, and the static calibration error of Nixon
-        et al. 2019.
+        Kull et al. 2019 define the class-wise ECE. Nixon et al. 2019 call it static calibration
+        error.
         """
         return float(self.ece_by_class().mean())
 
     def decomposition(self) -> tuple[float, float]:
-        """Return the calibration error E||p - c||^2 and the sharpness E||c||^2 (equation 2).
+        """Return the calibration error E||p - c||^2 and the sharpness E||c||^2.
 
-        c_k is the frequency of class k among rows with similar probabilities of class k.
+        c_k is the frequency of class k among the rows in the same bin of p_k.
         """
         n = require_rows(self._n)
         hits, sums = self._hits.reshape(self._classes, self._bins), self._by_bin(self._sums)
@@ -359,9 +358,9 @@ _CELLS = 1 << 14
 
 
 class ValueCells:
-    """A histogram of one number per row, from which rows are resampled.
+    """A histogram of one number per row, for bootstrap resampling.
 
-    A cell contains values that differ by at most 3 %. The mean of each cell is exact.
+    Values in the same cell differ by at most 3 %. The mean of each cell is exact.
     """
 
     def __init__(self) -> None:
@@ -369,7 +368,7 @@ class ValueCells:
         self._sums = np.zeros(_CELLS)
 
     def add(self, values: Floats) -> None:
-        """Count a block of values, shape (m,)."""
+        """Add a block of values, shape (m,)."""
         cells = values.astype(np.float32).view(np.uint32) >> _SHIFT
         self._counts += np.bincount(cells, minlength=_CELLS)
         self._sums += np.bincount(cells, values, minlength=_CELLS)

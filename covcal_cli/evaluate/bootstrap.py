@@ -1,20 +1,21 @@
 """Bootstrap intervals of metrics, and of differences between two calibrations.
 
-Rows are first counted in cells, and resamples are drawn from the counts. So the time hardly depends
+Rows are counted in a histogram, and resamples are drawn from the counts. So the time hardly depends
 on the number of rows.
 
-- Mean confidence and mean losses: percentile intervals.
-- Accuracy: Wilson's (1927) interval, or the exact interval (`maths.odds.interval_of_counts`).
-- AUROC: Wilson's interval with an effective number of rows (`ranks_interval`).
+- Mean confidence and mean losses have percentile intervals.
+- The accuracy has Wilson's (1927) interval or an exact interval (`odds.interval_of_counts`).
+- The AUROC has Wilson's interval with an effective number of rows (`ranks_interval`).
 
 **The ECE.** Percentiles of resampled ECEs are biased, because noise makes an ECE larger. Even a
-calibrated forecaster has resampled ECEs above 0. So the interval is found by tests. The interval
-contains every true ECE that the data do not reject:
+calibrated forecaster has resampled ECEs above 0. So a test is inverted: the interval contains every
+true ECE that the test does not reject.
 
-- A hypothesis has a gap d_b (confidence minus accuracy) in every bin b.
+- A hypothesis assumes a gap d_b (confidence minus accuracy) in every bin b.
 - ECE* is the ECE of a resample under a hypothesis.
-- Every true ECE is tested with two hypotheses. Noise adds most to the ECE if only significant gaps
-  are kept. Noise adds least if each gap is in proportion to its standard error.
+- Every true ECE is tested with two hypotheses. The first keeps only significant gaps, so noise adds
+  most to the ECE. In the second, gaps are in proportion to their standard errors, so noise adds
+  least.
 - A hypothesis is rejected if the observed ECE is too far from the median of ECE*.
 
 | symbol | meaning |
@@ -22,29 +23,29 @@ contains every true ECE that the data do not reject:
 | sum_b n_b/n abs(d_b) | true ECE of a hypothesis |
 | sum_b abs(n*_b/n d_b + e_b) | ECE*; n* is multinomial, and e_b is binomial noise |
 
-The lower end is 0 if two more tests do not reject that the forecaster is calibrated. The two tests
-share the error probability:
+The lower end is 0 if neither of two more tests rejects a calibrated forecaster. These tests share
+one error probability:
 
-- Consistency resampling (Broecker & Smith 2007): labels are drawn from the confidences. The test
-  rejects if the observed ECE is larger than nearly all resampled ECEs.
-- The difference of mean confidence and accuracy, which is a lower bound of the ECE (Jensen).
+- Consistency resampling (Broecker & Smith 2007) draws labels from the confidences. The test rejects
+  if the observed ECE is larger than nearly all resampled ECEs.
+- The second test is about mean confidence minus accuracy, a lower bound of the ECE (Jensen).
 
 **Rare errors.** If no row is wrong, no resample has an error. So if fewer than `FEW` rows are
-wrong, a hypothetical wrong row is added, and the rows are resampled again. The interval contains
-both percentile intervals. If fewer than `FEW` rows are right, a hypothetical right row is added.
+wrong, the rows are resampled with and without a hypothetical wrong row. The interval contains both
+percentile intervals. A hypothetical right row is added if fewer than `FEW` rows are right.
 
-At levels close to 1, the interval is computed at a lower level, and widened by the ratio of normal
-quantiles.
+Levels close to 1 would need too many resamples. The interval is then computed at a lower level, and
+widened by the ratio of normal quantiles.
 
 **Differences.** Two calibrations on the same rows are compared with paired resamples.
 
-- Brier score and log loss: percentiles of the mean difference.
-- AUROC: the variance of DeLong, DeLong & Clarke-Pearson (1988) with a hypothetical row of each
-  outcome. Student's quantile is approximated. With 5 wrong rows, a normal interval
+- Brier score and log loss: percentile interval of the mean difference.
+- AUROC: Student's t interval with the variance of DeLong, DeLong & Clarke-Pearson (1988), and a
+  hypothetical row of each outcome. With 5 wrong rows, a normal interval
   contained the true difference in only 73 % of samples.
 - ECE: the percentile interval, joined with the basic bootstrap interval (Davison & Hinkley 1997,
   section 5.2).
-- Class gap: the interval of the ECE, for up to a few hundred classes.
+- Class gap: the same interval as for the ECE, for up to a few hundred classes.
 """
 
 import math
@@ -78,7 +79,7 @@ PARTS: dict[str, Part] = {"ece": np.abs, "over_ece": over, "under_ece": under}
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are computed. Equal seeds give equal intervals."""
+    """Settings of bootstrap intervals. Equal seeds give equal intervals."""
 
     resamples: int = RESAMPLES
     seed: int = 0
@@ -86,11 +87,11 @@ class Resampling:
 
     @property
     def reached_level(self) -> float:
-        """The highest level, up to `level`, for which there are enough resamples."""
+        """The highest confidence level, up to `level`, for which there are enough resamples."""
         return min(self.level, max(LEVEL, 1 - _LEAST_BEYOND / self.resamples))
 
     def of_groups(self, groups: int) -> "Resampling":
-        """Return the resampling of each group: fewer resamples if there are many groups."""
+        """Return the settings for each group, with fewer resamples if there are many groups."""
         most = max(_FEWEST_OF_GROUP, _OF_ALL_GROUPS // max(1, groups))
         return replace(self, resamples=min(self.resamples, most))
 
@@ -100,7 +101,8 @@ def intervals(
 ) -> dict[str, Interval]:
     """Return the intervals of the metrics in `names`, by default of all metrics.
 
-    The metrics must have been counted with `keep_losses`. Metrics without an interval are left out.
+    `metrics` must come from a `MetricsAccumulator` with `keep_losses`. Metrics without an interval
+    are left out.
     """
     names, level = metrics.names if names is None else names, resampling.level
     shares = {
@@ -126,7 +128,7 @@ def intervals(
     gaps = {name: parts[name] for name in PARTS if name in names}
     for name in _of_kind("gaps", names):
         bins: Bins | None = getattr(metrics, METRICS[name].bins)
-        if name not in PARTS and bins is not None:  # None for too many classes
+        if name not in PARTS and bins is not None:
             gaps[name] = ece_interval(bins, resampling)
     return shares | ranks | means | gaps
 
@@ -141,7 +143,7 @@ def ece_intervals(bins: Bins, resampling: Resampling) -> dict[str, Interval]:
 
 
 def group_interval(metric: str, bins: Bins, resampling: Resampling) -> Interval:
-    """Return the interval of a metric in `GROUP_METRICS` for a group with rows."""
+    """Return the interval of a metric in `GROUP_METRICS` for a non-empty group."""
     if metric == "accuracy":
         return interval_of_counts(int(bins.hits.sum()), bins.n, resampling.level)
     return ece_interval(bins, resampling, PARTS[metric])
@@ -163,8 +165,7 @@ def stretched(interval: Interval, middle: float, level: float, wanted: float) ->
 def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
     """Return Wilson's interval of an AUROC, with an effective number of rows.
 
-    The effective number is at least the number of right or of wrong rows, whichever is smaller
-    (Birnbaum & Klose 1957).
+    The effective number of rows is at least min(right rows, wrong rows) (Birnbaum & Klose 1957).
     """
     n: float = min(area.right, area.wrong)
     if area.variance > 0 and n >= FEW:  # with fewer rows, the variance is unreliable
@@ -175,9 +176,9 @@ def ranks_interval(area: Auroc, level: float = LEVEL) -> Interval:
 def mean_interval(
     counts: Integers, values: Float64s, resampling: Resampling, more: Sequence[float] = ()
 ) -> Interval:
-    """Return the percentile interval of the mean of `values` with `counts`.
+    """Return the percentile interval of a mean, where `counts[i]` rows have `values[i]`.
 
-    `more` are the values of hypothetical rows (see "Rare errors" in the head of this module).
+    `more` are the values of hypothetical rows ("Rare errors" in the module's docstring).
     """
     middle = float(counts @ values) / int(counts.sum())
 
@@ -212,7 +213,7 @@ def _percentiles(
 
 
 def _rare_outcomes(right: int, n: int) -> list[bool]:
-    """Return the rare outcomes: True for right, False for wrong."""
+    """Return the outcomes of fewer than `FEW` rows: True for right, False for wrong."""
     return [outcome for outcome, count in ((False, n - right), (True, right)) if count < FEW]
 
 
@@ -224,7 +225,7 @@ def _loss(name: str, confidence: Float64s, correct: bool) -> Float64s:
 
 
 def _cell_probabilities(counts: Integers, confidence: Float64s, correct: bool) -> Float64s:
-    """Return the probability of each cell for a hypothetical row."""
+    """Return the probability that a hypothetical row lies in each cell."""
     weights = counts * np.clip(confidence if correct else 1 - confidence, 1e-12, 1.0)
     return np.asarray(weights / weights.sum())
 
@@ -243,7 +244,7 @@ def hypothetical_losses(name: str, bins: Bins) -> list[float]:
 
 
 def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
-    """Join cells that differ by less than a 32nd of the standard deviation."""
+    """Join cells whose values differ by less than 1/32 standard deviation."""
     n = counts.sum()
     mean = counts @ values / n
     spread = math.sqrt(counts @ (values - mean) ** 2 / n)
@@ -255,7 +256,7 @@ def _coarser(counts: Integers, values: Float64s) -> tuple[Integers, Float64s]:
 
 
 def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Interval:
-    """Return the interval of the ECE or one of its parts (see the head of this module)."""
+    """Return the interval of the ECE or of one part (explained in the module's docstring)."""
     resamples = min(resampling.resamples, max(1, _MAX_NOISE // len(bins.counts)))
     wanted, level = resampling.level, replace(resampling, resamples=resamples).reached_level
     n, filled = int(bins.counts.sum()), bins.counts > 0
@@ -264,7 +265,7 @@ def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Int
     confidence = np.clip(bins.confidence_sums[filled] / sizes, 0.0, 1.0)
     gaps = confidence - bins.hits[filled] / sizes
 
-    # Add half a right and half a wrong row, so that every bin has noise.
+    # Add half a right row and half a wrong row, so that no bin has zero variance.
     accuracy = (bins.hits[filled] + 0.5) / (sizes + 1)
     errors = np.sqrt(accuracy * (1 - accuracy) / sizes)
     rng = np.random.default_rng(resampling.seed)
@@ -272,7 +273,7 @@ def ece_interval(bins: Bins, resampling: Resampling, part: Part = np.abs) -> Int
     noise = (drawn * accuracy - rng.binomial(drawn, accuracy)) / n
     weights = drawn / n
 
-    # Simulate a forecaster without errors in the tested direction.
+    # Simulate a forecaster that is calibrated in the tested direction.
     significant = np.where(np.abs(gaps) > _SIGNIFICANT * errors, gaps, 0.0)
     fixed = significant - _kept(significant, part)
     calibrated = part(noise + weights * fixed).sum(axis=1)
@@ -362,7 +363,7 @@ def _kept(gaps: Float64s, part: Part) -> Float64s:
 def _directions(
     confidence: Float64s, errors: Float64s, significant: Float64s, fixed: Float64s, part: Part
 ) -> Iterator[Float64s]:
-    """Yield the unscaled gaps of both hypotheses."""
+    """Yield the gaps of both hypotheses, up to a factor."""
     concentrated = _kept(significant, part)
     if concentrated.any():
         yield concentrated
@@ -379,7 +380,7 @@ def _directions(
 def _possible(
     direction: Float64s, grid: Float64s, shares: Float64s, confidence: Float64s, part: Part
 ) -> Float64s:
-    """Return multiples of `direction` whose ECEs are the possible values in `grid`."""
+    """Return multiples of the gaps `direction` whose ECEs are the values in `grid`."""
     moved = direction != 0
     ends = np.where(direction > 0, confidence, confidence - 1)[moved] / direction[moved]
     factors = np.unique(np.append(0.0, ends))
@@ -393,7 +394,7 @@ def _possible(
 
 
 def _shares_as_far(resampled: Float64s, observed: float) -> Float64s:
-    """Return the two-sided p-value of `observed` for each row of resamples."""
+    """Return the two-sided p-value of `observed` for each row of `resampled`."""
     cut_off = np.maximum(resampled, 0.0)
     medians = np.median(cut_off, axis=1, keepdims=True)
     shares: Float64s = (np.abs(cut_off - medians) >= np.abs(observed - medians)).mean(axis=1)
@@ -440,9 +441,9 @@ class Difference:
 
 
 class PairedRows:
-    """The counts of rows by their confidences in two calibrations.
+    """Counts of rows by the two confidences that two calibrations give each row.
 
-    `n_classes` is 1 if the calibrations predict different labels. `names` are the metrics.
+    `n_classes` must be 1 if the calibrations predict different labels. `names` are the metrics.
     """
 
     def __init__(
@@ -458,14 +459,14 @@ class PairedRows:
         self._counts = np.zeros((classes, cells), dtype=np.int64)
         self._confidence = np.zeros((2, classes, cells))
         self._losses = {name: ValueCells() for name in LOSSES if name in names}
-        # Each axis has the cells of one calibration, separately for wrong and right rows.
+        # Each axis is for one calibration: cells of wrong rows, and cells of right rows.
         shape = (2 * len(_ODDS) + 2, 2 * len(_ODDS) + 2)
         self._ranked = np.zeros(shape, dtype=np.int64)
 
     def add(
         self, first: ConfidenceBlock, second: ConfidenceBlock, predicted: Labels | None = None
     ) -> None:
-        """Count a block of m rows.
+        """Add a block of m rows.
 
         `predicted`, shape (m,), are the labels that both calibrations predict.
         """
@@ -536,7 +537,7 @@ class PairedRows:
     def _reach_of_areas(self, level: float) -> float:
         """Return half the width of the interval of a difference of AUROCs.
 
-        A hypothetical wrong row and a hypothetical right row are added to the variance.
+        The variance includes a hypothetical wrong row and a hypothetical right row.
         """
         totals = [self._ranked.sum(axis=1 - axis) for axis in (0, 1)]
         first, second = map(_influence, totals)
@@ -618,7 +619,7 @@ def _of_gaps(
 def _with_hypothetical_rows(
     counts: Integers, sides: Sequence[_Side]
 ) -> tuple[Float64s, Sequence[_Side]] | None:
-    """Add a hypothetical row of each rare outcome, or return None."""
+    """Add a hypothetical row of each rare outcome; return None if no outcome is rare."""
     right = np.all([side.gaps < 0 for side in sides], axis=0)
     rows, places = counts.astype(np.float64), np.arange(len(counts))
     moved = np.zeros(len(counts))

@@ -13,7 +13,7 @@ from covcal_cli.evaluate.bins import Bins, GroupMetrics
 from covcal_cli.evaluate.bootstrap import LEVEL, Interval, mean_gap_interval
 from covcal_cli.maths.odds import interval_of_counts
 
-MARGIN = 0.05  # Largest gap of a calibrated class.
+MARGIN = 0.05  # Largest gap at which a class counts as calibrated.
 _FEWEST_ROWS = 5  # Minimum number of rows for a valid interval.
 
 
@@ -27,10 +27,7 @@ class MeanGap:
 
     @classmethod
     def of(cls, bins: Bins, level: float = LEVEL) -> "MeanGap":
-        """Measure the gap on rows in bins.
-
-        The test of a gap of 0 has the significance level of the test for the ECE.
-        """
+        """Return the gap of binned rows. The significance level is that of the test for the ECE."""
         value, interval = mean_gap_interval(bins, level)
         _, tested = mean_gap_interval(bins, 1 - (1 - level) / 2)
         if tested[0] <= 0 <= tested[1]:
@@ -76,7 +73,7 @@ class ClassGaps:
     def of(
         cls, groups: Sequence[GroupMetrics], level: float = LEVEL, margin: float = MARGIN
     ) -> "ClassGaps":
-        """Test every predicted class. `level` is for all tests together (Bonferroni)."""
+        """Test every predicted class, at one confidence level for all tests (Bonferroni)."""
         predicted = [group for group in groups if group.n]
         off: list[tuple[float, GroupMetrics]] = []
         within, undecided = [], []
@@ -145,7 +142,7 @@ def direction_of(group: GroupMetrics) -> str:
 
 
 def points(value: float) -> str:
-    """Return the absolute value of a fraction in points, as text."""
+    """Return the absolute value of a fraction as text, in percentage points."""
     magnitude = 100 * abs(value)
     return f"{magnitude:.0f}" if magnitude >= 9.95 else f"{magnitude:.1f}"
 

@@ -140,9 +140,9 @@ def _draw_threshold(axes: Any, below: Any, name: str, bins: ReliabilityBins) -> 
 
 
 def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
-    """Return the accuracy and the share of rows above each threshold, (bins,) each.
+    """Return the accuracy and the share of rows above each confidence threshold, (bins,) each.
 
-    Thresholds are the lower edges of bins. The accuracy is NaN without rows.
+    Thresholds are the lower edges of bins. The accuracy is NaN if no row is above a threshold.
     """
     counts = np.cumsum(bins.counts[::-1])[::-1]
     hits = np.cumsum(bins.hits[::-1])[::-1]
@@ -152,7 +152,7 @@ def accuracy_above(bins: ReliabilityBins) -> tuple[Float64s, Float64s]:
 def text_diagram(bins: ReliabilityBins) -> str:
     """Return a reliability diagram as text, one line per non-empty bin.
 
-    Signs between accuracy and confidence are ``>`` (over-confident) or ``<`` (under-confident).
+    An over-confident bin has ``>`` between accuracy and confidence, an under-confident bin ``<``.
     """
     counts, hits, sums = bins.counts, bins.hits, bins.confidence_sums
     step = -(-len(counts) // _MAX_ROWS_OF_TEXT)

@@ -72,19 +72,20 @@ _MOST_COMPARED = 20_000  # Maximum number of rows in the test for a random sampl
 class EvaluateSettings:
     """The options of ``covcal evaluate`` that choose rows and metrics."""
 
-    # A split of the target, or "all". None means the test rows. If the files have only target rows,
-    # and no step has read these rows before, None means all rows.
+    # A split of the target, or "all". The default is the test split, or all rows of target-only
+    # files that no other step has read.
     split: str | None = None
     bins: int = 15
-    # Labels to measure: of the classifier ("original"), or of each calibration ("own").
+    # Whose predicted labels are measured: of the classifier ("original") or each calibration
+    # ("own").
     predictions: Predictions = "original"
-    by: str | None = None  # Report groups by this column, by "class" or by "predicted".
+    by: str | None = None  # Report groups by a column, "class" or "predicted".
     resamples: int = 0  # Bootstrap resamples; 0 for no intervals.
     level: float = LEVEL  # Confidence level of the intervals.
     seed: int = 0
     metrics: tuple[str, ...] = tuple(METRICS)
     grouped_by: tuple[str, ...] = ()  # Columns whose groups have gates.
-    allow_other_preprocessing: bool = False  # Accept other preprocessing of images.
+    allow_other_preprocessing: bool = False  # Accept images with other preprocessing.
 
     def __post_init__(self) -> None:
         if self.split is not None:
@@ -101,12 +102,12 @@ class EvaluateSettings:
 
     @property
     def resampling(self) -> Resampling:
-        """How intervals are computed."""
+        """The settings of bootstrap intervals."""
         return Resampling(self.resamples, self.seed, self.level)
 
     @property
     def groupings(self) -> tuple[str, ...]:
-        """The columns for groups of rows."""
+        """The columns whose values divide the rows into groups."""
         return tuple(dict.fromkeys(([] if self.by is None else [self.by]) + [*self.grouped_by]))
 
 
@@ -114,7 +115,7 @@ DEFAULTS = EvaluateSettings()
 
 
 class Version(NamedTuple):
-    """A current calibration, or an earlier version from the baseline."""
+    """The name of a calibration, and whether its earlier version is meant."""
 
     name: str
     earlier: bool = False
@@ -145,7 +146,7 @@ def evaluate(
     networks : str or Path, optional
         The adapted file, if it has moved and a method needs its networks.
     earlier : mapping of str to Scaling
-        Earlier versions of calibrations, by name, for a comparison with bootstrap resamples.
+        Earlier versions of the calibrations, by name, which are compared with the current versions.
     decision : str or Path, optional
         A decide.json to measure.
     pooled : sequence of str or Path
@@ -158,7 +159,7 @@ def evaluate(
     TooFewRowsError
         If the split is empty, but other splits have labels.
     CovcalError
-        If a calibration does not fit a file, files do not fit together, or a column is missing.
+        If files or calibrations belong to different classifiers, or a column is missing.
     """
     path, files = Path(path), [Path(document) for document in documents]
     networks = None if networks is None else Path(networks)
@@ -281,7 +282,7 @@ def evaluate(
 
 
 def _is_unread(files: Sequence[FeatureFile], results: Iterable[Calibration | Decision]) -> bool:
-    """Return whether the files are target-only, and no step has read the rows."""
+    """Return whether the files have only target rows, which no other step has read."""
     made_from = {entry.sha256 for result in results for entry in result.inputs}
     return all(
         file.source is None and MARKED not in file.handle and file.sha256() not in made_from
@@ -351,7 +352,7 @@ def _label_free_hint(path: Path, documents: Sequence[Path], *, has_source: bool)
 
 
 class _Collector:
-    """Counts for each calibration, each pair of calibrations and each group."""
+    """Collects the counts of each calibration, each pair of calibrations and each group."""
 
     def __init__(
         self,
@@ -379,7 +380,6 @@ class _Collector:
         }
         self.decision: DecisionMetrics | None = None
         classes = n_classes if self._same_labels else 1
-        # Without resamples, differences are needed only for verdicts.
         compared = names if settings.resamples else [name for name in names if name in MAIN]
         self.pairs = {
             pair: PairedRows(settings.bins, classes, compared) for pair in _pairs(versions)
@@ -463,7 +463,6 @@ def _pairs(versions: Iterable[Version]) -> Iterator[tuple[Version, Version]]:
 
 
 def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Rows]:
-    """Return the rows of a split in every file."""
     rows = [target.rows(split) for target in targets]
     if any(map(len, rows)):
         return rows
@@ -477,9 +476,9 @@ def _rows_of_split(targets: Sequence[Domain], split: str, hint: str) -> list[Row
 
 
 def _measured_once(targets: Sequence[Domain], rows: Sequence[Rows]) -> tuple[list[Rows], list[str]]:
-    """Leave out labelled rows that an earlier file has too. Also return a note for each file.
+    """Leave out labelled rows that also occur in an earlier file, and return a note per file.
 
-    Rows with the same id and the same logits are the same row. If ids are row numbers, the logits
+    Rows with equal ids and equal logits count as the same row. If ids are row numbers, the logits
     must also be unique in the file.
     """
     measured, notes = list(rows), list[str]()
@@ -576,7 +575,7 @@ def _without_fitted(
 def _notes_on_fitted(
     targets: Sequence[Domain], calibrations: Mapping[str, Calibration], documents: Sequence[Path]
 ) -> list[str]:
-    """Return a note for each calibration whose fitted rows are not in the files."""
+    """Return a note for each calibration that was fitted to rows outside the files."""
     notes = []
     for number, (name, calibration) in enumerate(calibrations.items()):
         if calibration.labelled_rows is None:
@@ -586,7 +585,7 @@ def _notes_on_fitted(
             document = documents[number] if number < len(documents) else name
             notes.append(
                 f"{document} was fitted to {fit.n} labelled rows, but {targets[0].path} has "
-                "none of them. If their ids and logits were changed, the metrics are too good"
+                "none of them. If ids and logits changed after the fit, the metrics are too good"
             )
     return notes
 
@@ -627,7 +626,7 @@ def _notes_on_selection(
 @dataclass(frozen=True)
 class _Grouping:
     names: Sequence[str]
-    # Returns group numbers from row numbers, true labels and predicted labels, all (m,).
+    # Maps row numbers, true labels and predicted labels to group numbers, all (m,).
     numbers: Callable[[Rows, Labels, Labels], Integers]
 
 

@@ -27,7 +27,7 @@ from covcal_cli.formats.lineage import file_to_judge
 from covcal_cli.maths.odds import quantile
 
 POWER = 0.8  # Statistical power that the suggested number of rows gives.
-_MOST = 20  # Maximum of the suggested number of rows, divided by the current number.
+_MOST = 20  # Suggest at most this multiple of the current number of rows.
 Outcome = Literal["passed", "failed", "not proved", "skipped"]
 
 
@@ -42,7 +42,7 @@ class Gates:
     allowed: Sequence[Limit] = ()  # limits of changes since the baseline
     baseline: Path | None = None
     confident: bool = True
-    shared_by: int = 1  # number of labels that share one error probability
+    shared_by: int = 1  # number of labels whose gates share one error probability
 
     def __post_init__(self) -> None:
         for limit in (*self.limits, *self.allowed) if self.confident else ():
@@ -84,9 +84,9 @@ class Assessment:
     """An evaluation with the results of its gates."""
 
     evaluation: Evaluation
-    verdicts: Sequence[Verdict] = ()  # Results of limits.
+    verdicts: Sequence[Verdict] = ()
     changes: Sequence[Change] = ()  # Comparisons with the baseline.
-    level: float | None = None  # Level of the intervals; None for plain values.
+    level: float | None = None  # Confidence level; None without intervals.
 
     @property
     def gates(self) -> list[GateResult]:
@@ -130,7 +130,7 @@ def assess(
     - `settings`, `networks`, `decision`, `pooled`: see `evaluate`.
     - `check`: a function that checks all input files before the work starts.
 
-    Raises `CovcalError` if `evaluate` raises this error, or a gate's metric has no value. Raises
+    Raises the errors of `evaluate`, and `CovcalError` if the metric of a gate has no value. Raises
     `UnusedOptionError` if no calibration needs the given `networks`.
     """
     if decision is not None and not documents:
@@ -206,7 +206,7 @@ _WORDS: Mapping[Outcome, str] = {
 def result_of_limit(
     verdict: Verdict, level: float | None, n: int, *, in_all_splits: int = 0
 ) -> GateResult:
-    """Return the result of a limit on all `n` rows."""
+    """Return the outcome of a gate on all `n` rows, with a sentence."""
     gate = _gate(verdict)
     numbers = f"{_numbers(verdict, level)}, limit {_shown(verdict.metric, verdict.limit)}"
     outcome: Outcome = "failed" if verdict.exceeded else "passed"
@@ -350,7 +350,7 @@ def _difference(metric: str, value: float, *, unlike: float | None = None) -> st
 
 
 def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> int | None:
-    """Return the approximate number of rows that decide a gate with power 80 %.
+    """Return the approximate number of rows that a gate needs for a power of 80 %.
 
     `value` is the assumed true value. Returns None if more than 20 `n` rows would be needed.
     """
@@ -362,7 +362,7 @@ def rows_to_decide(n: int, value: float, interval: Interval, limit: float) -> in
 
 
 def detectable(interval: Interval, level: float) -> float:
-    """Return the smallest distance from a limit that a gate detects with power 80 %."""
+    """Return the smallest distance from the limit that a gate detects with a power of 80 %."""
     error = (interval[1] - interval[0]) / 2 / quantile(level)
     return error * (quantile(level) + NormalDist().inv_cdf(POWER))
 

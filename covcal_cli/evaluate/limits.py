@@ -6,8 +6,9 @@ the limit, the result is "not proved".
 All gates of a command share one error probability (Bonferroni). With m gates, each interval has
 the level 1 - (1 - level) / m.
 
-`Baseline` is an earlier metrics.json. If the baseline has the same rows, the change of a metric is
-a paired difference, which has less noise. The earlier temperature is then applied again.
+`Baseline` is an earlier metrics.json. If it was measured on the same rows, the earlier temperature
+is applied to these rows again. The change of a metric is then a paired difference, which has less
+noise.
 """
 
 import math
@@ -37,7 +38,7 @@ from covcal_cli.records import read_document
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of a metric, or of its change since the baseline."""
+    """A limit of a metric, or of the metric's change since the baseline."""
 
     metric: str
     limit: float  # A fraction.
@@ -98,7 +99,7 @@ def _parse_metric(text: str) -> Limit:
 
 
 def limit_from(number: str, metric: str, highest: float = 1.0) -> float:
-    """Parse the number of a limit. Raises ValueError if the metric cannot have this value."""
+    """Parse a limit as a number. Raises ValueError if the metric cannot have this value."""
     try:
         limit = float(number)
     except ValueError:
@@ -121,7 +122,7 @@ def gate_level(
     *,
     times: int = 1,
 ) -> float:
-    """Return the level of each gate's interval (Bonferroni), for gates on `times` labels."""
+    """Return the confidence level of each gate (Bonferroni), if `times` labels have these gates."""
     names = gated_names(evaluation.metrics, calibrations)
     count = len(names) * len(regressions)
     for limit in limits:
@@ -137,9 +138,9 @@ def apply_limits(
     *,
     level: float | None,
 ) -> list[Verdict]:
-    """Apply every limit to every calibration, or to ``none`` if there are no calibrations.
+    """Test every limit for every calibration, or for the uncalibrated classifier (``none``).
 
-    `level` is the level of the intervals; None compares plain values. Raises `CovcalError` if a
+    `level` is the confidence level. If it is None, no intervals are used. Raises `CovcalError` if a
     metric has no value.
     """
     decided = [limit for limit in limits if limit.metric in DECIDED]
@@ -198,7 +199,7 @@ def _verdicts_by_group(
 
 
 def verdict_on(limit: Limit, name: str, value: float, interval: Interval | None) -> Verdict:
-    """Compare a value, or an interval, with a limit."""
+    """Compare a metric with a limit. The interval decides if there is one."""
     low, high = interval or (None, None)
     if limit.least:
         exceeded = (value if high is None else high) < limit.limit
@@ -212,7 +213,7 @@ def _filled(evaluation: Evaluation, by: str, name: str) -> dict[str, Bins]:
 
 
 def gated_names(metrics: Collection[str], calibrations: Collection[str]) -> list[str]:
-    """Return the calibrations to which gates apply, or ``none`` if there are no calibrations."""
+    """Return the names of the calibrations that have gates; ``none`` without calibrations."""
     return [name for name in metrics if name in calibrations] or [NONE]
 
 
@@ -228,7 +229,7 @@ class Baseline:
     read: MetricsRecord
 
     def require_settings(self, **settings: Any) -> None:
-        """Raise a CovcalError if the baseline has another split, predictions or bins."""
+        """Raise a CovcalError if the baseline was measured with other settings."""
         bins = len(self.read.edges) - 1
         earlier = {"split": self.read.split, "predictions": self.read.predictions, "bins": bins}
         for name, value in settings.items():
@@ -250,8 +251,8 @@ class Baseline:
     def name_of(self, name: str, names: Sequence[str]) -> str:
         """Return the name that a calibration has in the baseline.
 
-        If each side has only one calibration, the names may differ. `names` are all current
-        calibrations.
+        If the baseline and `names` have only one calibration each, the two names may differ.
+        `names` are all current calibrations.
         """
         calibrations = [earlier for earlier in self.read.metrics if earlier != NONE]
         if name in self.read.metrics:
@@ -265,7 +266,7 @@ class Baseline:
         )
 
     def earlier(self, names: Sequence[str]) -> dict[str, Scaling]:
-        """Return the scalings that the baseline contains, by calibration."""
+        """Return the earlier scaling of each calibration that the baseline contains."""
         scalings = {}
         for name in names:
             then = self.name_of(name, names)
@@ -326,9 +327,9 @@ def compare(
     *,
     level: float | None,
 ) -> list[Change]:
-    """Compare every calibration, or ``none``, with the baseline.
+    """Return the change of every limited metric since the baseline, for each calibration.
 
-    `level` is the level of the change's interval; None compares plain values.
+    `level` is the confidence level. If it is None, no intervals are used.
 
     Raises `CovcalError` if a calibration or metric is missing.
     """

@@ -1,8 +1,8 @@
 """Evaluate several labels together: mean, worst label and gates.
 
 ``ece=0.05`` is a limit for each label. ``ece:macro=0.05`` is a limit for the mean over labels. The
-interval of the mean averages the intervals of all labels, so it is valid for dependent labels. All
-gates of all labels share one error probability.
+ends of the labels' intervals are averaged to an interval of the mean. It is valid even for
+dependent labels. The gates of all labels share one error probability.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The list of all metrics, and how they are computed.
+"""Define and compute all metrics of calibration and accuracy.
 
 The confidence is the probability of the predicted label. Rows are counted in bins (``bins.py``), or
 ranked by confidence (``ranked.py``).
@@ -69,7 +69,7 @@ class Metric:
     # Kind of the metric, which determines its interval: a share, a mean over rows, an AUROC, or a
     # sum of gaps.
     interval: Literal["share", "mean", "ranks", "gaps"] | None = None
-    # The bins of a sum of gaps.
+    # Bins of a metric that is a sum of gaps.
     bins: Literal["bins", "adaptive", "predicted"] = "bins"
     main: bool = False  # shown by default
     limits: Within = _SHARE
@@ -188,7 +188,7 @@ def require_possible(what: str, values: Mapping[str, float | None], n: float) ->
 
     hits = present.get("accuracy", 0.0) * n
     whole = abs(hits - round(hits)) <= _LEAST_HIT
-    require(whole, "accuracy", f"which is not a number of right rows divided by {n:g}")
+    require(whole, "accuracy", f"which is not a whole number of rows out of {n:g}")
     if {"ece", "over_ece", "under_ece"} <= present.keys():
         total = present["over_ece"] + present["under_ece"]
         require(_near(present["ece"], total), "ece", f"but its parts sum to {total:.7g}")
@@ -236,8 +236,8 @@ class Metrics:
     """The metrics of one calibration on labelled rows; fractions, not percent.
 
     The confidence is the probability of the predicted label. Metrics that were not requested have
-    no value. With very many classes, metrics of all classes are None. The log loss of a row is at
-    most 708.
+    no value. With very many classes, class-wise metrics are None. The log loss of a row is at most
+    708.
     """
 
     names: tuple[str, ...]  # requested metrics, in the order of `METRICS`
@@ -245,7 +245,7 @@ class Metrics:
     brier: float  # Brier score of the probabilities of all classes, from 0 to 2
     calibration: float | None
     sharpness: float | None
-    agreement: float  # how often the predicted label is the most probable
+    agreement: float  # share of rows whose predicted label is the most probable
     classwise_ece: float | None
     # c is the confidence; r is 1 if the label is right, else 0.
     correctness_brier: float | None  # Mean of (c - r)^2.
@@ -290,7 +290,7 @@ class Metrics:
     def ranked(self) -> RankedRows:
         """The rows sorted by confidence. Raises ValueError if no metric needs them."""
         if self.rows is None:
-            raise ValueError("no metric of ranked rows was asked for")
+            raise ValueError("no requested metric needs the order of the rows")
         return self.rows.ranked()
 
     @cached_property
@@ -340,7 +340,7 @@ class Metrics:
 
     @cached_property
     def predicted(self) -> Bins | None:
-        """The rows by predicted label; None if the table would have over a million cells."""
+        """Counts of rows by predicted label; None if there are too many classes."""
         return None if self.by_class is None else self.by_class.by_group()
 
     @property
@@ -405,10 +405,10 @@ class LabelledRows:
 
 
 class MetricsAccumulator:
-    """Counts the rows of one calibration, block by block.
+    """Computes the metrics of one calibration from blocks of rows.
 
-    `names` are the requested metrics. `keep_losses` keeps losses for resampling. `return_losses`
-    returns the losses of each block.
+    `names` are the requested metrics. With `keep_losses`, losses are kept for bootstrap resampling.
+    With `return_losses`, the blocks that `add` returns have losses.
     """
 
     def __init__(
@@ -438,11 +438,11 @@ class MetricsAccumulator:
         self._agreeing = 0
 
     def add(self, forecast: Softmax, labelled: LabelledRows) -> ConfidenceBlock:
-        """Count a block of rows."""
+        """Add a block of rows, and return their confidences."""
         probabilities = forecast.probabilities
         # -log_sums is the largest log probability, because the largest logit is 0.
         largest = -forecast.log_sums
-        if forecast.logits is labelled.logits:  # predicted labels have the largest logit
+        if forecast.logits is labelled.logits:
             logs, at_labels = largest, forecast.logs_of(labelled.logits_of_labels)
             agreeing = len(logs)
         else:
@@ -488,9 +488,8 @@ class MetricsAccumulator:
             others = 1 - forecast.probabilities.take(labelled.at_wrong)
             near = np.flatnonzero(others < 1 - _NEARLY_ONE)
             others[near] = 1.0
-            # Near p = 1, log(1 - p) is inexact.
             surprises[wrong] = np.negative(np.log(others, out=others), out=others)
-            # Near p = 1, sum the probabilities of the other classes instead.
+            # Near p = 1, 1 - p is inexact: sum the probabilities of the other classes instead.
             if len(near):
                 sure = wrong[near]
                 surprises[sure] = -forecast.logs_beside(sure, labelled.predictions[sure])

@@ -1,7 +1,7 @@
 """Metrics of rows that are sorted by confidence: AUROC, AURC, adaptive ECE and smooth ECE.
 
-Each row is one 32-bit key: the float32 bits of the confidence, then one bit for right or wrong. The
-order of the keys is the order of the confidences.
+A row is stored as a 32-bit key: the float32 bits of its confidence, and one bit for right or wrong.
+Sorting the keys sorts the rows by confidence.
 """
 
 from collections.abc import Iterator
@@ -30,16 +30,13 @@ class RankedRows:
         return len(self.keys)
 
     def starts_of(self, values: Float64s) -> Integers:
-        """Return the number of rows below each of `values`, which ascend from 0 to 1."""
+        """Return how many rows have a confidence below each of the ascending `values`."""
         lowest = values.astype(np.float32)
         lowest = np.where(lowest < values, np.nextafter(lowest, np.float32(2)), lowest)
         return np.searchsorted(self.keys, lowest.view(np.uint32) << np.uint32(1)).astype(np.int64)
 
     def sums_from(self, starts: Integers) -> tuple[Float64s, Integers]:
-        """Return the sum of confidences and the number of right rows of each part.
-
-        `starts` are the first rows of the parts, ascending from 0.
-        """
+        """Return sum of confidences and number of right rows between the ascending `starts`."""
         sums, hits = np.zeros(len(starts)), np.zeros(len(starts), dtype=np.int64)
         for start in range(0, len(self.keys), _CHUNK):
             keys = self.keys[start : start + _CHUNK]
@@ -74,7 +71,7 @@ class RowCollector:
 
 
 class GroupCollector:
-    """Collects the confidences of rows in groups, in eight bytes per row."""
+    """Collects the confidences and group numbers of rows (eight bytes per row)."""
 
     def __init__(self, n_groups: int) -> None:
         self._blocks = [np.empty(0, dtype=np.uint64)]
@@ -103,17 +100,17 @@ def _keys(confidence: Floats, correct: Booleans) -> Keys:
 
 
 def confidence_of(keys: Keys) -> Float64s:
-    """Return the confidences that ranking keys contain."""
+    """Return the confidences that keys of rows contain."""
     return (keys >> np.uint32(1)).view(np.float32).astype(np.float64)
 
 
 def correct_of(keys: Keys) -> Booleans:
-    """Return whether the rows of ranking keys are right."""
+    """Return whether rows are right, from the keys of these rows."""
     return (keys & np.uint32(1)).astype(bool)
 
 
 def adaptive_bins(rows: RankedRows, bins: int) -> Bins:
-    """Divide ranked rows into bins of equal mass, for the adaptive ECE.
+    """Divide rows into bins with equal numbers of rows, for the adaptive ECE.
 
     Bin edges are quantiles of the confidence (Nguyen & O'Connor 2015; Nixon et al. 2019). Rows with
     the same confidence are in the same bin.
@@ -146,7 +143,7 @@ class Auroc:
         """The variance of the AUROC (DeLong, DeLong & Clarke-Pearson 1988)."""
         squares_of_right = squares_of_wrong = 0.0
         for run in _runs(self.rows):
-            # Both numbers are doubled, because ties count half.
+            # All counts are doubled, because a tie counts half.
             below, above = 2.0 * self.wrong - run.errors_around, run.right_around
             squares_of_right += float((run.sizes - run.errors) @ (below * below))
             squares_of_wrong += float(run.errors @ (above * above))
@@ -172,7 +169,7 @@ class Areas(NamedTuple):
 
 
 def areas(rows: RankedRows) -> Areas:
-    """Return AURC and AUROC in one pass over runs of equal confidence.
+    """Return AURC and AUROC of the confidence.
 
     The AUROC is the Mann-Whitney U, divided by the number of pairs of a right and a wrong row.
     """
@@ -209,21 +206,21 @@ class _Runs:
 
     @property
     def errors_around(self) -> Float64s:
-        """Per run: twice the mean number of wrong rows that come before a row, shape (runs,)."""
+        """Twice the number of wrong rows before each run, where ties count half, shape (runs,)."""
         return self.errors_at_ends[:-1] + self.errors_at_ends[1:]
 
     @property
     def right_around(self) -> Float64s:
-        """Per run: twice the mean number of right rows that come before a row, shape (runs,)."""
+        """Twice the number of right rows before each run, where ties count half, shape (runs,)."""
         right = self.ends - self.errors_at_ends
         return right[:-1] + right[1:]
 
     def risk(self) -> float:
-        """Return the sum over k of the error rates among the first k rows."""
+        """Return the sum, over all k, of the error rate among the k most confident rows."""
         inverse = np.arange(self.ends[0] + 1, self.ends[-1] + 1)
         np.divide(1, inverse, out=inverse)
         sums = np.cumsum(inverse, out=inverse).take(self.last)
-        # Among rows with equal confidence, wrong rows count as evenly spread.
+        # Assume that wrong rows are evenly spread among rows with equal confidence.
         constant = self.errors_at_ends[:-1] - self.ends[:-1] * (self.errors / self.sizes)
         return float(constant @ np.diff(sums, prepend=0.0)) + float(self.errors.sum())
 
@@ -234,7 +231,7 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
     while stop > 0:
         start = rows.first_of_its_value(max(0, stop - _CHUNK))
         keys = rows.keys[start:stop][::-1].copy()
-        # A run ends where keys differ in more than the lowest bit (right or wrong).
+        # A new run begins if the confidence changes, not only the lowest bit (right or wrong).
         last = np.append(np.flatnonzero((keys[1:] ^ keys[:-1]) > 1), len(keys) - 1)
         right = np.cumsum(keys & np.uint32(1), dtype=np.uint32).take(last)
         wrong = last + 1 - right
@@ -244,7 +241,7 @@ def _runs(rows: RankedRows) -> Iterator[_Runs]:
         stop, errors = start, errors + int(wrong[-1])
 
 
-_MAX_ATOMS = 1 << 16  # with more rows, similar rows are joined
+_MAX_ATOMS = 1 << 16  # with more rows, rows with similar confidence are joined
 _FINE = 128_000
 _HALVINGS = 10
 _LEAST_BANDWIDTH = 0.001
@@ -280,7 +277,7 @@ def smooth_ece(rows: RankedRows) -> float:
 
 @dataclass(frozen=True)
 class Mass:
-    """Groups of joined rows; each array has shape (m,)."""
+    """Groups of rows with similar confidence; each array has shape (m,)."""
 
     positions: Float64s
     residuals: Float64s  # sum of (confidence - correct) in a group
@@ -318,7 +315,7 @@ def _mass_of(rows: RankedRows) -> Mass:
 
 
 def _on_grid(mass: Mass, nodes: int) -> tuple[Float64s, Float64s]:
-    """Return residuals and rows on a grid, with each row divided between two nodes."""
+    """Return residuals and numbers of rows on a grid. A row is divided between two grid points."""
     scaled = mass.positions * (nodes - 1)
     left = np.minimum(scaled.astype(np.int64), nodes - 2)
     right_share = scaled - left

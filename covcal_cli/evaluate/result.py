@@ -48,7 +48,7 @@ _NONE = re.compile(rf"{NONE}(?= \(mean |$)")
 
 
 def measured_name(calibration: str) -> str:
-    """Return the name of a calibration in sentences; ``none`` is the uncalibrated classifier."""
+    """Return how sentences name a calibration; ``none`` is the uncalibrated classifier."""
     return _NONE.sub(UNCALIBRATED, calibration)
 
 
@@ -61,13 +61,13 @@ class DecisionMetrics:
     n: int = 0
     accepted: int = 0
     wrong: int = 0
-    covered: int = 0  # Number of sets that contain the right class.
-    members: int = 0  # Sum of the sizes of all sets.
+    covered: int = 0  # Number of prediction sets with the right class.
+    members: int = 0  # Sum of the sizes of all prediction sets.
 
     def add(
         self, forecast: Softmax, top: Labels, labels: Labels, domain: Domain, rows: Rows
     ) -> None:
-        """Count a block of rows with predicted labels `top` and true labels `labels`."""
+        """Add a block of rows with predicted labels `top` and true labels `labels`."""
         places = np.arange(len(labels))
         confidence = exp(forecast.logs_at(top * len(labels) + places))
         accepted = self.decision.accepts(confidence, domain, rows)
@@ -91,12 +91,12 @@ class DecisionMetrics:
 
     @property
     def coverage(self) -> float | None:
-        """Share of sets that contain the right class."""
+        """Share of prediction sets that contain the right class."""
         return None if self.decision.sets is None else self.covered / self.n
 
     @property
     def set_size(self) -> float | None:
-        """Mean number of classes in a set."""
+        """Mean number of classes in a prediction set."""
         return None if self.decision.sets is None else self.members / self.n
 
     def value(self, name: str) -> float:
@@ -111,13 +111,13 @@ class DecisionMetrics:
         raise CovcalError("the decision accepts no row, so accepted_error has no value")
 
     def rows(self, name: str) -> int:
-        """Return the number of rows that a metric of `DECIDED` counts."""
+        """Return the number of rows from which a metric of `DECIDED` is computed."""
         return self.accepted if name == "accepted_error" else self.n
 
     def interval(self, name: str, level: float) -> Interval:
         """Return the interval of a metric of `DECIDED`."""
         hits = self.wrong if name == "accepted_error" else self.covered
-        self.value(name)  # raises an error if the metric has no value
+        self.value(name)
         return interval_of_counts(hits, self.rows(name), level)
 
     def to_json(self) -> dict[str, object]:
@@ -169,11 +169,11 @@ class Change:
     """The change of a metric of one calibration since the baseline, as in metrics.json."""
 
     metric: str
-    limit: float  # largest allowed change for the worse
+    limit: float  # largest allowed deterioration
     calibration: str
     before: float
     value: float
-    worse_by: float  # the change for the worse; negative if the metric got better
+    worse_by: float  # the deterioration; negative if the metric improved
     exceeded: bool
     baseline: str
     low: float | None = None  # lower end of the interval of `worse_by`
@@ -208,14 +208,14 @@ def auroc_of(metrics: Metrics) -> float | None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of ``none`` and of every calibration on the same rows, by name."""
+    """The metrics of all calibrations, and of the uncalibrated classifier, on the same rows."""
 
     split: str
     predictions: Predictions
     labelled: int  # Number of labelled target rows of all splits.
     total: int  # Number of target rows of all splits.
     unlabelled: int  # Number of measured rows without a label.
-    left_out: int  # Number of rows to which a calibration was fitted.
+    left_out: int  # Number of rows left out because a calibration was fitted to them.
     metrics: dict[str, Metrics]  # ``none`` first.
     scalings: dict[str, Scaling]
     inputs: tuple[Input, ...]
@@ -230,7 +230,7 @@ class Evaluation:
     seed: int = 0
     intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
-    # Counts of rows by their confidences in two calibrations. The later calibration comes first.
+    # Counts of rows by the confidences of two calibrations, the later calibration first.
     pairs: Mapping[tuple[str, str], PairedRows] = field(default_factory=dict)
     since: dict[str, Since] = field(default_factory=dict)
     decision: DecisionMetrics | None = None
@@ -244,7 +244,7 @@ class Evaluation:
 
     @property
     def subject(self) -> str:
-        """What was measured: the calibrations, or the uncalibrated classifier."""
+        """The measured calibrations, or the uncalibrated classifier, in words."""
         return ", ".join(name for name in self.metrics if name != NONE) or UNCALIBRATED
 
     @property
@@ -254,15 +254,12 @@ class Evaluation:
 
     @property
     def resampling(self) -> Resampling:
-        """How the intervals were computed."""
+        """The settings with which the intervals were computed."""
         return Resampling(self.resamples, self.seed, self.level)
 
     @cached_property
     def judged(self) -> "Evaluation":
-        """ECE intervals and differences for the verdicts.
-
-        Verdicts always use `RESAMPLES` resamples, so a verdict does not depend on `resamples`.
-        """
+        """ECE intervals and differences for the verdicts, always from `RESAMPLES` resamples."""
         if self.resamples == RESAMPLES:
             return self
         resampling = replace(self.resampling, resamples=RESAMPLES)
@@ -280,7 +277,7 @@ class Evaluation:
         )
 
     def difference(self, calibration: str, against: str, metric: str) -> Difference | None:
-        """Return a difference, or None if it was not computed."""
+        """Return the difference of a metric between two calibrations; None if not computed."""
         wanted = (calibration, against, metric)
         for change in self.differences:
             if (change.calibration, change.against, change.metric) == wanted:
