@@ -21,7 +21,7 @@ from covcal_cli.files import atomic_output, check_output, sha256_of
 from covcal_cli.forecast import ScaledLogits, networks_for
 from covcal_cli.formats.calibration import Calibration, read_calibration
 from covcal_cli.formats.decision import Decision, read_decision
-from covcal_cli.formats.features import ALL, SPLITS, Domain, FeatureFile
+from covcal_cli.formats.features import ALL, PREDICTION, SPLITS, Domain, FeatureFile
 from covcal_cli.formats.lineage import labels_of
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
@@ -211,16 +211,18 @@ class _CalibratedRows:
     tie_confidence: tuple[float, float] = (1.0, 0.0)
 
     def layout(self, provenance: Mapping[str, str | int | float]) -> Layout:
-        file = self.file
+        file, no_rows = self.file, np.empty(0, dtype=np.int64)
+        labels = self._predictions(no_rows)
         return Layout(
             len(self.rows),
             file.classes,
-            self.domain.id_bytes(np.empty(0, dtype=np.int64)).dtype,
+            self.domain.id_bytes(no_rows).dtype,
             self.with_probabilities,
             provenance,
             with_decision=self.decision is not None and self.decision.accepts_rows,
             with_sets=self.decision is not None and self.decision.sets is not None,
             integer_ids=file.attributes.get(f"{self.domain.name}_ids") == "integers",
+            label_dtype=None if labels is None else labels.dtype,
         )
 
     def blocks(self) -> Iterator[AppliedRows]:
@@ -266,7 +268,14 @@ class _CalibratedRows:
             probabilities if self.with_probabilities else None,
             accept,
             members,
+            self._predictions(rows),
         )
+
+    def _predictions(self, rows: Rows) -> NDArray[np.bytes_] | None:
+        """Return the predictions of rows whose classes are only right and wrong, (m,)."""
+        if not self.file.is_forecast_of_right or PREDICTION not in self.domain.columns:
+            return None
+        return self.domain.column(PREDICTION, rows)
 
     def _ids(self, rows: Rows) -> NDArray[np.bytes_]:
         ids = self.domain.id_bytes(rows)

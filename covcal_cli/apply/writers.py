@@ -42,6 +42,8 @@ class AppliedRows:
     accept: Booleans | None = None
     # Whether each class is in the set of the row, (m, K).
     members: Booleans | None = None
+    # The label as UTF-8 bytes, (m,), if it is not one of the classes.
+    labels: NDArray[np.bytes_] | None = None
 
     def __len__(self) -> int:
         return len(self.label_index)
@@ -62,6 +64,8 @@ class Layout:
     integer_ids: bool = False  # Whether the ids of the input are integers.
     # Whether rows can have several labels.
     is_multilabel: bool = False
+    # The type of labels that are not classes.
+    label_dtype: np.dtype[Any] | None = None
 
     @property
     def answer(self) -> list[str]:
@@ -147,14 +151,13 @@ def _groups(blocks: Iterable[AppliedRows], layout: Layout) -> Iterator[list[Appl
 def _arrow_table(
     pyarrow: Any, schema: Any, classes: Any, group: list[AppliedRows], layout: Layout
 ) -> Any:
-    ids = [value for block in group for value in block.ids.tolist()]
     index = np.concatenate([block.label_index for block in group])
-    columns = [
-        pyarrow.array(ids, pyarrow.binary()).cast(pyarrow.string()).cast(schema.field("id").type)
-    ]
+    columns = [_arrow_texts(pyarrow, [b.ids for b in group]).cast(schema.field("id").type)]
     if layout.answer:
         confidence = np.concatenate([block.confidence for block in group])
-        columns += [classes.take(pyarrow.array(index)), index, confidence]
+        own = [block.labels for block in group if block.labels is not None]
+        labels = _arrow_texts(pyarrow, own) if own else classes.take(pyarrow.array(index))
+        columns += [labels, index, confidence]
     parts = [block.probabilities for block in group if block.probabilities is not None]
     if parts:
         columns += list(np.concatenate([part.T for part in parts], axis=1))
@@ -163,12 +166,18 @@ def _arrow_table(
     return pyarrow.table(columns, schema=schema)
 
 
+def _arrow_texts(pyarrow: Any, parts: Sequence[NDArray[np.bytes_]]) -> Any:
+    values = [value for part in parts for value in part.tolist()]
+    return pyarrow.array(values, pyarrow.binary()).cast(pyarrow.string())
+
+
 def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
     """Write an uncompressed archive, one array after the other. Equal rows give equal bytes.
 
     Arrays:
 
     - ``id``, (n,) text
+    - ``label``, (n,) text, if labels are not classes
     - ``label_index``, (n,) i8
     - ``confidence``, (n,) f4
     - ``probabilities``, (n, K) f4, optional
@@ -176,6 +185,8 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
     - scalars: the names and hashes of the input files
     """
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
+    if layout.label_dtype is not None:
+        dtypes["label"] = layout.label_dtype
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
     # The shape of one row, by array.
@@ -200,10 +211,11 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
             for block in blocks:
                 _keep(block, waiting)
         for name, dtype in dtypes.items():
-            text = np.dtype(f"<U{dtype.itemsize}") if name == "id" else dtype
+            is_text = dtype.kind == "S"
+            text = np.dtype(f"<U{dtype.itemsize}") if is_text else dtype
             with _member(archive, name, text, (layout.rows, *widths.get(name, ()))) as member:
                 for values in _kept(waiting[name], dtype):
-                    member.write(_raw(_decoded(values, text) if name == "id" else values, text))
+                    member.write(_raw(_decoded(values, text) if is_text else values, text))
         whole = {"classes": np.array(layout.classes)} | {
             name: np.array(value) for name, value in layout.provenance.items()
         }
@@ -225,6 +237,8 @@ def _member(
 
 def _keep(block: AppliedRows, waiting: dict[str, IO[bytes]]) -> None:
     waiting["id"].write(block.ids.tobytes())
+    if block.labels is not None:
+        waiting["label"].write(block.labels.tobytes())
     if "confidence" in waiting:
         waiting["label_index"].write(_raw(block.label_index, "<i8"))
         waiting["confidence"].write(_raw(block.confidence, "<f4"))
@@ -255,6 +269,7 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
     """Write the datasets of schema ``covcal.applied/1``.
 
     - ``id``, (n,) UTF-8 bytes
+    - ``label``, (n,) UTF-8 bytes, if labels are not classes
     - ``label_index``, (n,) i8
     - ``confidence``, (n,) f4
     - ``probabilities``, (n, K) f4, optional
@@ -266,6 +281,8 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
         path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
     ) as writer:
         writer.allocate("id", (n,), layout.id_dtype)
+        if layout.label_dtype is not None:
+            writer.allocate("label", (n,), layout.label_dtype)
         if layout.answer:
             writer.allocate("label_index", (n,), np.int64)
             writer.allocate("confidence", (n,))
@@ -278,6 +295,8 @@ def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> No
             writer.allocate("set", (n, len(layout.classes)), np.uint8)
         for block in blocks:
             writer.fill("id", block.ids)
+            if block.labels is not None:
+                writer.fill("label", block.labels)
             if layout.answer:
                 writer.fill("label_index", block.label_index)
                 writer.fill("confidence", block.confidence)
@@ -381,9 +400,13 @@ def write_csv(
                 np.array([b"," + _quoted(show(text.encode())) for text in column[rows]])
                 for column in columns_of_text
             ]
+            of_rows = labels[block.label_index[rows]][:, : None if layout.answer else 0]
+            if block.labels is not None:
+                pairs = zip(block.labels[rows].tolist(), block.label_index[rows], strict=True)
+                of_rows = _bytes_of(np.array([b",%b,%d" % (_quoted(show(t)), i) for t, i in pairs]))
             lines = _lines(
                 _bytes_of(ids),
-                labels[block.label_index[rows]][:, : None if layout.answer else 0],
+                of_rows,
                 values,
                 [_bytes_of(column) for column in texts],
             )

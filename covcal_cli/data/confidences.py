@@ -23,10 +23,10 @@ import numpy as np
 from covcal_cli.arrays import AnyArray, Float64s, Rows
 from covcal_cli.data.classes import is_plain_number, listed
 from covcal_cli.data.labels import IN_CASE, LABEL_NAMES, differing_in_case
-from covcal_cli.data.output_columns import CONFIDENCES
-from covcal_cli.data.stores.store import Entry, Piece, Store
+from covcal_cli.data.output_columns import CLASSES, CONFIDENCES
+from covcal_cli.data.stores.store import Entry, Piece, Store, cut_utf8
 from covcal_cli.errors import printable, shown
-from covcal_cli.formats.features import EVENTS
+from covcal_cli.formats.features import EVENTS, PREDICTION
 from covcal_cli.maths.output_form import ABOVE
 from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 
@@ -35,9 +35,11 @@ PREDICTIONS = (
     *("answer", "category_id"),
 )
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
+_INDEX = "label_index"  # The number of the prediction in a file of `covcal apply`.
 _BOX = "bbox"
 OTHER = "another answer"
 _MOST_CLASSES = 200
+_LONGEST_PREDICTION = 240  # In bytes.
 # Maximum share of confidences below a random guess, 1/K.
 _BELOW_CHANCE = 0.01
 # Minimum number of rows for checks of predictions.
@@ -72,13 +74,14 @@ class _Columns:
         self.correct = _one_of(store, CORRECT)
         # Hugging Face pipelines and covcal apply call the prediction "label".
         has_truth = self.correct is not None or _one_of(store, others) is not None
-        is_answer = has_truth or self.confidence == "score" or "label_index" in store.entries
+        is_answer = has_truth or self.confidence == "score" or _INDEX in store.entries
         if self.prediction is None and is_answer:
             self.prediction, label = label, None
         self.label = label or _one_of(store, others)
         used = (self.confidence, self.prediction, self.correct, self.label)
         self.used = {name for name in used if name is not None}
         self.values = self._confidences(self.confidence)
+        self.n = len(self.values)  # Number of rows in the file.
         # Rows without a confidence are left out.
         self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
         if len(self.rows) < min(1, len(self.values)):
@@ -88,11 +91,15 @@ class _Columns:
         self.values = self.values[self.rows]
         self.predictions = self._texts(self.prediction)
         self.labels = self._texts(self.label)
+        if self.prediction is None and {_INDEX, CLASSES} <= {*store.entries}:
+            self.predictions = self._texts(_INDEX, store.texts(CLASSES))
 
-    def _texts(self, name: str | None) -> list[str] | None:
+    def _texts(self, name: str | None, names: Sequence[str] = ()) -> list[str] | None:
         if name is None:
             return None
         texts = self.store.texts(name)
+        if names:  # The file holds class numbers.
+            texts = [names[int(text)] for text in texts]
         return [_cleaned(texts[row]) for row in self.rows.tolist()]
 
     def _confidences(self, name: str) -> Float64s:
@@ -172,7 +179,8 @@ class ConfidenceStore(Store):
         if labels is not None:
             self._own["label"] = np.array(labels, dtype=str)
         if self.is_event and columns.predictions is not None:
-            self._own["group_prediction"] = np.array([t[:80] for t in columns.predictions])
+            texts, _ = cut_utf8(columns.predictions, n, _LONGEST_PREDICTION)
+            self._own[f"group_{PREDICTION}"] = np.char.decode(texts, "utf-8")
         if len(self._store.entries.get(_BOX, Entry((), np.dtype(float))).shape) == 2:
             # A person who labels a detection must find the box in the image.
             boxes = self._store.whole(_BOX)[columns.rows].tolist()
@@ -180,7 +188,9 @@ class ConfidenceStore(Store):
         self.entries = {
             name: replace(entry, shape=(n, *entry.shape[1:]))
             for name, entry in self._store.entries.items()
-            if name not in columns.used and name.lower() not in (*LABEL_NAMES, *CORRECT)
+            if name not in columns.used
+            and name.lower() not in (*LABEL_NAMES, *CORRECT, _INDEX)
+            and entry.shape[:1] == (columns.n,)
         }
         self.entries |= {name: Entry((n,), values.dtype) for name, values in self._own.items()}
         shape = (n, len(names))
@@ -267,7 +277,7 @@ class ConfidenceStore(Store):
                     "If they are right, write both in one way"
                 )
         values, chance = columns.values, 1 / len(self._names)
-        left_out = columns.store.entries[columns.confidence or ""].shape[0] - len(values)
+        left_out = columns.n - len(values)
         if left_out:
             yield f"{left_out} rows without a confidence are left out"
         low = int((values < chance).sum())

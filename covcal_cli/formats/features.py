@@ -51,6 +51,8 @@ ONE_CONFIDENCE = "confidence"
 # The class names of a file with confidences and without classes. The confidence of the most
 # probable of 20 classes can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
+# The column of predictions in such a file.
+PREDICTION = "prediction"
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
 ALL = "all"  # A name for all splits together.

@@ -1,5 +1,6 @@
 """One confidence per row: its columns, its units, and what every command makes of it."""
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -324,6 +325,28 @@ def test_what_needs_all_classes_says_so_in_one_line(
     assert done.code == 1
     assert message in done.err
     assert len(done.err.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "h5"])
+@pytest.mark.parametrize("different", [3, 250])
+def test_apply_keeps_the_predictions(different: int, ending: str, tmp_path: Path) -> None:
+    """Also if the classes are right and wrong, and after the output was read again."""
+    answers = [f"Answer {row % different}, {'é' * (1 + row % 60)}" for row in range(300)]
+    rows = [(row, answer, 0.4 + row % 59 / 100) for row, answer in enumerate(answers)]
+    labelled = [(*row, int(row[0] % 3 > 0)) for row in rows]
+    old = tmp_path / "old.jsonl"
+    keys = ("id", "prediction", "confidence", "correct")
+    old.write_text(
+        "".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in labelled)
+    )
+    out, files = tmp_path / f"rows.{ending}", (tmp_path / "f.h5", "-c", tmp_path / "c.json")
+    covcal("extract", old, old, "-o", files[0]).require_success()
+    covcal("calibrate", files[0], "--method", "temp", "-o", files[2]).require_success()
+    covcal("apply", *files, "-o", out).require_success()
+    again = (out, "--classes", files[2], "-o", files[0], "-f")
+    covcal("extract", "--target", *again).require_success()
+    lines = csv.DictReader(covcal("apply", *files, "-o", "-").require_success().out.splitlines())
+    assert [line["label"] for line in lines] == answers
 
 
 def test_what_is_written_has_no_probabilities_of_other_classes(
