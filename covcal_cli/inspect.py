@@ -52,7 +52,7 @@ from covcal_cli.watch.reference import Reference
 Lines = list[tuple[str, str]]  # Subject and text of each line.
 _REMEDY = "name a file that covcal wrote"
 _SHOWN_CLASSES = 8
-# Attributes that are not shown.
+# HDF5 attributes that the description leaves out.
 _HIDDEN = (
     "schema",
     "complete",
@@ -221,10 +221,10 @@ def _labels_lines(path: Path, labels: Sequence[str]) -> Lines:
                 lines = [_domain(domain) for domain in domains]
                 lines += _batches(read_draw(file) if file.target is not None else NO_DRAW)
             accuracy = source_accuracy(file)
-            counts = [f"{domain.n_labelled} of {domain.name}" for domain in domains]
+            counts = [f"{domain.n_labelled} {domain.name} rows" for domain in domains]
             doubt = "" if accuracy is None else accuracy.doubt or str(accuracy)
             accuracy_in_words = f"; accuracy {doubt}" if doubt else ""
-            lines.append((label, f"labels: {', '.join(counts)}{accuracy_in_words}"))
+            lines.append((label, f"labelled: {', '.join(counts)}{accuracy_in_words}"))
             attributes = file.attributes
     return _described(SCHEMA, labels, lines, attributes)
 
@@ -350,7 +350,7 @@ def _of_schema(path: Path, schema: Any) -> Lines:
 def _model(calibration: Calibration) -> str:
     name, digest = calibration.model["name"], calibration.model["sha256"]
     return (
-        f"{name} {digest[:12]}" if digest else (f"not known, because its {name} came from a table")
+        f"{name} {digest[:12]}" if digest else (f"not known, because the {name} came from a table")
     )
 
 
@@ -378,7 +378,7 @@ def _calibration_lines(path: Path) -> Lines:
     if read.labelled_rows is not None:
         by_pick = "by covcal pick (uncertain rows more often)"
         drawn = "at random" if read.labelled_rows.design == "random" else by_pick
-        lines.append(("labels", f"of {read.labelled_rows.n} target rows, drawn {drawn}"))
+        lines.append(("labels", f"{read.labelled_rows.n} labelled target rows, drawn {drawn}"))
     return lines + [("note", text) for text in read.notes]
 
 
@@ -400,7 +400,7 @@ def _metrics_lines(path: Path) -> Lines:
     record = read_document(MetricsRecord, path, remedy=_REMEDY, again="evaluate again")
     lines = [_gate_line(limit) for limit in record.limits]
     lines += [_gate_line(change) for change in record.regressions]
-    lines.append(("rows", f"{record.n} of the target's {record.split} split"))
+    lines.append(("rows", f"{record.n} target rows ({record.split})"))
     level, text = float((record.bootstrap or {}).get("level", LEVEL)), None
     for name, metrics in record.metrics.items():
         bins = record.bins_of(name)
@@ -443,7 +443,7 @@ def _estimation_lines(path: Path) -> Lines:
                 f"{path} is damaged ({error}, of {estimate.name}): estimate again"
             ) from error
     lines = [
-        ("rows", f"{read.source_rows} of the source, {read.target_rows} of the target"),
+        ("rows", f"{read.source_rows} source rows, {read.target_rows} target rows"),
         ("prior", read.prior_name),
     ]
     if read.source_accuracy is not None:
@@ -465,7 +465,7 @@ def _estimation_lines(path: Path) -> Lines:
 def _decision_lines(path: Path) -> Lines:
     read = read_document(Decision, path, remedy=_REMEDY, again="decide again")
     above = [] if read.threshold is None else [("threshold", f"{read.score} {read.threshold:.6g}")]
-    rows = ("rows", f"{read.rows} of the target ({' and '.join(read.splits)})")
+    rows = ("rows", f"{read.rows} target rows ({' and '.join(read.splits)})")
     costs = []
     if read.costs is not None:
         kinds = [
@@ -496,8 +496,8 @@ def _reference_lines(path: Path) -> Lines:
         ("calibration", f"sha256 {read.calibration_sha256[:12]}"),
         (
             "rows",
-            f"summaries of {rows} {read.baseline} rows and {read.n_classes} classes, without "
-            "the rows",
+            f"summaries of {rows} {read.baseline} rows and {read.n_classes} classes; "
+            "single rows are not stored",
         ),
         ("signals", ", ".join(signal.name for signal in read.signals[:_SHOWN_CLASSES])),
         *(columns if read.columns else []),
@@ -550,10 +550,10 @@ def _inputs(inputs: Sequence[Input]) -> Lines:
 
 def _state(entry: Input) -> str:
     if entry.is_outside:
-        return " (outside its folder, so covcal does not open it)"
+        return " (outside the folder of this file, so covcal does not open it)"
     if is_unchanged(entry):
         return ""
-    # A renamed calibration is found by its hash. Files of data may be too large to hash.
+    # A renamed calibration is found by its hash. Data files may be too large to hash.
     beside = sorted(entry.path.parent.glob("*.json")) if entry.path.suffix == ".json" else []
     for path in beside:
         if path.is_file() and sha256_of(path) == entry.sha256:

@@ -89,7 +89,7 @@ def test_metrics(features: Path) -> None:
     answer = covcal("evaluate", features, "-o", path).require_success().out
     entry = json.loads(path.read_text())["metrics"]["none"]
     found = shown(path)
-    assert found["rows"] == "80 of the target's test split"
+    assert found["rows"] == "80 target rows (test)"
     gap, _, numbers = found["none"].partition("; ")
     assert gap.removeprefix("confidence ") in answer
     assert numbers == (

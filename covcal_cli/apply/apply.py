@@ -1,8 +1,9 @@
 """Write the calibrated probabilities of every row of a file, block by block.
 
-No true label is read. The label of a row is the predicted class, and the confidence is its
-calibrated probability. With offsets or adapted features, another class can be more probable after
-calibration. `ApplyReport.label_is_not_top` is the number of such rows (MATHEMATICS, section 6).
+No true label is read. The label of a row is the predicted class, and the confidence is the
+calibrated probability of this class. With class offsets or adapted features, calibration can make
+another class more probable than the label. `ApplyReport.label_is_not_top` counts such rows
+(MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ class ApplySettings:
     """The settings of ``covcal apply``."""
 
     domain: DomainName = "target"
-    split: str = ALL  # All, train, validation or test.
+    split: str = ALL  # "all", "train", "validation" or "test".
     confidence_only: bool = False  # Whether to leave out the probabilities of all classes.
     # Whether to accept images that were preprocessed differently.
     allow_other_preprocessing: bool = False
@@ -60,14 +61,14 @@ class ApplyReport:
     mean_confidence: float
     label_is_not_top: int  # Number of rows in which the label is not the most probable class.
     ties: int  # Number of rows in which all classes have the same logit.
-    tie_confidence: tuple[float, float]  # Lowest and highest confidence of rows with equal logits.
+    # Lowest and highest confidence of the rows counted in `ties`.
+    tie_confidence: tuple[float, float]
     method_used: str
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits.
-    # The adapted file with the networks; None if not needed.
-    networks: Path | None
-    # Mean calibrated probability of each label, if rows can have several labels. The other fields
-    # then describe the first label.
+    networks: Path | None  # Path of the adapted file with the networks; None without networks.
+    # Mean calibrated probability of each label, if rows can have several labels. With several
+    # labels, all other fields describe the first label.
     labels: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -89,19 +90,19 @@ def apply(
     Parameters
     ----------
     path : str or Path
-        A features or adapted file, from the model of the calibration.
+        A features or adapted file of the calibrated model.
     document : str or Path
         The cal.json.
     output : str, Path or binary stream
-        A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, or a stream for CSV. A file is written
-        completely or not at all.
+        A ``.csv``, ``.parquet``, ``.npz`` or ``.h5`` file, or a binary stream for CSV. A file is
+        written completely or not at all.
     settings : ApplySettings
     networks : str or Path, optional
         The adapted file with the networks of the calibration. Needed only if `path` is a features
         file and the calibration scales aligned logits. Default: the adapted file that cal.json
         names.
     decision : str or Path, optional
-        A decide.json made with the calibration. It adds columns for accepted rows or sets of
+        A decide.json for this calibration. The output then has columns for accepted rows or sets of
         classes.
     force : bool
         Replace an existing output.
@@ -111,8 +112,8 @@ def apply(
     Raises
     ------
     CovcalError
-        If the calibration does not fit the file, rows or networks are missing, or the output cannot
-        be written.
+        If the calibration belongs to another model, rows or networks are missing, or the output
+        cannot be written.
     """
     path, document = Path(path), Path(document)
     networks = None if networks is None else Path(networks)

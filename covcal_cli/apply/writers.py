@@ -1,6 +1,6 @@
 """Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-`FORMATS` has the function for each format, which writes the rows in blocks.
+`FORMATS` maps each file name ending to a function that writes the rows in blocks.
 
 CSV is written with NumPy. Each line starts as a record of fixed size, and its padding is removed at
 the end. This is six times as fast as formatting each number in Python.
@@ -35,12 +35,12 @@ class AppliedRows:
     """A block of m calibrated rows."""
 
     ids: NDArray[np.bytes_]  # UTF-8 bytes of fixed length.
-    label_index: Labels  # The classifier's label, which calibration never changes.
+    label_index: Labels  # Number of the predicted class, which calibration never changes.
     confidence: Float32s  # The calibrated probability of the label.
     probabilities: Float32s | None  # Shape (m, K); None for confidences only.
     # Whether the decision accepts the row, (m,), or each label of the row, (m, K).
     accept: Booleans | None = None
-    # Whether each class is in the set of the row, (m, K).
+    # Whether each class is in the prediction set of the row, (m, K).
     members: Booleans | None = None
     # The label as UTF-8 bytes, (m,), if it is not one of the classes.
     labels: NDArray[np.bytes_] | None = None
@@ -119,7 +119,7 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write row groups of about 32 MiB, with the hashes of the input files."""
+    """Write a Parquet file with row groups of about 32 MiB."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -189,7 +189,7 @@ def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> Non
         dtypes["label"] = layout.label_dtype
     if layout.answer:
         dtypes |= {"label_index": np.dtype("<i8"), "confidence": np.dtype("<f4")}
-    # The shape of one row, by array.
+    # The shape of one row for each array.
     widths = dict.fromkeys(dtypes, ()) | {"set": (len(layout.classes),)}
     if layout.is_multilabel:
         widths["accept"] = (len(layout.classes),)
@@ -357,8 +357,7 @@ def _padded(texts: Sequence[bytes], dtype: str) -> AnyArray:
     return np.frombuffer(b"".join(text.ljust(size, _UNUSED) for text in texts), dtype=dtype)
 
 
-# Parts of a number between two powers of ten (a decade).
-_DECADES = range(39)
+_DECADES = range(39)  # Parts of the text for numbers between two powers of ten (a decade).
 _STARTS = _padded([b",", b",0.", *[b",0.0"] * 3, *[b","] * 34], "<u4")
 _ZEROS = _padded([b"", b"", b"", b"0", b"00", *[b""] * 34], "<u2")
 _FIRST = _padded([b"0.", *[b"0"] * 4, *[b"0."] * 34], "<u2")
@@ -379,8 +378,7 @@ def write_csv(
 ) -> None:
     """Write CSV (RFC 4180, UTF-8, line feeds): a header, and a line per row.
 
-    Numbers have nine significant digits. With `displayed`, names and ids are made safe for a
-    terminal.
+    Numbers have nine significant digits. `displayed` makes names and ids safe for a terminal.
     """
     show = displayed or bytes
     names = [_quoted(show(name.encode())) for name in layout.classes]
@@ -414,7 +412,7 @@ def write_csv(
 
 
 def for_screens(text: bytes) -> bytes:
-    """Return UTF-8 that is safe for a terminal; see `covcal_cli.errors.printable`."""
+    """Replace characters that could control a terminal; see `covcal_cli.errors.printable`."""
     if text.isascii() and text.decode("ascii").isprintable():
         return text
     return printable(text.decode("utf-8", errors="replace")).encode("utf-8")
@@ -435,7 +433,7 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return the lines of a block. `values` has shape (m, C)."""
+    """Return the CSV lines of a block of rows. `values` has shape (m, C)."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),
@@ -476,7 +474,7 @@ def _fill(numbers: NDArray[Any], values: Float32s) -> None:
     numbers["middle"] = _FOUR_DIGITS.take(np.minimum(upper - first * np.uint32(10_000), 9999))
     numbers["last"] = _FOUR_DIGITS.take(digits - upper * np.uint32(10_000))
     numbers["exponent"] = _EXPONENTS.take(decades)
-    # Format a number alone if it is near a rounding tie, above 1, or subnormal.
+    # Format a number separately if it is near a rounding tie, above 1, or subnormal.
     usual: Booleans = (np.abs(np.abs(scaled - rounded) - 0.5) > 1e-6) & (first > 0) & (first < 10)
     usual &= (exponents > 0) & (exact < 2) & (exact > 0)
     for place in zip(*np.nonzero(~usual), strict=True):

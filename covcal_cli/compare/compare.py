@@ -14,13 +14,13 @@ from covcal_cli.errors import CovcalError
 from covcal_cli.evaluate.metrics import METRICS, Metric
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-# Thresholds of harm: the loss minus the better baseline's loss.
+# Thresholds for harm: the loss of a method minus the loss of the better baseline.
 HARMS = (0.01, 0.03, 0.05)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The results of a method on a shift, over all seeds."""
+    """The results of a method on a shift, summarised over all seeds."""
 
     temperature: float
     # Means and standard deviations over seeds, by metric.
@@ -30,7 +30,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The errors of the estimated accuracies, with equal weight for all shifts."""
+    """Errors of the estimated accuracies, as means over shifts."""
 
     shifts: int
     error: float  # mean |estimate - truth|
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def seeds(self) -> int:
-        """The largest number of seeds of a shift."""
+        """The number of seeds per shift (the largest if shifts differ)."""
         return max(map(len, self.records.values()))
 
     @cached_property
@@ -80,7 +80,7 @@ class Comparison:
         return None if entry is None else entry.means.get(self.metric.name)
 
     def loss(self, shift: str, method: str) -> float | None:
-        """Return the score, with its sign changed if higher is better."""
+        """Return the score as a loss: multiplied by -1 if higher scores are better."""
         score = self.score(shift, method)
         return score if score is None or self.metric.better == "lower" else -score
 
@@ -124,7 +124,7 @@ class Comparison:
         return statistics.fmean(value for value in values if value is not None)
 
     def worst(self, method: str) -> str:
-        """Return the shift with the worst score of a method in `everywhere`."""
+        """Return the shift with the worst score of a method that ran on every shift."""
         return max(self.shifts, key=lambda shift: self.losses(shift)[method])
 
     def best(self) -> str:
@@ -134,7 +134,7 @@ class Comparison:
         return min(singles, key=lambda method: sign * self.mean(method))
 
     def mean_rank(self, method: str) -> float:
-        """Return the mean rank of a method in `everywhere`."""
+        """Return a method's mean rank among the methods that ran on every shift."""
         comparable = replace(self, methods=self.everywhere)
         return statistics.fmean(comparable.ranks(shift)[method] for shift in self.shifts)
 
@@ -162,7 +162,7 @@ class Comparison:
         return tuple(sorted(harms, key=lambda shift: -harms[shift]))
 
     def took(self, shift: str, method: str = AUTO) -> dict[str, int]:
-        """Count the methods that were chosen on a shift, most frequent first."""
+        """Count the methods that `method` (usually auto) chose on a shift, most frequent first."""
         fits = (record.fits.get(method) for record in self.records[shift])
         return dict(Counter(fit.method_used for fit in fits if fit is not None).most_common())
 
@@ -250,7 +250,7 @@ def compare(
     Parameters
     ----------
     paths : sequence of str or Path
-        Features or adapted files with labelled target test rows, one per shift.
+        Features or adapted files, one per shift, with labelled target test rows.
     folder : str or Path
         Folder for adapted files and records, which later calls reuse.
     settings : CompareSettings
@@ -276,9 +276,9 @@ def compare_runs(
     *,
     progress: ProgressCallback | None = None,
 ) -> Comparison:
-    """Compare methods on these runs.
+    """Run every shift with every seed, and compare the methods.
 
-    Each pair of a file name and a seed must be unique.
+    Each pair of a shift and a seed must be unique.
     """
     folder, tell = Path(folder), progress or silent
     if folder.exists() and not folder.is_dir():

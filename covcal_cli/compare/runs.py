@@ -1,4 +1,4 @@
-"""Run one shift of a comparison with one seed: adapt, fit and measure.
+"""Run one shift of a comparison with one seed: adapt, calibrate and evaluate.
 
 A record stores the result of a run. Later calls reuse the record if file, settings and code are
 unchanged.
@@ -57,7 +57,7 @@ class CompareSettings:
     """Options of ``covcal compare``."""
 
     methods: tuple[str, ...] = ALL
-    seeds: int = 5  # number of seeds: 0, 1, ...
+    seeds: int = 5  # The seeds are 0, 1, ..., seeds - 1.
     metric: str = "ece"
     # Settings of adapt, without seed. If None, files are not adapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
@@ -75,12 +75,12 @@ class CompareSettings:
 
     @property
     def fitted(self) -> tuple[str, ...]:
-        """The methods to fit and the baselines."""
+        """The chosen methods and the baselines."""
         return tuple(name for name in ALL if name in (*self.methods, *BASELINES))
 
     @property
     def state(self) -> str:
-        """The name of the folder for these settings."""
+        """The name of the subfolder for adapted files and records with these settings."""
         adapt = self.adapt
         if adapt is None:
             return "without-adapt"
@@ -133,8 +133,7 @@ class Record(Document):
     refused: Mapping[str, str]  # Methods that cannot be fitted, with the reasons.
     # Estimates of the accuracy, the combined estimate first.
     estimates: tuple[Estimate, ...]
-    # Durations of methods and of stages of adapt.
-    seconds: Mapping[str, Duration]
+    seconds: Mapping[str, Duration]  # Time for each method and for each stage of adapt.
     note: str = ""  # why an earlier record is not valid
 
     def __post_init__(self) -> None:
@@ -205,7 +204,7 @@ def _one_thread_each() -> Generator[None]:
 
 
 def record_of(run: Run, folder: Path, settings: CompareSettings) -> Record:
-    """Return a valid record from the folder, or make a new one.
+    """Return the stored record of a run, or run again if no valid record exists.
 
     Raises `CovcalError` if the file has no labelled target rows, or cannot be adapted.
     """

@@ -136,7 +136,7 @@ def caption_of_auto(comparison: Comparison) -> str:
 
 
 def counted(seeds: Mapping[str, int], of: int) -> str:
-    """Join names, and add the number of seeds if it is not `of`."""
+    """Join names and counts, such as "temp 3x"; leave out counts that equal `of`."""
     return ", ".join(name if n == of else f"{name} {n}x" for name, n in seeds.items())
 
 
@@ -222,7 +222,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that writes files with this ending."""
+    """Return the function that formats a comparison for this file name ending."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(
@@ -232,6 +232,6 @@ def require_format(path: Path) -> Callable[[Comparison], str]:
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, force: bool) -> None:
-    """Write a comparison in the format of the path's ending."""
+    """Write a comparison to a file in the format of the file name ending."""
     path = Path(path)
     write_text(path, require_format(path)(comparison), force=force)

@@ -141,7 +141,7 @@ def export(
     if exporter.sha256 != calibration.model["sha256"]:
         remedy = "export the model of the calibration, or extract and calibrate the new model"
         if names_a_function(model):
-            remedy = f"pass the --weights of extract, or {remedy}"
+            remedy = f"pass the same --weights as to covcal extract, or {remedy}"
         raise CovcalError(
             f"{document} was made for the model {calibration.model['name']}, not for {model} "
             f"(its sha256 differs): {remedy}"
@@ -195,13 +195,14 @@ def _as_extracted(
         if extracted.logits not in (None, original.logits_tensor):
             refusal = refusal or CovcalError(
                 f"{document} was made from the logits {extracted.logits} of {model}, but its "
-                f"logits are now {original.logits_tensor}: pass the --model-output of extract"
+                f"logits are now {original.logits_tensor}: pass the same --model-output as to "
+                "covcal extract"
             )
         elif settled.tail and settled.tail != calibration.reading.get("tail", settled.tail):
             refusal = refusal or CovcalError(
                 f"{document} was fitted with {calibration.reading['tail']} as the output of "
-                f"{model}, but this output is now {settled.tail}: pass the --model-output of "
-                "extract, or extract again"
+                f"{model}, but this output is now {settled.tail}: pass the same --model-output as "
+                "to covcal extract, or extract again"
             )
         elif networks is None:
             return original

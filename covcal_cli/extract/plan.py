@@ -56,7 +56,7 @@ _MOST_ROWS_OF_NUMBERS = 2048
 # Number of rows to compare in two runs of the model.
 _COMPARED_ROWS = 16
 _LARGEST_BATCH = 4 << 30  # Bytes of a batch of images; three batches are in memory at a time.
-_NO_IMAGES = "none: the rows are fed unchanged"
+_NO_IMAGES = "none: the model gets the rows unchanged"
 _SHOWN_CLASSES = 8
 NO_SHIFT = "there is no shift between them. Unless this is only a test, give different data"
 # Descriptions of how the output is read. The keys are values of `Classifier.tail`.
@@ -470,8 +470,8 @@ def _image_pipeline(
     except CovcalError as error:
         raise CovcalError(f"{classifier.name}: {error}") from error
     warnings = [
-        f"the {name} is used unchanged, but the images are preprocessed: check that the "
-        f"{name} was prepared in the same way"
+        f"the {name} is used unchanged, but the images of the other domain are preprocessed: "
+        f"check that the {name} was prepared in the same way"
         for name, needed in images.items()
         if not needed
     ]
@@ -593,7 +593,7 @@ class TableClassifier(Classifier):
         """Describe the tables in one line."""
         logged = "" if self.kind == "logits" else ", as logarithms of probabilities"
         width = "no features" if self.n_features is None else f"{self.n_features} features"
-        return f"none: {self.n_classes} classes as given{logged}, {width}"
+        return f"none: the table has {self.n_classes} classes{logged}, {width}"
 
 
 def once(*texts: str | None) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""``covcal run``: all steps in one folder."""
+"""``covcal run``: run all steps in one folder."""

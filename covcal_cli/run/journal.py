@@ -1,4 +1,4 @@
-"""The journal of a run, ``run.json``: which results are up to date, and their inputs.
+"""The journal of a run, ``run.json``, with the inputs and results of all steps.
 
 A result is up to date if its file and the key of its step are unchanged. The key is a hash of the
 step's settings and inputs. The journal is written before and after every step, so that an
@@ -6,11 +6,11 @@ interrupted run can be continued.
 
 `place` replaces the results in a folder by the results in the subfolder ``next/``:
 
-- The journal records second names for the old results, such as cal.1.json.
-- The old results are copied to their second names.
+- The journal records new names for the old results, such as cal.1.json.
+- The old results are copied under the new names.
 - The new results are moved into the folder, and the new journal last.
 
-After an interruption, `finish_placing` continues. The calibration in use is never lost.
+`finish_placing` completes an interrupted replacement. The calibration in use is never lost.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
 
 @dataclass(frozen=True)
 class Messages:
-    """The messages of a step, which are shown again if its result is reused."""
+    """The messages of a step, which are shown again if the step's result is reused."""
 
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Messages:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Messages):
-    """A result with the messages of its step."""
+    """A result of a step, with the messages of the step."""
 
     key: str  # Hash of everything on which the result depends.
     sha256: str  # Hash of the result's file.
@@ -66,7 +66,7 @@ class RunInput:
 
 @dataclass(frozen=True)
 class Results(Document):
-    """The content of run.json, by file name of the results."""
+    """The content of run.json; the keys of all mappings except `given` are file names."""
 
     schema: ClassVar[str] = "covcal.run/1"
 
@@ -74,7 +74,7 @@ class Results(Document):
     results: Mapping[str, Result]
     # The inputs, with the keys "model", "source" and "target".
     given: Mapping[str, RunInput] = field(default_factory=dict)
-    # Temporary names of old results, until the new results are complete.
+    # New names of the old results; empty after the replacement.
     kept: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Results(Document):
 
 
 def own_path(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder of a run.
+    """Return a path inside the folder of a run.
 
     Raises `CovcalError` if the path is a link out of the folder.
     """
@@ -99,7 +99,7 @@ def own_path(folder: Path, name: str) -> Path:
 
 
 class Journal:
-    """The results in a folder, by file name.
+    """The recorded results in a folder, by file name.
 
     Raises `CovcalError` if run.json is damaged or is not a journal.
     """
@@ -119,7 +119,7 @@ class Journal:
             self.given, self.kept = read.given, read.kept
 
     def keep(self, names: Mapping[str, str]) -> None:
-        """Record the temporary names of results before they are replaced."""
+        """Record the new names of old results before the replacement."""
         self.kept = names
         self._write()
 
@@ -140,7 +140,7 @@ class Journal:
         self.given = dict(inputs)
 
     def discard_others(self, output: Path) -> None:
-        """Remove all other results if `output` has changed."""
+        """Delete all other results if `output` has changed."""
         if self.is_as_made(output):
             return
         result = self._results.get(output.name)
@@ -197,14 +197,14 @@ class Journal:
         write_document(content, self._path, force=True)
 
 
-# Replacing results by the results of another run.
+# Replacement of results by the results of another run.
 
 
 def place(folder: Path) -> list[Path]:
     """Replace the results in a folder by the results in ``next/``.
 
-    Return the old results, renamed. Features and adapted files are deleted, except files with
-    picked labels or with networks that the calibration needs.
+    Returns the new paths of the old results. Features and adapted files are deleted, except files
+    with picked labels or with networks that the calibration needs.
     """
     journal = Journal(folder)
     number = 1 + max(map(_number, map(str, folder.glob(_numbered(CALIBRATION, "*")))), default=0)
@@ -238,14 +238,14 @@ def _number(name: str) -> int:
 
 
 def finish_placing(folder: Path) -> None:
-    """Finish the work of an interrupted `place`."""
+    """Complete an interrupted `place`."""
     journal = Journal(folder)
     if not journal.kept:
         return
     _keep(folder, journal.kept)
     next_folder = own_path(folder, NEXT)
     if (next_folder / JOURNAL).exists():
-        # The report names files by their paths, so it must be made again.
+        # The report contains file paths, so the report must be made again.
         coming = {path.name for path in Journal(next_folder).files()} - {REPORT}
         for path in journal.files():
             if path.name not in coming:

@@ -2,8 +2,8 @@
 
 The source rows are taken from the earlier run. All results are made in the subfolder ``next/``.
 Then both calibrations are compared on the new rows. If the new rows have labels, the labels must
-prove that the new calibration is better. The new calibration must also not be proved far off.
-Without labels, the new calibration is used only at the user's request.
+prove that the new calibration is better. The labels must also not prove that the new confidence is
+far off. Without labels, the new calibration is used only at the user's request.
 
 New rows that raised an alarm of ``covcal watch`` may not be normal. In this case, the new
 calibration gets the reference data of the earlier calibration.
@@ -55,12 +55,12 @@ _OLD, _NEW = "in use", "new"
 
 @dataclass(frozen=True)
 class LabelledComparison:
-    """Both calibrations, measured on the same labelled target rows."""
+    """Metrics of both calibrations on the same labelled target rows."""
 
     labels: int  # Number of labelled rows.
     old: float  # ECE of the old calibration.
     new: float
-    low: float  # Interval of (new ECE - old ECE).
+    low: float  # Lower end of the interval for (new ECE - old ECE).
     high: float
     brier_is_worse: bool  # Whether the new Brier score is significantly higher.
     gap: MeanGap  # Mean confidence minus accuracy, with the new calibration.
@@ -83,10 +83,10 @@ class LabelledComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both calibrations on the new target rows."""
+    """Confidence, estimated accuracy and verdict for both calibrations on the new rows."""
 
     accuracy: float  # Accuracy, estimated without labels.
-    low: float  # The ends of the accuracy's range.
+    low: float  # Lower end of the range for the accuracy.
     high: float
     old: float  # Mean confidence with the old calibration.
     new: float  # Mean confidence with the new calibration.
@@ -98,12 +98,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Renewal:
-    """The results for new target rows."""
+    """The result of ``covcal run --from``."""
 
     report: RunReport
     comparison: Comparison | None  # None if the new results existed already.
     is_in_use: bool  # Whether the new calibration is now in use.
-    second_names: tuple[Path, ...] = ()  # Second names of the old results, such as cal.1.json.
+    second_names: tuple[Path, ...] = ()  # New names of the old results, such as cal.1.json.
     # Whether the new calibration got the reference data of the old calibration.
     is_reference_kept: bool = False
 
@@ -121,7 +121,7 @@ def renew(
     force: bool = False,
     progress: ProgressCallback | None = None,
 ) -> Renewal:
-    """Run all steps for another target, and use the results if they are better.
+    """Run all steps for another target, and use the new results if they are better.
 
     - `model`: the classifier of the earlier run, perhaps under another name.
     - `target`: the new data.
@@ -130,7 +130,7 @@ def renew(
     - `history`: a history of ``covcal watch``, as evidence about the old calibration. The new rows
       are appended as a period.
     - `replace_unproved`: use the new results even if there are no labels.
-    - `force`: always use the new results, and accept a T at the limit of its range.
+    - `force`: always use the new results, and accept a temperature at the limit of its range.
     - `tell`, `begin`, `progress`: as in `covcal_cli.run.run.run`.
 
     Raises `CovcalError` if the folder does not come from a run, or if the classifier or its
@@ -233,7 +233,6 @@ def _is_code(name: str | None) -> bool:
 
 
 def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettings) -> None:
-    """Without --trust-model, refuse code that the folder names."""
     extraction = settings.extraction
     for name in (None if model is None else str(model), extraction.preprocess):
         if _is_code(name) and not extraction.trust_model:
@@ -244,13 +243,13 @@ def _require_trusted(folder: Path, model: str | Path | None, settings: RunSettin
 
 def compare(features: Path, old: Path, new: Path, period: str, history: Path | None) -> Comparison:
     """Compare two calibrations on the new rows."""
-    # The estimate uses the class frequencies of the first calibration.
+    # The estimate uses the class frequencies of the first calibration, which is the new one.
     expectation = expect(features, [new, old], names=[_NEW, _OLD])
     estimate = expectation.estimation.estimates[0]
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # The verdict uses target labels, because the comparison uses target labels.
+        # The comparison below also uses target labels.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised
@@ -272,7 +271,7 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
 def measure(features: Path, old: Path, new: Path) -> LabelledComparison | None:
     """Measure two calibrations on all labelled target rows; None without labels.
 
-    Rows with labels in a fit are left out.
+    Rows whose labels were used for calibration are left out.
     """
     documents = [old, new]
     calibrations = dict(zip((_OLD, _NEW), map(read_calibration, documents), strict=True))

@@ -1,7 +1,7 @@
 """``covcal run``: make a calibrated model from a classifier and two domains, in one folder.
 
-Each step calls the function of one command, and makes one file with the default name. A file is
-made again only if its settings or inputs have changed.
+Each step runs one command, and writes one file with the default name. A file is made again only if
+its settings or inputs have changed.
 """
 
 import errno
@@ -59,12 +59,12 @@ from covcal_cli.watch.sketches import sketched_rows
 WITH_WEIGHTS = " with "  # Separates a model's name from its weights.
 RESAMPLES = 1000
 _RESULT_FREE = {"batch", "threads", "trust_model"}  # Settings that do not change results.
-Make = Callable[[Path], Messages | None]  # Write a result, and return messages.
+Make = Callable[[Path], Messages | None]  # A function that writes a result and returns messages.
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The settings of a run. All steps have the seed of the extraction."""
+    """The settings of a run. All steps use the seed of the extraction."""
 
     extraction: ExtractSettings = field(default_factory=ExtractSettings)
     method: str = AUTO  # The method of ``covcal calibrate``.
@@ -114,7 +114,7 @@ class Earlier:
     features: Path
     calibration: Path
     given: Mapping[str, RunInput]  # The inputs, with the keys "model", "source" and "target".
-    model: str | None  # Path from the current folder; None for tables of outputs.
+    model: str | None  # Path or ``module:function`` of the model; None for tables of outputs.
     options: tuple[str, ...]
     method: str  # The method that the user asked for.
     is_adapted: bool  # Whether the calibration was fitted on an adapted file.
@@ -130,7 +130,7 @@ class Steps:
     progress: ProgressCallback | None
     journal: Journal
     force: bool  # Whether to make every result again.
-    allow_limit: bool  # Whether to accept a T at the limit of its range.
+    allow_limit: bool  # Whether to accept a temperature at the limit of its range.
     home: Path  # Names of inputs are relative to this folder.
 
     def extract(
@@ -142,9 +142,9 @@ class Steps:
     ) -> Path:
         """Run the classifier on both domains, and return features.h5.
 
-        With an `earlier` run, the classifier runs only on the target, and the rows of the source
-        come from this run. Raises `CovcalError` if the classifier, its classes or the preprocessing
-        then differ from the earlier run.
+        With an `earlier` run, only the target is new: the source rows come from the earlier run.
+        Raises `CovcalError` if the classifier, its classes or the preprocessing have changed since
+        then.
         """
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.merge import merge_target
@@ -205,7 +205,7 @@ class Steps:
         return RunInput(self._name(path), data_digest(path))
 
     def require_accuracy(self, features: Path, expected: float) -> None:
-        """Refuse features if the source accuracy is clearly below the expected accuracy."""
+        """Stop if the source accuracy is clearly below the expected accuracy."""
 
         def require() -> None:
             with FeatureFile(features) as file:
@@ -237,7 +237,6 @@ class Steps:
         return preprocessing.to_json()
 
     def _name(self, path: Path) -> str:
-        """Return a path relative to the folder."""
         return Path(os.path.relpath(path.resolve(), self.home.resolve())).as_posix()
 
     def adapt(self, features: Path) -> Path:
@@ -384,7 +383,7 @@ class Steps:
         make: Make,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> Path:
-        """Return the file of a result, which is made again unless up to date."""
+        """Run a step unless its result is up to date, and return the path of the result."""
         output, key = own_path(self.folder, name), _key(inputs, settings)
         result = None if self.force else self.journal.current(output, key)
         reused = result is not None
@@ -489,7 +488,7 @@ def all_after(
 
 @contextmanager
 def results_folder(folder: Path) -> Iterator[Path]:
-    """Create the folder if missing, and remove it again if it stays empty."""
+    """Create the folder if missing, and remove the folder again if it stays empty."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         if missing:

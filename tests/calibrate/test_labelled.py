@@ -129,7 +129,7 @@ def test_cal_json_says_so(path: Path, tmp_path: Path) -> None:
     assert rows["sha256"] == hashlib.sha256("\n".join(rows["ids"]).encode()).hexdigest()
     again = read_calibration(tmp_path / "cal.json")
     assert json.loads(document_text(again, tmp_path / "cal.json")) == content
-    assert "of 50 target rows, drawn at random" in covcal("inspect", tmp_path / "cal.json").out
+    assert "50 labelled target rows, drawn" in covcal("inspect", tmp_path / "cal.json").out
 
 
 def test_evaluate_leaves_exactly_those_rows_out(path: Path, target: Arrays, tmp_path: Path) -> None:

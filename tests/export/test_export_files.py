@@ -155,7 +155,7 @@ class TestRefusals:
         case = plain_case(tmp_path, attributes={"logits_tensor": "aux"})
         line = case.export().error_line()
         assert "made from the logits aux of" in line
-        assert line.endswith("pass the --model-output of extract")
+        assert line.endswith("pass the same --model-output as to covcal extract")
 
     def test_an_opset_without_broadcasting(self, tmp_path: Path) -> None:
         """Before opset 7 the operators added would mean something else."""

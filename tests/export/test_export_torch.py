@@ -204,7 +204,7 @@ def test_weights_for_a_function(tmp_path: Path) -> None:
     case = prepared(f"{ZOO}:mlp", tmp_path, fl=False, weights=tmp_path / "w.pt")
     line = exported(f"{ZOO}:mlp", case).error_line()
     assert "(its sha256 differs)" in line
-    assert "pass the --weights of extract" in line
+    assert "pass the same --weights as to covcal extract" in line
 
 
 def test_the_file(tmp_path: Path) -> None:

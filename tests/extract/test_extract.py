@@ -181,7 +181,7 @@ def test_rows_of_the_models_own_shape_need_no_preprocessing(model: Path, tmp_pat
     found = contents(tmp_path / "f.h5", "source")
     np.testing.assert_array_equal(found["features"], x.reshape(60, -1))
     np.testing.assert_array_equal(found["split"], np.arange(60) % 3)
-    assert report.preprocessing == "none: the rows are fed unchanged"
+    assert report.preprocessing == "none: the model gets the rows unchanged"
     with pytest.raises(CovcalError, match="not preprocessed: leave out --size"):
         extract(
             model,

@@ -175,7 +175,7 @@ class Tail:
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
         # With --phi none, the model's output is read.
-        way = "pass --phi none to read the output itself" if head.features else "export the logits"
+        way = "pass --phi none to use the output directly" if head.features else "export the logits"
         return UnknownTailError(
             f"{self.where}: covcal does not know how output {names} is computed from the "
             f"logits of {head.layer or head.logits.name}{follows}: {way}, or choose another "

@@ -213,7 +213,7 @@ class Reading:
             raise _OtherOutputError(
                 f"{self.where}: output {self.output_name} is not always the "
                 f"{proof.TAIL_TEXT[self.source.tail]} of {self.logits_tensor}: pass --phi "
-                "none to read the output itself"
+                "none to use the output directly"
             )
 
 

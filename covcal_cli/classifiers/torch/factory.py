@@ -40,8 +40,8 @@ def open_function(reference: str, weights: Path | None) -> Program:
                 "on the CPU"
             ) from error
         notes: tuple[str, ...] = (
-            f"covcal uses the weights that {reference} sets. If it loads no weights, pass "
-            "--weights",
+            f"covcal uses the weights that {reference} sets. If this function loads no weights, "
+            "pass --weights",
         )
         if weights is not None:
             notes = load_weights(module, weights, reference)
@@ -74,7 +74,7 @@ def _imported(reference: str) -> Any:
     value: Any = _guarded(
         f"{reference}: importing {module_name} fails",
         lambda: importlib.import_module(module_name),
-        remedy="correct the module, or run covcal in its folder",
+        remedy="correct the module, or run covcal in the folder of the module",
     )
     for part in attribute.split("."):
         if not hasattr(value, part):

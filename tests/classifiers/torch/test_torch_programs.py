@@ -194,7 +194,8 @@ def test_exported_shapes_are_declared(tmp_path: Path) -> None:
     assert assumed.notes == (
         "covcal reads the input as x float32 [N, 3, ?, ?], because the first layer is Conv2d, "
         "and the module runs on images of 224x224",
-        f"covcal uses the weights that {ZOO}:images sets. If it loads no weights, pass --weights",
+        f"covcal uses the weights that {ZOO}:images sets. If this function loads no weights, "
+        "pass --weights",
     )
 
 
