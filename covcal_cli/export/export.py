@@ -65,12 +65,12 @@ def export(
     weights : Path, optional
         Weights for the module that ``module:function`` returns.
     networks : Path, optional
-        The adapted file, if it has moved.
+        The adapted file of the calibration, if the file was moved.
     decision : Path, optional
-        A decide.json made with the calibration. The new model then also has the output ``accept``.
+        A decide.json for this calibration. The new model then also has the output ``accept``.
     model_output : str, optional
-        The output with the classes, if the model has several outputs. Default: the output of the
-        extraction.
+        Name of the output with the class scores, if the model has several outputs. Default: the
+        output that covcal extract used.
     trust_model : bool
         Whether to open a model that can run code, such as a torch program.
     force : bool
@@ -88,7 +88,7 @@ def export(
     ------
     CovcalError
         If the calibration does not belong to the model, if its classes seem exchanged, or if the
-        new model fails a check. No file is written in such a case.
+        new model fails a check. In all these cases, no file is written.
     """
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)
@@ -146,7 +146,7 @@ def export(
             f"{document} was made for the model {calibration.model['name']}, not for {model} "
             f"(its sha256 differs): {remedy}"
         )
-    # Open the model with the same tensors as in the extraction.
+    # Open the model with the tensors that covcal extract used.
     aligned = calibrated_networks(calibration, networks)
     scalings = [of_label.scaling for of_label in calibrations.values()] if labels else []
     stored = for_each_label(labels, lambda: stored_rows(calibration, networks))
@@ -177,7 +177,6 @@ def _as_extracted(
     calibration: Calibration,
     model: str,
 ) -> Original:
-    """Open a model with the tensors of the extraction."""
     document = calibration.path
     phis = ["none", None] if networks is None else [None, extracted.features]
     outputs = [model_output]
@@ -221,13 +220,12 @@ def _as_extracted(
 
 
 def _joined(stored: Sequence[StoredRows | None]) -> StoredRows | None:
-    """Return the logits of all labels as columns, or None."""
+    """Return one column of logits per label; None without stored rows."""
     present = [rows.logits[:, 1] for rows in stored if rows is not None]
     return StoredRows(None, np.stack(present, axis=1)) if len(present) == len(stored) else None
 
 
 def _label_metadata(calibrations: Mapping[str, Calibration]) -> dict[str, str]:
-    """Return the metadata of a model for several labels."""
     if not calibrations:
         return {}
     entries = {

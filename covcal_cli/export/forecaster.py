@@ -1,4 +1,4 @@
-"""The forecaster that export adds to a model, and the names and rows that export reads."""
+"""Define the calibrated forecaster that export adds to a model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from covcal_cli.maths.softmax import ForecasterName, Scaling, class_major, log_m
 
 # The names of the new outputs; `free_name` replaces a name that the model already has.
 ADDED = ("probabilities", "label", "confidence")
-ACCEPT = "accept"  # The output for --decide.
+ACCEPT = "accept"  # The extra output for --decide.
 _STORED_ROWS = 256
 
 
@@ -83,7 +83,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The differences between an exported model, the original and NumPy."""
+    """The differences between an exported model, the original model and NumPy."""
 
     rows: int  # Number of random inputs.
     stored_rows: int  # Number of checked `StoredRows`.
@@ -94,7 +94,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """An exported model, and its agreement with the original."""
+    """An exported model, with its differences from the original model."""
 
     output: Path
     kept: tuple[str, ...]  # Names of the original outputs.
@@ -128,7 +128,7 @@ class Exporter:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return the first free name: NAME, calibrated_NAME, calibrated_NAME_2, and so on."""
+    """Return `name`, or the first free name of calibrated_NAME, calibrated_NAME_2 and so on."""
     if name not in taken:
         return name
     free, number = f"calibrated_{name}", 2
@@ -142,9 +142,9 @@ _TENSORS = ("features_tensor", "logits_tensor", "tail")
 
 @dataclass(frozen=True)
 class Tensors:
-    """The names of the extracted tensors and of the tail; None if unknown."""
+    """The names of features and logits in a model, and the function from logits to output."""
 
-    features: str | None  # The tensors that are phi, joined by " + ".
+    features: str | None  # The names of the feature tensors, joined by " + ".
     logits: str | None
     tail: str | None  # The function from the logits to the output.
 

@@ -41,7 +41,7 @@ from covcal_cli.maths.networks import Networks
 from covcal_cli.maths.softmax import Scaling, valid_rows
 
 _LEAST_OPSET = 7  # The first opset with broadcasting.
-# Before this IR version, stored tensors are also inputs.
+# Before this IR version, stored tensors are also listed as inputs.
 _INITIALIZERS_ARE_INPUTS_BELOW = 4
 _AXES_ARE_INPUT_FROM = 18  # The first opset in which axes are an input instead of an attribute.
 _NEW_OPSET = 13  # Opset for a model without standard operators.
@@ -53,7 +53,7 @@ _FEATURES, _LOGITS = "features", "logits"
 class NodeBuilder:
     """A graph to which nodes are added.
 
-    Each method adds nodes and returns the name of their result. The nodes use the opset of the
+    Each method adds nodes, and returns the name of the result. The nodes use the opset of the
     model, which must be 7 or later.
     """
 
@@ -132,12 +132,12 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
-# The calibrated forecaster as ONNX nodes, in float32.
-# ``maths/networks.py`` (projection, psi, head) and ``maths/softmax.py`` have the same mathematics.
+# The calibrated forecaster as ONNX nodes, in float32. ``maths/networks.py`` (projection, psi, head)
+# and ``maths/softmax.py`` implement the same formulas.
 
 
 def add_aligned_logits(build: NodeBuilder, features: str, networks: Networks) -> str:
-    """Add psi and the head of `adapt` for phi, float32 [N, d]. Return the logits, [N, K]."""
+    """Add the networks psi and head, which read phi, float32 [N, d]. Return the logits, [N, K]."""
     values = build.node("Sub", features, build.floats(networks["projection/mean"]))
     if "projection/components" in networks:
         components = build.floats(networks["projection/components"])
@@ -263,7 +263,7 @@ class OnnxOriginal:
 
     def add_features(self, build: NodeBuilder) -> str:
         """Add nodes that compute phi, float32 [N, d]."""
-        # If phi has several parts, their widths are not known.
+        # The widths of the parts of phi are not known.
         several = self._reading.token is None and len(self._head.features) > 1
         width = None if several else self.n_features
         parts = []
@@ -285,7 +285,7 @@ class OnnxOriginal:
         scores = build.vectors(self._head.logits.tensor, None, width)
         floats = build.as_float(scores)
         if tail.is_single:
-            # A single output for two classes is a probability, or a logit z for the logits 0 and z.
+            # A single output for two classes is a probability, or the logit z of the second class.
             total = build.floats(1.0) if self.settled.are_logged else floats
             first = build.node("Sub", total, floats)
             scores = floats = build.node("Concat", first, floats, axis=1)
@@ -346,7 +346,7 @@ def _append_nodes(build: NodeBuilder, exposed: TensorRead) -> None:
 
 
 def _proved(opened: OpenedOnnx, where: str) -> tuple[OnnxClassifier, Inputs]:
-    """Return the classifier and the first random inputs that it accepts, after a check."""
+    """Return the checked classifier, and the first random inputs that the classifier accepts."""
     refusal: CovcalError | None = None
     for batch in made_batches(opened.inputs, opened.fixed_batch):
         try:
@@ -446,7 +446,6 @@ def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Pat
 def _of_stored(
     original: OnnxOriginal, forecaster: Forecaster, stored: StoredRows
 ) -> Sequence[AnyArray]:
-    """Run the forecaster on phi and the logits of stored rows."""
     source, classes, feeds = original.file.model, original.n_classes, {_LOGITS: stored.logits}
     inputs = [helper.make_tensor_value_info(_LOGITS, onnx.TensorProto.FLOAT, ["N", classes])]
     if stored.features is not None:

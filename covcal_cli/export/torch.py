@@ -1,8 +1,7 @@
 """Add a calibrated forecaster to a torch classifier, and check the new file.
 
 The program is traced to a graph of operators. Phi and the logits are values of nodes in this graph.
-A `CalibratedModule` (the graph and a `TorchForecaster`) is traced again. `TorchOriginal` is the
-original classifier.
+A `CalibratedModule` joins the graph and a `TorchForecaster`, and is traced again.
 """
 
 import json
@@ -41,7 +40,7 @@ from covcal_cli.maths.softmax import ForecasterName
 
 METADATA = "covcal.json"  # The file inside the ``.pt2`` with the metadata.
 _CLOSE = 1e-5
-# Metadata of nodes with paths of this machine.
+# Metadata of nodes that contain file paths of this machine.
 _TRACES = ("stack_trace", "nn_module_stack", "source_fn_stack", "from_node", "torch_fn")
 Outputs = dict[str, Tensor]
 
@@ -91,8 +90,8 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes whose concatenated values are `expected`, (n, width).
 
-    A model with several heads has one node per head, and other models have a single node. If a node
-    is missing, the result is empty.
+    A model with several heads has one node per head, and other models have a single node. Returns
+    no nodes if a node cannot be found.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]
@@ -128,7 +127,7 @@ def _first_part(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def _views(value: Tensor, rows: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and results of the functions in `VIEWS` with at most `width` columns."""
+    """Yield the functions in `VIEWS` whose results have at most `width` columns."""
     if value.ndim < 2 or len(value) != rows or not value.is_floating_point() or not value.numel():
         return
     if value[0].numel() <= width:
@@ -162,7 +161,7 @@ def as_graph(program: Program, rows: Sequence[Tensor]) -> fx.GraphModule:
 def trace(program: Program, module: nn.Module, rows: Sequence[Tensor]) -> Any:
     """Return a ``torch.export.ExportedProgram`` of a module with the inputs of `program`.
 
-    Free sizes of the program stay free. Paths of this machine are removed.
+    Axes of variable size stay variable. File paths of this machine are removed.
     """
     free = tuple(
         {
@@ -203,8 +202,8 @@ def _one_attempt(where: str) -> Iterator[None]:
         ) from error
 
 
-# The calibrated forecaster as a module, in float32.
-# ``maths/networks.py`` and ``maths/softmax.py`` have the same mathematics.
+# The calibrated forecaster as a module, in float32. ``maths/networks.py`` and ``maths/softmax.py``
+# implement the same formulas.
 
 
 class TorchForecaster(nn.Module):
@@ -285,7 +284,7 @@ class CalibratedModule(nn.Module):
         *,
         features: tuple[ValuePlace, ...],  # The nodes with phi; empty if phi is not needed.
         logits: tuple[ValuePlace, ...],  # The nodes with the logits.
-        is_single: bool,  # Whether `logits` is a single output z for the logits 0 and z.
+        is_single: bool,  # Whether `logits` has a single column, the logit z of the second class.
         are_logged: bool,  # Whether the logits are logarithms of probabilities.
         forecaster: Forecaster,
         added: tuple[str, ...],  # Names of the new outputs.
@@ -309,8 +308,8 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label follows from the classifier's own
-        # logits.
+        # Run the forecaster on phi and the logits. The label is the most probable class by the
+        # classifier's own logits.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)
@@ -428,7 +427,6 @@ def _find(
 
 
 def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...]) -> None:
-    """Refuse a new model that accepts only one batch size."""
     for count in (1, len(rows[0]) + 3):
         batch = [row[:1].expand(count, *row.shape[1:]).clone() for row in rows]
         try:
@@ -443,7 +441,6 @@ def _require_free_batch(program: Program, merged: Any, rows: tuple[Tensor, ...])
 
 
 def _of_stored(forecaster: Forecaster, stored: StoredRows) -> Sequence[AnyArray]:
-    """Run the forecaster on phi and the logits of stored rows."""
     features = None if stored.features is None else torch.from_numpy(stored.features)
     with torch.inference_mode():
         probabilities = TorchForecaster(forecaster)(

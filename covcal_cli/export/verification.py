@@ -22,7 +22,7 @@ class Answers:
     """The original model's outputs for random inputs."""
 
     where: str  # The name of the model in messages.
-    features: Float32s | None  # phi, shape (n, d).
+    features: Float32s | None  # Features phi, shape (n, d).
     logits: Float32s  # Shape (n, K).
     outputs: Sequence[Any]  # All outputs of the model.
     class_outputs: Sequence[Any]  # The outputs with a number per class.
@@ -36,7 +36,9 @@ def prove(
     merged: Sequence[Any],
     of_stored: Callable[[StoredRows], Sequence[AnyArray]],
 ) -> Agreement:
-    """Compare an exported model with the original and with NumPy. Refuse a model that differs.
+    """Compare the outputs of an exported model with the original model and with NumPy.
+
+    Raises `CovcalError` if the exported model differs.
 
     `merged` has the outputs of the exported model: first the original outputs, then the new
     outputs. `of_stored` returns the new outputs for stored rows.
@@ -172,6 +174,7 @@ def _labels_agree(label: AnyArray, answers: Answers) -> bool:
             if not (values[np.arange(len(rows)), labels] == values.max(axis=1)).all():
                 return False
     finite = logits[rows]
-    if answers.is_rounded:  # accept every class with the largest rounded logit
+    # Rounded logits may be equal, so accept every class with the largest logit.
+    if answers.is_rounded:
         return bool((finite[np.arange(len(rows)), labels] == finite.max(axis=1)).all())
     return np.array_equal(labels, finite.argmax(axis=1))

@@ -37,7 +37,7 @@ MAX_SKIPPED = 0.01
 _SATURATED = 0.999
 # Rounding error of a sum in another order, relative to the largest logit.
 _NOISE = 1e-5
-_COUNTED_VALUES = 1 << 18  # Number of values to count at a time, which fit in the CPU's cache.
+_COUNTED_VALUES = 1 << 18  # Block size in values; a block fits in the CPU's cache.
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DomainReport:
     skipped: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        """Describe the numbers of rows and of labels."""
+        """Describe the number of rows, and how many rows have labels."""
         n = sum(self.rows.values())
         if not n:
             return f"no rows{skipped_words(len(self.skipped))}"
@@ -84,7 +84,7 @@ class DomainExtraction:
     has_chosen_fractions: bool  # Whether the user chose the sizes of the splits.
 
     def __post_init__(self) -> None:
-        self.kept = self.rows  # The rows to write, without unreadable rows after `write`.
+        self.kept = self.rows  # The rows to write; `write` removes unreadable rows.
         # The number of each unreadable row, and the reason.
         self.skipped: list[tuple[int, str]] = []
         self.statistics = OutputStatistics(0)
@@ -94,8 +94,8 @@ class DomainExtraction:
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
-        # A warning that the columns of the table may be ranks, and whether the labels disprove it.
-        # Set by `write`.
+        # A warning that table columns may be ranks, and whether labels refute this warning. Set by
+        # `write`.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
 
@@ -125,7 +125,7 @@ class DomainExtraction:
                 self._run_batch(spool, piece, runner, progress)
 
     def forget_begun(self) -> None:
-        """Drop the first batch, the results and the open reader."""
+        """Discard the first batch with its results, and close the reader."""
         if self.begun is not None:
             self.begun[0].close()
         self.begun = None
@@ -138,7 +138,6 @@ class DomainExtraction:
         progress: ProgressCallback | None,
         results: Results | None = None,
     ) -> None:
-        """Run a batch, or use given results, and add the results to the spool."""
         self._require_readable([*spool.skipped, *piece.skipped])
         arrays: dict[str, Float32s] = {}
         error = 0.0
@@ -158,7 +157,7 @@ class DomainExtraction:
     def write(
         self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier, classes: Sequence[str]
     ) -> list[Join]:
-        """Write the group ``/NAME`` from a complete spool, and count the outputs.
+        """Write the group of this domain from a complete spool, and collect statistics.
 
         With several labels, write one group per label.
         """
@@ -236,7 +235,6 @@ class DomainExtraction:
         )
 
     def _accuracy(self, classes: Sequence[str], logits: RawRows) -> SourceAccuracy | None:
-        """Return the classifier's accuracy on labelled validation and test rows."""
         unseen = self._unseen
         labels = self.labels[self.kept][unseen]
         predictions = self.statistics.predictions[unseen]
@@ -360,9 +358,8 @@ def prove(
 ) -> tuple["BatchRunner", Results | None]:
     """Check the last layer on the first rows, and whether rows of a batch influence each other.
 
-    `inputs` has up to `size` rows, or is None if no row is readable. The checks compare two runs of
-    the model on `few` rows; default: `size` rows. Also returns phi(x) and the outputs of `inputs`,
-    or None if they must be computed again.
+    The checks compare two runs of the model on `few` rows, or on `size` rows by default. Also
+    returns phi(x) and the outputs, or None if the rows must be run again.
     """
     if inputs is None:
         return BatchRunner(opened.prove(None, few), size), None
@@ -400,7 +397,7 @@ def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, c
 
 
 class BatchRunner:
-    """Runs a classifier on batches of equal size."""
+    """A runner of the classifier on batches of equal size."""
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
@@ -438,7 +435,8 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # Without shifted logits, the check has already compared these numbers.
+        # If no logits were shifted, the check of the last layer has measured the difference
+        # already.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest
@@ -459,12 +457,12 @@ class OutputStatistics:
         self.predictions = np.empty(n, dtype=np.int64)
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits|.
         self.largest_logit = 0.0  # The largest |logit|, without masked classes.
-        # The lowest confidence so far, exact above `_SATURATED`.
+        # The lowest confidence so far; values below `_SATURATED` are not exact.
         self.least_confidence = 1.0
         self._seen = 0
 
     def add(self, block: Block) -> None:
-        """Count the next rows."""
+        """Add the outputs of more rows."""
         size = max(1, _COUNTED_VALUES // block["logits"].shape[1])
         for start in range(0, len(block["logits"]), size):
             logits = block["logits"][start : start + size]

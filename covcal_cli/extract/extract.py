@@ -8,8 +8,7 @@ An extraction has five steps:
   whether rows of a batch influence each other.
 - Spool (`DomainExtraction.run`): write features and outputs to files beside the output
   (`parts.DomainSpool`). With the spool, an interrupted run can be continued.
-- Decide (`classifiers.classifier.Outputs`): after all rows, read the outputs as logits or as
-  probabilities.
+- Decide (`classifiers.classifier.Outputs`): use all rows to tell logits from probabilities.
 - Join (`DomainExtraction.write`): write the numbers in the spool to features.h5, with labels,
   splits, ids and groups. ``covcal merge`` uses the same code (`parts.Join`).
 
@@ -69,7 +68,7 @@ class Summary:
     reading: str  # How the classifier's output is read.
     head: str  # The last linear layer and its error, in one line.
     preprocessing: str  # The preprocessing of images, in one line.
-    holds_images: bool  # Whether there were images.
+    holds_images: bool  # Whether the data are images.
     classes: tuple[str, ...]  # The class names in the order of the logits.
     domains: tuple[DomainReport, ...]  # The source first.
     warnings: tuple[str, ...]
@@ -87,7 +86,7 @@ class ExtractReport(Summary):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The result in at most six lines. The keys are the names of the lines."""
+        """A summary of at most six lines, by the name of each line."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -98,7 +97,7 @@ class ExtractReport(Summary):
 
     @property
     def details(self) -> dict[str, str]:
-        """How the model and the data were read, by subject."""
+        """Details on the last layer and on the splits."""
         splits = {f"{domain.name} splits": domain.splits for domain in self.domains}
         return {"last layer": self.head, **splits}
 
@@ -132,7 +131,7 @@ def extract(
     resume : bool
         Continue an interrupted run with the same settings.
     beside : Path, optional
-        A features file with which the new file must agree, as in ``covcal merge``.
+        A features file with which the new file must agree in model and settings.
     progress : callable, optional
         Called with a `Progress` after every batch.
 
@@ -203,7 +202,6 @@ def _summary(plan: ExtractPlan, warnings: Sequence[str | None], note: str | None
 def _run(
     plan: ExtractPlan, folder: Path, partial: Path, progress: ProgressCallback | None
 ) -> str | None:
-    """Run and write every row, and return a warning or None."""
     classifier, domains, shard = plan.classifier, plan.domains, plan.settings.selection.shard
     outputs, evidence = classifier.outputs, OutputEvidence()
     with ExitStack() as stack:
@@ -243,7 +241,7 @@ def _run(
                 domain.write_shard(writer)
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # If both paths are equal, the table has a column ``domain``, or there is a warning already.
+        # For equal paths, one table has both domains, or there is a warning already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)
@@ -299,7 +297,7 @@ class DryRun(Summary):
     batch: int  # Number of rows in a run of the model.
     threads: int
     size: int  # Bytes of the features file; the extraction needs twice as much space.
-    seconds: float | None  # The estimated seconds; None if no row is readable.
+    seconds: float | None  # Estimated time in seconds; None if no row is readable.
 
 
 def dry_run(
@@ -342,9 +340,9 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 
 
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
-    """Estimate the time of an extraction from runs of more and more batches.
+    """Estimate the time of an extraction by timing more and more batches.
 
-    The difference between two runs gives the time per row. The rest is the constant time for
+    The difference between two runs gives the time per row. The remaining time is constant, for
     opening the file.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
@@ -362,7 +360,6 @@ def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
 def _timed(
     plan: ExtractPlan, domain: DomainExtraction, rows: Rows, evidence: OutputEvidence
 ) -> float:
-    """Return the seconds to read and run some rows."""
     start, ran = time.perf_counter(), False
     for piece in domain.batches(rows):
         if len(piece.rows):
@@ -373,7 +370,7 @@ def _timed(
 
 
 def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Path]) -> str | None:
-    """Return a warning if the domains look the same or exchanged, or None."""
+    """Return a warning if the domains seem equal or exchanged, else None."""
     source, target = rows["source"], rows["target"]
     logits = _some(source["logits"]), _some(target["logits"])
     # Compare outputs too, because a corrupted copy of the data has the same ids and labels.
@@ -405,7 +402,7 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 
 
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
-    """Return the share of target rows that are source rows too; None if chance may explain it.
+    """Return the share of target rows that are also source rows; None if possible by chance.
 
     The arrays `source` and `target` are samples of the rows. `n_source` is the number of all source
     rows. Rounded outputs and outputs of trees are often equal by chance.

@@ -46,9 +46,9 @@ _SKIPPED = ("skipped", "skipped_reasons")
 
 @dataclass(frozen=True)
 class MergeReport:
-    """The numbers of merged files and rows."""
+    """Numbers of files and rows in a merge."""
 
-    # Each mapping has the names of domains as keys.
+    # The keys of each mapping are domain names.
     files: Mapping[str, int]  # Number of files with rows.
     rows: Mapping[str, Mapping[str, int]]  # Number of rows in each split.
     skipped: Mapping[str, int]  # Number of unreadable rows.
@@ -101,9 +101,7 @@ def _join_domains(
     force: bool,
     keeps_draw: bool,  # Whether to write which rows `pick` drew.
 ) -> MergeReport:
-    """Write the rows of each domain from all files of a run."""
     with ExitStack() as stack:
-        # A domain consists of its parts in all files.
         parts = {name: _parts(name, opened) for name, opened in holding.items() if opened}
         domains = {name: Join(name, of_domain) for name, of_domain in parts.items()}
         # Write the same attributes as a single run, in the same order.
@@ -195,7 +193,6 @@ def _part(file: FeatureFile, name: str, rows: Any, skipped: Any) -> Part:
 
 
 def _small(rows: Rows) -> Any:
-    """Return row numbers as 32-bit integers if possible."""
     fits = len(rows) == 0 or rows[-1] <= np.iinfo(np.uint32).max
     return rows.astype(np.uint32) if fits else rows
 

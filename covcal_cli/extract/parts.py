@@ -1,7 +1,8 @@
-"""Parts of a domain's rows, which are stored during a run and then joined to a features file.
+"""Store parts of a domain's rows during a run, and join the parts to a features file.
 
 A `Part` has finished rows of a run, a shard or another file. `Join` writes the rows of all parts in
-order, in blocks of equal size. The bytes do not depend on the division into parts.
+order, in blocks of equal size. The written bytes do not depend on how the rows are divided into
+parts.
 
 A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. With
 ``--resume``, an interrupted extraction continues from this folder. For each domain, the folder has
@@ -63,8 +64,7 @@ class Part:
     # The datasets with these rows, by name. Datasets are read from beginning to end.
     content: Mapping[str, Any]
     columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
-    # The number, the id and the reason of each unreadable row.
-    skipped: Sequence[tuple[int, str, str]]
+    skipped: Sequence[tuple[int, str, str]]  # Number, id and error of each unreadable row.
 
     @property
     def widths(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class Join:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # Number of written rows, by split.
-        # The number, the id and the reason of each unreadable row.
+        # Number, id and error of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
@@ -97,8 +97,8 @@ class Join:
     ) -> None:
         """Write the group ``/NAME``, and call `count` with every block of numbers.
 
-        `shared` is a group with the same rows. The other datasets are links to this group. Then
-        only logits and labels are written.
+        With `shared`, a group with the same rows, only logits and labels are written. All other
+        datasets are links to `shared`.
         """
         facts = ["labels", "split", "ids", *(f"columns/{name}" for name in self._columns)]
         widths = dict(self._widths)
@@ -127,7 +127,6 @@ class Join:
     def _written(
         self, writer: HDF5Writer, names: Sequence[str], row_bytes: int
     ) -> Iterator[dict[str, AnyArray]]:
-        """Write the rows of some datasets in order, and yield each block."""
         size = max(1, min(_BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
         for pieces, order in self._pieces(size):
             block = {}
@@ -281,15 +280,14 @@ def _short(value: Any) -> str:
 
 
 class DomainSpool:
-    """The finished rows of a domain: their numbers, and the journal."""
+    """The stored outputs of the finished rows of a domain, with a journal."""
 
     def __init__(self, folder: Path, name: str, widths: Mapping[str, int]) -> None:
         self.widths = dict(widths)  # Number of columns of each array.
         self.done = 0  # Number of rows that were run or skipped.
         self.kept = 0  # Number of rows that were run.
         self.affine_difference = 0.0  # The largest |phi W^T + b - logits| of the finished rows.
-        # The number and the reason of each unreadable row.
-        self.skipped: list[tuple[int, str]] = []
+        self.skipped: list[tuple[int, str]] = []  # Number and error of each unreadable row.
         self._paths = {array: folder / f"{name}.{array}" for array in widths}
         self._files = {array: path.open("a+b") for array, path in self._paths.items()}
         self._journal = (folder / f"{name}.journal").open("a+b")
@@ -308,7 +306,7 @@ class DomainSpool:
         `done` is the number of finished rows after this batch. `skipped` has the unreadable rows of
         the batch. `difference` is the largest |phi W^T + b - logits| of the batch.
         """
-        # Write the numbers before their journal line.
+        # Write the numbers first, because a journal line means that the numbers are complete.
         checksum = 0
         for name, file in self._files.items():
             if name in arrays:
@@ -331,14 +329,14 @@ class DomainSpool:
             self._synced = time.monotonic()
 
     def numbers(self) -> dict[str, "RawRows"]:
-        """Return the finished rows by array."""
+        """Return the stored arrays of the finished rows, by name."""
         return {
             name: RawRows(path, (self.kept, self.widths[name]))
             for name, path in self._paths.items()
         }
 
     def _recover(self) -> None:
-        """Keep the complete batches, and remove all bytes after them."""
+        """Read the complete batches, and remove an incomplete last batch."""
         for file in (*self._files.values(), self._journal):
             file.seek(0)
         whole = 0
@@ -419,7 +417,7 @@ class RawRows:
         return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def take(self, rows: Rows) -> Float32s:
-        """Return some rows, which must ascend."""
+        """Return the rows with these numbers, which must ascend."""
         chosen, start = [], 0
         for block in self.blocks():
             first, last = np.searchsorted(rows, (start, start + len(block)))

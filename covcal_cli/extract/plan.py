@@ -175,7 +175,7 @@ class ExtractPlan:
         }
 
     def config(self) -> Config:
-        """Return every setting that changes the extracted numbers, by its name for users."""
+        """Return all settings that change the extracted numbers, by option name."""
         settings = self.settings
         return {
             "covcal": __version__,
@@ -220,8 +220,7 @@ def prepare(
         raise CovcalError("the source and the target are missing: give at least one path")
     if settings.multilabel and settings.selection.shard is not None:
         raise CovcalError("--multilabel does not work with --shard: leave out --shard")
-    # Open the classifier, and then the data as its inputs. The class names come from --classes,
-    # else from the model, else from the data.
+    # The class names come from --classes, else from the model, else from the data.
     threads = min(settings.threads or available_cores(), _MOST_THREADS)
     opened, data, remarks = _opened(model, source, target, settings, threads)
     if isinstance(opened, TableClassifier):
@@ -275,7 +274,7 @@ def prepare(
     if source is not None and target is not None and is_one_place(source, target):
         warnings.append(f"{target} is both the source and the target, so {NO_SHIFT}")
     are_independent = settings.multilabel and settings.outputs is None
-    # With the user's batch size, the model might fail on fewer rows.
+    # The user's batch size may be the only size that the model accepts.
     few = size if settings.batch else min(size, _COMPARED_ROWS)
     runner = _proved(opened, domains, size, few, classes, are_independent=are_independent)
     runner.classifier.outputs.are_independent |= are_independent
@@ -359,7 +358,6 @@ def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
 def _require_labelled(
     data: DomainData, labels: Labels, classes: ClassMap, *, several: bool
 ) -> None:
-    """Refuse a source with labels of fewer than two classes."""
     if not len(data.ids):
         raise CovcalError(f"{data.path} has no rows, but a source needs labelled rows")
     present = np.flatnonzero(np.bincount(labels[labels != UNKNOWN_LABEL]))
@@ -430,7 +428,6 @@ def _opened(
 
 
 def _require_kept(domains: Mapping[str, DomainData], keep: Sequence[str]) -> None:
-    """Refuse to keep a column that no table has."""
     groups = [name for domain in domains.values() for name in domain.columns]
     lacking = [name for name in keep if name.removeprefix(GROUP_PREFIX) not in groups]
     if lacking:
@@ -447,7 +444,6 @@ def _image_pipeline(
     settings: ExtractSettings,
     model: str | Path | None,
 ) -> tuple[ImagePipeline | None, str | None, list[str]]:
-    """Return the pipeline for images, a note and warnings."""
     options = settings.preprocessing
     images = {name: data.holds_images for name, data in domains.items()}
     if not any(images.values()):
@@ -503,7 +499,7 @@ def base_preprocessing(
 
 
 def _listing(data: DomainData) -> str:
-    """Return a hash that changes with the rows of the data."""
+    """Return a hash of the row ids, and of the size and time of the file."""
     digest = hashlib.sha256()
     if data.path.is_file():
         state = data.path.stat()
@@ -518,7 +514,6 @@ def _listing(data: DomainData) -> str:
 
 
 def _require_fitting(size: int, pipeline: ImagePipeline | None) -> None:
-    """Refuse a batch of images that does not fit in memory."""
     if pipeline is None:
         return
     needed = size * math.prod(pipeline.row_shape) * np.dtype(pipeline.dtype).itemsize
@@ -551,7 +546,7 @@ class TableClassifier(Classifier):
     logits_tensor = "logits"
     tail: str | None = "none"
     notes: tuple[str, ...] = ()
-    # Open tables give logits.
+    # Opening a table converts its numbers to logits.
     outputs = Outputs("the table", None, is_single=False, has_layer=False)
     fixed_batch: int | None = None
     weight: Float32s | None = None
@@ -575,7 +570,7 @@ class TableClassifier(Classifier):
             *(note for opened in tables for note in opened.index_notes),
         )
         self.proof = Proof()
-        # With two classes, one probability gives both.
+        # With two classes, the probability of one class gives the other.
         is_open = table.n_classes > 2 or OTHER in (table.class_names or ())
         if kind == "confidence" and is_open:
             self.tail = ONE_CONFIDENCE

@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError, checked_settings, require_at_least, r
 @checked_settings
 @dataclass(frozen=True)
 class Shard:
-    """One of `count` parts of the rows: every `count`-th row from row `index` (1, 2, ...) on."""
+    """Part `index` of `count` parts of the rows, with every `count`-th row."""
 
     index: int
     count: int
@@ -54,7 +54,7 @@ class Selection:
     """
 
     sample: int | None = None  # Number of rows to draw at random.
-    limit: int | None = None  # Number of first rows to take.
+    limit: int | None = None  # Number of rows to take from the beginning.
     shard: Shard | None = None  # The part of the chosen rows in this run.
 
     def describe(self) -> str:
@@ -123,7 +123,10 @@ class ExtractSettings(ModelSettings):
         require_at_least("seed", self.seed, 0)
 
     def fractions_of(self, domain: str, *, trained: bool) -> Fractions:
-        """Return the shares of the splits. `trained` means that the file has features."""
+        """Return the shares of the splits.
+
+        `trained` means that the file has features to train networks on.
+        """
         if self.fractions is not None:
             return self.fractions
         if domain == "target":
