@@ -2,9 +2,9 @@
 
 Ctrl-C needs care in three cases:
 
-- Ctrl-C can crash a compiled module while it is loaded, so the handler waits for the module.
+- Ctrl-C can crash the import of a compiled module, so the handler waits for the import.
 - Compiled code may turn Ctrl-C into another error, so the command line asks `was_interrupted`.
-- Python ignores exceptions in destructors, so Ctrl-C in a destructor is sent again a moment later.
+- Python ignores Ctrl-C in a destructor, so the handler sends Ctrl-C again a moment later.
 """
 
 import _thread

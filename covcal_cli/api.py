@@ -27,7 +27,7 @@ requires it), long fits use one thread. Otherwise, set the environment variable 
 to 1 before NumPy is imported, as the command ``covcal`` does.
 
 Classes such as `CalibrateSettings` hold the options of a command, and ``covcal calibrate --help``
-explains these options. Some arguments have another name than the command line option:
+explains these options. Some arguments and options have different names:
 
 - `allow_limit` is ``--force`` of calibrate.
 - `resamples` and `level` are ``--bootstrap`` and ``--confidence`` of evaluate.

@@ -163,10 +163,9 @@ def classes_among(columns: list[Any] | None, labels: AnyArray) -> AnyArray | Non
 
 
 def columns_like(labels: AnyArray, columns: list[Any] | None) -> list[Any] | None:
-    """Return the column names as classes, in the type of `labels`.
+    """Return the column names as classes, converted to the type of `labels`.
 
-    A common prefix of the names, such as ``logit_``, is removed if necessary. If the labels are
-    whole numbers or booleans, the names are converted.
+    A common prefix of the names, such as ``logit_``, is removed if necessary.
     """
     if columns is None:
         return None
@@ -230,7 +229,7 @@ def require_row_order(values: Any, rows: Any, name: str) -> None:
 def labels_of(values: Any, name: str, n: int, rows: Any = None) -> AnyArray:
     """Convert n labels (class names or class numbers) to an array.
 
-    Pandas labels must be in the order of the pandas object `rows`.
+    The index of pandas labels must be in the order of the index of `rows`.
     """
     labels = array_of(values, name)
     if labels.shape != (n,):
@@ -292,7 +291,7 @@ def labelled_rows_of(
     """Return row numbers and class numbers of the labelled rows, both of shape (m,).
 
     `rows` and `labels` can be None. `shape` is the shape of the logits, (n, K). A data frame must
-    have the index 0, 1, 2, ..., because `rows` could otherwise be positions or index values.
+    have the index 0, 1, 2, ..., so that row numbers and index values are equal.
     """
     index: Any = getattr(logits, "index", ())
     is_count = np.array_equal(np.asarray(index), np.arange(len(index)))

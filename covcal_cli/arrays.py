@@ -63,7 +63,7 @@ class ModelInput:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS use one thread, because more threads wait longer than they compute.
+    """Use one BLAS thread in the block, because waiting threads cost more time than they save.
 
     The number of threads does not change without the package threadpoolctl. It also does not change
     if the variable OPENBLAS_NUM_THREADS is set.

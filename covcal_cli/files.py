@@ -277,7 +277,7 @@ def _locked(path: Path, partial: Path, descriptor: int) -> _Writing:
 
 
 def _explained(error: OSError, path: Path) -> Exception:
-    # HDF5 gives the error number only in its text.
+    # h5py gives the error number only in the text of the error.
     if error.errno in _DISK_FULL or any(f"errno = {code}," in str(error) for code in _DISK_FULL):
         return CovcalError(
             f"no space left to write {path}: free some space, or choose another folder"
@@ -298,8 +298,7 @@ def write_text(path: Path, text: str, *, force: bool) -> None:
 def sha256_of(path: Path) -> str:
     """Return the hexadecimal sha256 of a file, which is cached until the file changes.
 
-    The sha256 of a file is not cached in the first seconds after a change, because times of files
-    are rounded.
+    The sha256 is cached only a few seconds after the last change, because file times are rounded.
     """
     with path.open("rb") as handle:
         status = os.fstat(handle.fileno())

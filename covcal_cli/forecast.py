@@ -1,7 +1,7 @@
 """Apply calibrations to features files, and refuse files of another classifier.
 
-A calibration scales the logits of a "forecaster": the classifier, or the network of covcal adapt
-("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
+A "forecaster" gives the logits to scale: the classifier ("original") or the networks of covcal
+adapt ("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
 `networks_for` returns networks that compute aligned logits from features.
 
 A calibration can be applied to a file if both have the same model, classes, feature columns, output
@@ -67,7 +67,7 @@ class AlignedNetworks:
         return aligned_logits(self.arrays, domain.features(rows))
 
     def require_features(self, domain: Domain) -> None:
-        """Refuse a domain without the features of the networks."""
+        """Refuse a domain without features, or with another number of features."""
         if domain.n_features is None:
             raise CovcalError(
                 f"{domain.path}: /{domain.name}/features is missing, but the aligned networks "
@@ -291,7 +291,7 @@ def scaled_logits(
     *,
     allow_other_preprocessing: bool = False,
 ) -> dict[str, ScaledLogits]:
-    """Return the scaled logits of every calibration, by name.
+    """Return a `ScaledLogits` for each calibration, by name.
 
     `networks` is the new path of the adapted file, if the file has moved.
 

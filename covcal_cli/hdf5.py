@@ -44,12 +44,12 @@ _DAMAGE = (KeyError, RuntimeError, OSError, ValueError, TypeError, AttributeErro
 class Checksums:
     """The CRC-32 of each block of rows of a dataset. A block has about half a MiB.
 
-    The attribute `CRC32` of a dataset has these numbers, as uint32:
+    The attribute `CRC32` of a dataset has these numbers, as uint32, in this order:
 
-    1. the CRC-32 of the dataset's name, shape and type, and of the next two numbers
-    2. the axis of the rows
-    3. the number of rows of a block
-    4. for each block, the CRC-32 of its bytes, row by row
+    - the CRC-32 of the dataset's name, shape and type, and of the next two numbers
+    - the axis of the rows
+    - the number of rows of a block
+    - for each block, the CRC-32 of its bytes, row by row
     """
 
     def __init__(

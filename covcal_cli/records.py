@@ -4,9 +4,9 @@ A document is a frozen dataclass with a schema id. The fields of a document beco
 field with the metadata `at` becomes a key of an inner object. The last key, ``content_sha256``, is
 the hash of all other keys. A document is checked in three ways:
 
-1. The hash must match, so an edited or damaged document is refused.
-2. Every value must have the type and the range of its field, such as `Share`.
-3. The values must not contradict each other (``__post_init__``).
+- The hash must match, so an edited or damaged document is refused.
+- Every value must have the type and the range of its field, such as `Share`.
+- The values must not contradict each other (``__post_init__``).
 
 Unknown keys are ignored, because a later version may add keys. If a key is removed or its meaning
 changes, the schema id changes. Documents with an unknown schema id are refused.

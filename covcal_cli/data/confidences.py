@@ -6,7 +6,7 @@ and the rest in equal parts to the other classes. The probabilities of the other
 invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
 
 The classes are the distinct predictions and labels. If the source has no labels, `OTHER` is a
-further class. In three cases, the classes are `RIGHT` and 19 wrong answers:
+further class. In three cases, the classes are `RIGHT` and 19 classes for wrong answers:
 
 - The table has no predictions.
 - There are too many distinct predictions, such as texts.

@@ -68,7 +68,7 @@ def columns_of(feeds: Sequence[Feed] | None) -> tuple[str, ...]:
 
 
 def plain_numbers(store: Store, *, several: bool = False) -> tuple[str, ...]:
-    """Return the names of arrays of numbers with one axis, or with more axes if `several`."""
+    """Return the names of numeric arrays with one axis, or with `several` axes."""
     return tuple(
         name
         for name, entry in store.entries.items()

@@ -66,7 +66,7 @@ class ImageFiles(ABC):
     def batches(
         self, pipeline: ImagePipeline | None, rows: Rows, *, size: int, threads: int
     ) -> Generator[Batch, None, None]:
-        """Decode images in batches of `size` rows, in advance."""
+        """Yield batches of `size` decoded images; threads decode later batches in advance."""
         openers = openers_of(self.opener, rows, size)
         return decode_batches(openers, rows, self._input, pipeline, threads=threads)
 

@@ -63,7 +63,7 @@ class RowLabels:
     angles. With `texts_are_numbers`, texts become numbers if all texts are whole numbers.
 
     -1 and texts such as ``nan`` mean unknown, unless a class has this name. Texts such as ``01``
-    are names if all labels are names of classes.
+    are class names if every label is a class name.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class RowLabels:
         texts_are_numbers: bool = False,
         # Describes the place of a row in messages; default: the row number.
         place: Callable[[int], str] | None = None,
-        # Names in the data for the class numbers 0, 1, ...
+        # The class names that the data give to the class numbers 0, 1, ...
         number_names: tuple[str, ...] | None = None,
     ) -> None:
         self._path, self._key, self._place = path, key, place
         # The distinct labels; None if the labels are numbers.
         self.names: tuple[str, ...] | None = None
-        # The rows with each text that means unknown, such as "nan".
+        # For each text that means unknown, such as "nan", the rows with this text.
         self._marked: dict[str, Booleans] = {}
         # Whether the file documents that -1 means unknown.
         self._is_documented = number_names is not None

@@ -1,6 +1,6 @@
 """Find a classifier's outputs and features in a file by the names of arrays or columns.
 
-In a file of arrays, the outputs are ``logits`` or ``probabilities``, and ``classes`` has the class
+A file of arrays has an array ``logits`` or ``probabilities``, and an array ``classes`` of class
 names. A table has one column per class, with a name from `LAYOUTS`.
 """
 
@@ -51,7 +51,7 @@ LAYOUTS = {
     "KNIME": Layout("probabilities", r"p ?\(.+=(.+)\)"),
 }
 _COLUMN = {"logits": "logit_NAME", "probabilities": "prob_NAME"}
-# Names for an array of outputs [n, K] that do not tell the kind.
+# Matches names of arrays, such as preds, that do not tell logits from probabilities.
 _ANY_OUTPUTS = r"(?:preds?|predictions?|y_pred|y_score|arr_0)(?:_(.+))?"
 _FEATURES = r"(?:features?|phi)(?:_(.+))?"
 MAY_BE_OUTPUT = re.compile(r"prob|score|conf|pred|softmax|logit", re.IGNORECASE)
@@ -65,14 +65,14 @@ CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "scor
 class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # One array with two axes, or one column per class.
+    outputs: tuple[str, ...]  # The name of one array with two axes, or of one column per class.
     width: int  # Number of values per row; 1 if two classes share a column.
     order: tuple[int, ...]  # Position of each class among the outputs of a row.
     names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
-    positive: str | None = None  # The class in the name of a single column.
-    features: tuple[str, ...] = ()  # One array with two axes, or one column per feature.
+    positive: str | None = None  # The class that the name of a single output column contains.
+    features: tuple[str, ...] = ()  # The name of one array, or of one column per feature.
     n_features: int | None = None  # None without features.
     named_by: str | None = None  # The array that names the classes.
     truth: str = Layout.truth  # The tool's name for the column of labels.
@@ -228,7 +228,7 @@ def _contents(store: Store) -> str:
 
 
 def _matching(store: Store, pattern: str) -> dict[str, str]:
-    """Return the class of each matching column; "" without a class name."""
+    """Return the matching columns, each with its class, or "" without a class."""
     class_of = {}
     for name, entry in store.entries.items():
         match = re.fullmatch(pattern, name, re.IGNORECASE)

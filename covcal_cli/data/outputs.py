@@ -57,13 +57,13 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 _ANSWER = ("label", "label_index", "confidence")
 # Sigmoid outputs sum to 1 in fewer than this share of rows.
 _FEW_SUMMING = 0.1
-# A larger probability outside the classes gives a note.
+# The user gets a note if a larger probability is outside the classes.
 _MUCH_ELSEWHERE = 0.25
 _READ_AS_LOGITS = (
     ", but covcal reads them as logits: pass --probabilities if they are probabilities"
 )
 _ROWS_AT_ONCE = 1024
-# Column names for the second class, in files with a single column.
+# Class names that stand for the second class, in files with a single column.
 _SECOND_CLASS = {"0", "1", "positive", "pos"}
 
 

@@ -1,7 +1,7 @@
 """Read the labels, splits, ids, groups and domains of rows from their file.
 
-If the data have no splits, a hash of the seed and a row's name decides the split of the row. A new
-file does not change the splits of other files.
+If the data have no splits, a hash of the seed and a row's name decides the split of the row. So a
+new file does not change the splits of other files.
 """
 
 import hashlib
@@ -142,7 +142,7 @@ def is_of_rows(store: Store, name: str) -> bool:
 
 
 def path_column(store: Store) -> str | None:
-    """Return the array with the paths of the rows, or None."""
+    """Return the name of the array with the paths of the rows, or None."""
     return next((name for name in store.entries if name.lower() in PATH_NAMES), None)
 
 
@@ -243,7 +243,7 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the only array with one of these names, in any case, or None."""
+        """Return the name of the only array with one of these names, or None. Ignore case."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(

@@ -133,7 +133,7 @@ class Calibration(Document):
     discriminator: str | None  # "logistic" or "network"; None without importance weights.
     max_weight: Annotated[float, Within(1)]  # U, the limit of importance weights.
     loss: str  # The loss function: "brier" or "nll".
-    # The fit of T_f: rows, errors, loss before and after, and the limit of T_f if reached.
+    # The fit of T_f: rows, errors, loss before and after, and the bound that T_f reached, if any.
     fit: Mapping[str, Any]
     weights: Mapping[str, Any] | None  # The fields of `WeightHealth`; None without weights.
     bound: Mapping[str, Any] | None  # The terms of the paper's Theorem 1; None without weights.

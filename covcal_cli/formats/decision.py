@@ -55,8 +55,7 @@ class GroupPoint:
     # The next fields are only used with `promise_by`.
     threshold: Share | None = None  # Rows with a higher score are accepted; None accepts no row.
     labels: "LabelUse | None" = None  # The labels that tested the limit on the error rate.
-    # Number of further labels that the group needs to prove the limit; 0 if no labels are needed or
-    # no number is enough.
+    # Number of further labels to prove the limit; 0 if none are needed or no number is enough.
     labels_needed: Count = 0
 
 
@@ -191,8 +190,8 @@ class Decision(Document):
     def accepts(self, scores: Floats, domain: Domain, rows: Rows) -> Booleans:
         """Return which rows of a domain are accepted, by their scores.
 
-        Rows of a group that the decision does not know are not accepted. Raises `CovcalError` if
-        the file has no column of groups.
+        Rows of groups that are not in the decision are not accepted. Raises `CovcalError` if the
+        file has no column of groups.
         """
         if self.promise_by is None:
             return np.asarray(scores > self.accept_above)

@@ -48,7 +48,7 @@ _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
 # The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). In
 # such files, all classes except the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
-# The class names of a file with confidences and without classes. The confidence of the most
+# Class names for a file that has confidences but no class names. The confidence of the most
 # probable of 20 classes can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
 # The column of predictions in such a file.
@@ -277,7 +277,7 @@ class Domain:
         return values
 
     def _require_finite(self, name: str, values: Float32s, rows: Rows, axis: int) -> None:
-        # If the sum is finite, all values are finite. If not, the values are checked one by one.
+        # If the sum is finite, all values are finite, and no further check is needed.
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(values.sum()):
                 return

@@ -1,7 +1,7 @@
 """Check the origin of files, and whether files still belong together.
 
-By default, a command reads files of the current folder, and refuses files of different extractions.
-A file that the user names is always used; a note warns about a mismatch.
+By default, a command reads files of the current folder, and refuses files from different runs of
+extract. A file that the user names is always used; a note warns about a mismatch.
 
 JSON documents are not trusted. A path in a document is opened in two cases: the file is in the
 document's folder, or the user names the file.
@@ -166,7 +166,7 @@ def unmarked_sha256(path: Path) -> str:
 
 
 def was_made_from(adapted: Mapping[str, Any], features: Path) -> bool:
-    """Return whether an adapted file with these attributes can come from this features file."""
+    """Return whether an adapted file can come from a features file, by its attributes."""
     content = adapted.get(FEATURES_CONTENT)
     if content is not None:
         attributes = root_attributes(features, CONTENT, remedy=REMEDY)

@@ -74,7 +74,7 @@ class HDF5Writer:
     ) -> None:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
-        # The new datasets by name, with the checksums so far.
+        # The datasets of the file by name, with their checksums so far.
         self._datasets: dict[str, tuple[Any, Checksums]] = {}
         try:
             self._file.attrs["schema"] = schema
@@ -160,6 +160,6 @@ def utf8(texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bytes_]]:
     if all(map(str.isascii, texts)):  # NumPy encodes ASCII several times faster than Python.
         return np.array(texts, dtype=f"S{max(map(len, texts), default=1) or 1}")
     width = max((len(text.encode("utf-8")) for text in texts), default=1)
-    # A generator, because a list of a million texts would take 50 MB.
+    # A generator saves memory: a list of a million texts would take 50 MB.
     encoded = (text.encode("utf-8") for text in texts)
     return np.fromiter(encoded, dtype=f"S{max(1, width)}", count=len(texts))

@@ -25,8 +25,8 @@ def load_preprocessing(
 ) -> Preprocessing:
     """Return the preprocessing that ``--preprocess`` names.
 
-    `text` is a JSON file of Hugging Face or timm, or its folder; a torchvision preset;
-    ``ultralytics``; ``module:function``; or ``none``. `metadata` is the metadata of the model.
+    `text` is a file or folder of Hugging Face or timm, a torchvision preset, ``ultralytics``,
+    ``module:function`` or ``none``. `metadata` is the metadata of the model.
 
     Raises `CovcalError` for any other text, and for an unknown kind of preprocessing.
     """

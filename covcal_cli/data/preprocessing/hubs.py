@@ -1,13 +1,13 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face's ``preprocessor_config.json`` names a class of image processors. The class of image
-processors has defaults for missing keys. For an unknown class, all keys must be in the file. An
+Hugging Face's ``preprocessor_config.json`` names a class of image processors. covcal knows the
+defaults of each class for missing keys. For an unknown class, the file must have all keys. An
 unknown key is refused, because it might change pixels. Crops are rounded as in transformers, not as
 in torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
-For torchvision, ``torchvision.txt`` has the ``transforms()`` of all weights.
+The file ``torchvision.txt`` lists the transforms of torchvision's weights.
 """
 
 import difflib

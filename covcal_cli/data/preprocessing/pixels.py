@@ -1,8 +1,8 @@
 """Turn an image into a row of a classifier's input, with Pillow.
 
-1. Turn the image upright (optional), and convert the colours without an alpha channel.
-2. Resize and crop. Training libraries round odd sizes in different ways (`CropRule`).
-3. Compute ``(pixel * scale - mean) / std``, and arrange the axes.
+- Turn the image upright (optional), and convert the colours without an alpha channel.
+- Resize and crop. Training libraries round odd sizes in different ways (`CropRule`).
+- Compute ``(pixel * scale - mean) / std``, and arrange the axes.
 """
 
 import json

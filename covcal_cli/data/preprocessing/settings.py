@@ -34,7 +34,7 @@ class Preprocessing:
     size: Size | None = None
     # Factor for pixels; default: 1/255 for an input of floats.
     scale: float | None = None
-    # For scaled pixels: none, one number, or one number per channel.
+    # Mean and standard deviation of scaled pixels: empty, one number, or one number per channel.
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     color: Color | None = None
@@ -78,7 +78,7 @@ class Preprocessing:
         return json.dumps({**values, "function": function}, sort_keys=True)
 
     def overridden_by(self, flags: "Preprocessing") -> "Preprocessing":
-        """Return these settings, changed by the settings in `flags`.
+        """Return a copy of these settings, in which the settings of `flags` take precedence.
 
         If `flags` has only a size, the size also replaces resizing and cropping.
         """

@@ -177,7 +177,7 @@ class ArrowColumns:
         return values
 
     def pairs(self, column: Any) -> tuple[Any, Any]:
-        """Return the classes and the numbers of all pairs."""
+        """Return the classes and the numbers of all (class, number) pairs."""
         pairs = self._as_lists(column).flatten()
         return pairs.field(0), pairs.field(1)
 

@@ -60,7 +60,7 @@ _ANSWERS = {"accept": 1, "reject": 0, "ignore": None}  # Of Prodigy.
 
 
 def columns_of(record: Any) -> Any:
-    """Return the columns of a line of a known tool, or the unchanged line."""
+    """Convert a line of a known tool to columns. Return other lines unchanged."""
     if isinstance(record, list):
         scores = _scores(_unwrapped(record))
         return record if scores is None else {PROBABILITIES: scores}
@@ -332,7 +332,7 @@ def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
     inner = record.items() if isinstance(record, dict) else enumerate(record)
     for key, value in inner:
         if key == "top_logprobs" and (alternatives := _tokens(value)):
-            # Beside an answer, the list has the alternatives of one token.
+            # A list ``top_logprobs`` beside an answer has the alternatives of one token.
             logs = {text: log for token in alternatives for text, log in token.logs.items()}
             return [Token(max(logs, key=lambda text: logs[text]), logs)] if logs else None
         if isinstance(value, (dict, list)) and key != "prompt_logprobs":

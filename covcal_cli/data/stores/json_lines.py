@@ -147,7 +147,7 @@ class JSONLinesStore(Store):
                 column.texts.extend([""] * (self._n - len(column.texts)))
 
     def _keep_numbers(self, records: list[Any]) -> None:
-        """Store the numbers of the last rows, up to a limit of memory."""
+        """Keep the numeric values of the records in memory, up to a limit."""
         start = len(self._kept) * _BLOCK
         if start + len(records) < self._n or self._kept_bytes > _MOST_KEPT:
             return
@@ -179,7 +179,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return NaN, or -inf for a missing log-likelihood of a choice."""
+        """Return the value for a missing number: NaN, or -inf for a log-likelihood."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 

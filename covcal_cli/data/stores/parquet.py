@@ -1,6 +1,6 @@
 """Read ``.parquet`` tables: one file, or a folder of files.
 
-pyarrow's datasets need up to some GB, because they read whole row groups. A `ParquetFile` with a
+pyarrow's datasets can need several GB, because they read whole row groups. A `ParquetFile` with a
 small buffer reads one page per column at a time.
 """
 
@@ -22,7 +22,7 @@ from covcal_cli.data.stores.json_layouts import may_name_classes
 from covcal_cli.data.stores.store import WINDOW_BYTES, Entry, Piece, Store, between
 from covcal_cli.errors import CovcalError, one_line
 
-_HEAD = 8  # Number of values that show the type of a column.
+_HEAD = 8  # Number of values that are read to find the type of a column.
 _BUFFER = 1 << 13  # Without a buffer, pyarrow reads whole columns.
 _FEWEST, _USUAL = 64, 1 << 13  # Minimum and usual number of rows in a batch.
 _PAGES = 2 << 20  # Memory of a column while it is read, in bytes.
@@ -324,7 +324,7 @@ def find_parts(path: Path) -> list[Part]:
 
 
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
-    """Return the value of each key in every file, shape (files,).
+    """Return the values of each folder key, one value per file.
 
     Whole numbers are int64, or float64 with NaN for missing numbers. Other values are texts.
     """

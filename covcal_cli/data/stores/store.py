@@ -1,4 +1,4 @@
-"""The protocol of a file of named arrays with one row per example."""
+"""The protocol for files of named arrays, which have one row per example."""
 
 import codecs
 import gzip
