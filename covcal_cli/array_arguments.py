@@ -195,11 +195,11 @@ def _numbers_like(labels: AnyArray, names: list[Any]) -> list[Any]:
 
 
 def require_class_order(names: AnyArray, values: Any, where: str) -> None:
-    """Refuse a data frame whose columns are the classes in another order."""
+    """Refuse a data frame whose columns are not in the order of the classes `names`."""
     columns = columns_like(names, columns_of(values))
     if columns and columns != names.tolist() and set(columns) == set(names.tolist()):
         raise ArgumentError(
-            f"the columns of {where} are the classes in another order: give the order "
+            f"the columns of {where} must be in the order of the classes: give the order "
             f"{', '.join(map(str, names[:5]))}{', ...' if len(names) > 5 else ''}"
         )
 

@@ -144,12 +144,12 @@ def fitted_networks(calibration: Calibration, networks: Path | None) -> AlignedN
     document, path = calibration.path, networks or calibration.inputs[0].path
     if networks is None and calibration.inputs[0].is_outside:
         raise CovcalError(
-            f"{document} was fitted with the networks of {path}, which is outside its folder: "
-            f"pass --networks {path}"
+            f"{document} was fitted with the networks of {path}, which is outside the folder of "
+            f"the calibration: pass --networks {path}"
         )
     if networks is None and not path.is_file():
         raise CovcalError(
-            f"{document} was fitted with the networks of {path}, which is not here: pass "
+            f"{document} was fitted with the networks of {path}, which is missing: pass "
             "--networks with its new path"
         )
     networks_read = read_aligned_networks(path)
@@ -348,7 +348,7 @@ def require_accuracy(accuracy: SourceAccuracy | None, expected: float, path: Pat
         )
 
 
-AGAIN = "calibrate this file itself"
+AGAIN = "fit another calibration on this file"
 
 
 def require_fitting(

@@ -680,7 +680,7 @@ class TestDataFrames:
         fitted.fit(source, labels, target)
         assert not hasattr(fitted, "feature_names_in_")
         named = np.array(self.NAMES)[labels]
-        with pytest.raises(ValueError, match="target_logits are the classes in another order"):
+        with pytest.raises(ValueError, match="target_logits must be in the order of the classes"):
             fitted.fit(source, named, other, classes=self.NAMES)
         fitted.fit(source, named, target, classes=self.NAMES)
         with pytest.raises(ValueError, match="give the order pos, neg, odd"):
@@ -882,7 +882,7 @@ class TestScikitLearn:
             "not a probability": np.log,
             r"must return shape \(n, K\), not \(600,\)": lambda shares: shares[:, 0],
             "must be an array": csr_matrix,
-            "in another order": lambda shares: pd.DataFrame(shares)[[2, 0, 1]],
+            "in the order of the classes": lambda shares: pd.DataFrame(shares)[[2, 0, 1]],
         }
         for message, change in changes.items():
             Model.change = staticmethod(change)

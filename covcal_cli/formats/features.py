@@ -486,7 +486,7 @@ class FeatureFile:
         ):
             if len(values) > 1:
                 raise CovcalError(
-                    f"{self.path}: source and target differ in their {kind} "
+                    f"{self.path}: source and target have different numbers of {kind} "
                     f"({' and '.join(sorted(map(str, values)))}): make the file again"
                 )
 

@@ -134,7 +134,7 @@ def _fitted_file(calibration: Calibration, purpose: str) -> Path:
         )
     if not path.is_file():
         raise CovcalError(
-            f"{document} was fitted on {path}, which is not here: give a file to {purpose}"
+            f"{document} was fitted on {path}, which is missing: give a file to {purpose}"
         )
     _require_unchanged(fitted, document, f"pass {path} -c {document} to {purpose} this file")
     return path

@@ -346,7 +346,7 @@ def with_nan(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         ({"target/features": with_nan}, "row 3"),
         (
             {"target/features": lambda features: features[:, :7]},
-            "differ in their features (12 and 7)",
+            "have different numbers of features (12 and 7)",
         ),
     ],
 )

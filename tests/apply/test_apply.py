@@ -461,7 +461,7 @@ class TestNewRows:
         """--networks takes the place of the file that has been moved."""
         (fl_folder / "adapted.h5").rename(fl_folder / "moved.h5")
         done = covcal("apply", "new.h5", "-o", "-", cwd=fl_folder)
-        assert "which is not here: pass --networks" in done.error_line()
+        assert "which is missing: pass --networks" in done.error_line()
         arguments = ("--networks", "moved.h5", "-o", "-")
         done = covcal("apply", "new.h5", *arguments, cwd=fl_folder).require_success()
         assert len(read_csv(done.out).ids) == 350
@@ -605,7 +605,7 @@ class TestCommand:
         assert "features.h5 has changed since cal.json was fitted on it" in error
         (tmp_path / "features.h5").unlink()
         error = covcal("apply", "-f", cwd=tmp_path).error_line()
-        assert "features.h5, which is not here: give a file to apply" in error
+        assert "features.h5, which is missing: give a file to apply" in error
 
     def test_stdout_holds_the_csv_and_nothing_else(self, small_files: Path, tmp_path: Path) -> None:
         """stdout gets the bytes of the file, and no summary, which is not CSV."""

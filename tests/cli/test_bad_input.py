@@ -353,7 +353,7 @@ class TestValues:
         source, target = (made_domain(name, classes=4) for name in ("source", "target"))
         write_features(work / "four.h5", source=source, target=target)
         assert refusal(work, "evaluate", "four.h5", "-c", "temp.json") == (
-            "four.h5 has 4 classes, but temp.json has 3: calibrate this file itself"
+            "four.h5 has 4 classes, but temp.json has 3: fit another calibration on this file"
         )
 
 

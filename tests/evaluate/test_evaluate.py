@@ -23,7 +23,7 @@ from tests.cli_runner import Argument, Outcome, covcal, printed_json
 from tests.made_files import edited, made_domain, only_rows, write_features
 
 CLOSE = 1e-6
-AGAIN = ": calibrate this file itself"
+AGAIN = ": fit another calibration on this file"
 
 
 def rows_of(path: Path, split: int = 2) -> dict[str, NDArray[Any]]:
@@ -592,7 +592,7 @@ class TestAlone:
         (calibrated / "adapted.h5").rename(calibrated / "moved.h5")
         line = covcal("evaluate", cwd=calibrated).error_line()
         assert (
-            line == "cal.json was fitted on adapted.h5, which is not here: give a file to evaluate"
+            line == "cal.json was fitted on adapted.h5, which is missing: give a file to evaluate"
         )
         covcal("evaluate", "moved.h5", "-c", "cal.json", cwd=calibrated).require_success()
 

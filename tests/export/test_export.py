@@ -167,7 +167,7 @@ class TestForecasters:
         case = plain_case(tmp_path, fl=True)
         (tmp_path / "adapted.h5").rename(tmp_path / "moved.h5")
         line = case.export().error_line()
-        assert "adapted.h5, which is not here: pass --networks" in line
+        assert "adapted.h5, which is missing: pass --networks" in line
         case.export("--networks", tmp_path / "moved.h5").require_success()
         require_right(case, rows(), phi="phi", logits="y")
 

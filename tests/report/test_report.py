@@ -524,7 +524,7 @@ class TestRefusals:
         document = calibrated(folder)
         write_features(folder / "features.h5", attributes={"model_sha256": "6" * 64})
         run = covcal("report", "features.h5", "-c", document, cwd=folder)
-        assert "calibrate this file itself" in run.error_line()
+        assert "fit another calibration on this file" in run.error_line()
         assert not (folder / "report.html").exists()
 
 
