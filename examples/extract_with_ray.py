@@ -3,15 +3,16 @@
     pip install "ray[data]"
     python examples/extract_with_ray.py MODEL SOURCE TARGET -o features.h5 --actors 8 --threads 4
 
-Every node must find model and data under the same path. Each actor opens the model once and checks
-its last layer. Ray Data then sends pieces of the rows to the actor, in any order. The results are
-joined by row number, and every id is checked. The results are written to the spool. A stopped
-``covcal extract`` keeps its rows in the same file. ``extract`` then finds that every row is in the
-spool, makes all its checks and writes the features file. If all machines are of the same kind, the
-bytes are the same as without Ray. After an error the spool remains, and ``--resume`` runs only the
-missing rows.
+The model and the data must have the same path on every node. Each Ray actor opens the model once
+and checks its last layer. Ray Data sends pieces of the rows to the actors, in any order. The
+outputs are sorted by row number, every id is checked, and the outputs are written to spool files.
+These are the files in which ``covcal extract`` keeps the rows of an interrupted run. So ``extract``
+can make all its checks and write the features file without running the model. If all machines are
+of the same kind, the file has the same bytes as without Ray. After an error, the spool files
+remain, and ``--resume`` runs the model only on the missing rows.
 
-`Extractor`, `pieces_of` and `Join` do not use Ray, so you can use them with other engines.
+`Extractor`, `pieces_of` and `Join` do not use Ray, so you can also use them with other cluster
+software.
 """
 
 import argparse
@@ -35,12 +36,13 @@ from covcal_cli.files import check_output
 
 Columns = Mapping[str, NDArray[Any]]
 NUMBERS = ("features", "logits")
-# Larger pieces let reading run ahead of the model. Smaller pieces lose less work after a failure.
+# Large pieces let the next batch be read while the model runs. Small pieces lose less work if a
+# worker fails.
 BATCHES_PER_PIECE = 8
 
 
 class Piece(TypedDict):
-    """Rows `first` to `last` - 1 among the chosen rows of a domain."""
+    """Consecutive rows of a domain, numbered `first` to `last` - 1 among the rows to extract."""
 
     domain: str
     first: int
@@ -48,12 +50,12 @@ class Piece(TypedDict):
 
 
 class Extractor:
-    """A callable that runs the model over pieces of the rows. Each worker has one extractor.
+    """Runs the model on pieces of the rows. Every Ray worker has one instance.
 
     Parameters
     ----------
     model : str or Path
-        A file, or ``module:function``.
+        A model file, or a Python function as ``module:function``.
     source, target : Path or None
         The data.
     settings : ExtractSettings
@@ -75,14 +77,14 @@ class Extractor:
         Parameters
         ----------
         pieces : mapping of str to array, shape (p,)
-            The fields of p instances of `Piece`.
+            The fields `domain`, `first` and `last` of p pieces.
 
         Returns
         -------
         dict of str to array, shape (m, ...)
-            ``domain``, ``position``, ``id``; ``reason``: why a row could not be read, or an empty
-            text; ``logits`` and, if the model has them, ``features``: NaN for rows that could not
-            be read.
+            ``domain``, ``position`` and ``id`` of each row. ``reason`` is the error of a row that
+            could not be read, else an empty text. ``logits`` and ``features`` (if the model has
+            features) are NaN for such rows.
         """
         parts = [
             self._run(str(domain), int(first), int(last))
@@ -119,7 +121,7 @@ class Extractor:
 
 
 def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piece]:
-    """Return pieces of all rows that are not yet in the spools."""
+    """Return the rows that are missing in the spool files, divided into pieces."""
     length = BATCHES_PER_PIECE * plan.runner.size
     return [
         {"domain": name, "first": first, "last": min(first + length, len(domain.rows))}
@@ -129,25 +131,25 @@ def pieces_of(plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> list[Piec
 
 
 class Join:
-    """Collects rows in any order, and appends the rows to the spools in order.
+    """Receives rows in any order, and writes the rows to the spool files in the right order.
 
-    A spool is filled from its first row. A row that comes too early waits in memory.
+    A row that arrives too early is kept in memory.
     """
 
     def __init__(self, plan: ExtractPlan, spools: Mapping[str, DomainSpool]) -> None:
         self._plan, self._spools = plan, spools
         self._waiting: dict[tuple[str, int], Columns] = {}
-        # False after a logit or a feature was not a number. No more rows are kept, so ``extract``
-        # runs this row again and reports the problem.
+        # Becomes False if a logit or a feature is NaN or infinite. Then no more rows are written,
+        # so ``extract`` runs this row again and reports the problem.
         self.sound = True
 
     def add(self, block: Columns) -> None:
-        """Add rows that `Extractor` returned.
+        """Add the rows that an `Extractor` returned.
 
         Raises
         ------
         CovcalError
-            If a worker read a different row.
+            If a worker has read different data than this machine.
         """
         for run in _runs(block):
             self._waiting[str(run["domain"][0]), int(run["position"][0])] = run
@@ -156,12 +158,12 @@ class Join:
                 self._append(name, self._waiting.pop((name, spool.done)))
 
     def require_complete(self) -> None:
-        """Raise an error if rows are missing.
+        """Raise an error if some rows never arrived.
 
         Raises
         ------
         CovcalError
-            If rows are missing. The message names the domain and how many rows are missing.
+            With the domain, the number of missing rows, and the remedy.
         """
         for name, spool in self._spools.items():
             missing = len(self._plan.domains[name].rows) - spool.done
@@ -193,7 +195,7 @@ class Join:
 
 
 def _runs(block: Columns) -> Iterator[Columns]:
-    """Split a block into runs of consecutive rows, because Ray may put any rows into a block."""
+    """Split a block into parts with consecutive row numbers. Ray may put any rows into a block."""
     breaks = (np.diff(block["position"]) != 1) | (block["domain"][1:] != block["domain"][:-1])
     edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(block["position"])]
     for first, last in pairwise(edges):
@@ -204,12 +206,12 @@ def _runs(block: Columns) -> Iterator[Columns]:
 def run_on_ray(
     pieces: list[Piece], actors: int, threads: int, job: tuple[Any, ...]
 ) -> Iterator[Columns]:
-    """Yield results as they arrive from a pool of `actors` with `threads` cores each.
+    """Run Ray actors with `threads` cores each, and yield their outputs in order of arrival.
 
     Raises
     ------
     CovcalError
-        If a worker fails. The message is the worker's message.
+        If a worker fails. The error has the worker's error message.
     """
     import ray
     from ray.exceptions import RayError
@@ -233,7 +235,7 @@ def run_on_ray(
 
 
 def first_error(error: Exception) -> str:
-    """Return the first error in a text of tracebacks, such as ``module.SomeError: message``."""
+    """Return the first error line of a traceback, such as ``module.SomeError: message``."""
     lines = str(error).strip().splitlines()
     named = [line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (named or lines or [type(error).__name__])[0]
@@ -255,7 +257,7 @@ def extract_with_ray(
     Parameters
     ----------
     actors : int
-        Processes that open the model; each takes ``settings.threads`` cores.
+        Number of processes that open the model. Each process uses ``settings.threads`` cores.
     """
     model = Path(model).resolve() if Path(model).exists() else model
     source, target = (path and path.resolve() for path in (source, target))

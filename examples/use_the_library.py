@@ -1,8 +1,8 @@
-"""Use covcal from Python: functions for files, and a calibrator and a watch for arrays.
+"""Use covcal from Python, once with files and once with NumPy arrays.
 
     python examples/use_the_library.py FEATURES.H5
 
-The script uses the functions and the classes, and prints the results.
+FEATURES.H5 is a file that ``covcal extract`` wrote.
 """
 
 import sys
@@ -15,7 +15,7 @@ import covcal_cli.api as covcal
 
 
 def on_a_file(features: Path, folder: Path) -> None:
-    """Calibrate and estimate without target labels, write rows, and evaluate with labels."""
+    """Calibrate a features file, estimate the accuracy, write calibrated rows, and evaluate."""
     calibration = covcal.calibrate(features, covcal.CalibrateSettings(method="auto"))
     print(calibration.reason)
     expected = covcal.estimate(features).estimates[0]
@@ -31,14 +31,14 @@ def on_a_file(features: Path, folder: Path) -> None:
 
 
 def on_arrays() -> None:
-    """Calibrate a classifier with logits twice too large, given as arrays."""
+    """Calibrate a simulated classifier whose logits are twice too large."""
     rng = np.random.default_rng(0)
     source, target = 2 * rng.normal(size=(2, 2000, 5))
     labels = (source / 2 + rng.gumbel(size=source.shape)).argmax(axis=1)
     calibrator = covcal.Calibrator(method="auto").fit(source, labels, target)
     confidence = calibrator.predict_proba(target).max(axis=1)
     print(f"arrays: T {calibrator.temperature_:.3f}, mean confidence {confidence.mean():.1%}")
-    # Watch later rows: did they change, and is the confidence off by more than 10 points?
+    # Check later rows. Is their confidence wrong by more than 10 points, or did the rows change?
     watch = covcal.Watch(calibrator, source, labels, target, tolerance=0.1)
     later = watch.observe(1.5 * target, period="2026-W48")
     print(f"watch: {later.answer}; {later.change}")

@@ -1,12 +1,12 @@
-"""Turn the JSON of ``covcal watch -o -`` into Prometheus text, or into the message of an alarm.
+"""Convert the JSON of ``covcal watch -o -`` to Prometheus text, or to the message of an alarm.
 
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py prometheus > covcal.prom
     covcal watch new.h5 -o - | python examples/alerts/watch_json.py title
 
-Only the last period counts. There is an alarm if the confidence of this period is off, or if its
-rows have changed. Without an alarm, ``title``, ``text`` and ``webhook`` print nothing. The title
-does not change while the alarm lasts, so you can send the title once. Only Python's standard
-library is needed.
+Only the last period in the JSON is used. An alarm means that the confidence of this period is
+wrong, or that its rows have changed. Without an alarm, ``title``, ``text`` and ``webhook`` print
+nothing. The title stays the same while an alarm lasts, so you can avoid sending it twice. The
+script needs only Python's standard library.
 """
 
 import argparse
@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 def alarm_title(period: Json) -> str:
-    """Return the title of the alarm, or an empty text if there is no alarm."""
+    """Return the title of the alarm, or an empty string if there is no alarm."""
     if period["verdict"] == "off":
         kind = "the confidence is off"
     elif period["alarm"]["raised"]:
@@ -34,7 +34,7 @@ def alarm_title(period: Json) -> str:
 
 
 def alarm_text(period: Json) -> str:
-    """Return the verdict, the change, and the next step."""
+    """Return a text with the verdict, the change of the rows, and the next step."""
     measured, alarm, verdict = period["measured"], period["alarm"], period["verdict"]
     if verdict == "off":
         verdict += f" by about {100 * abs(period['gap']['value']):.0f} points"
@@ -52,7 +52,7 @@ def alarm_text(period: Json) -> str:
 
 
 def prometheus(period: Json) -> Iterator[str]:
-    """Yield the lines of Prometheus's text format. The label of each line names the calibration."""
+    """Yield lines in the Prometheus text format, with the name of the calibration as a label."""
     measured, alarm, gap = period["measured"], period["alarm"], period["gap"]
     common = {"calibration": period["calibration"]["path"]}
     accuracy = period["by_labels"] or measured["estimate"] or {}
@@ -111,12 +111,12 @@ def prometheus(period: Json) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Return the value of a label in quotes, escaped for the text format."""
+    """Return the value of a Prometheus label with special characters escaped."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def main() -> None:
-    """Read the JSON from standard input and print it in the form that the argument names."""
+    """Read the JSON from standard input, and print it in the format that the user asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("form", choices=("prometheus", "title", "text", "webhook"))
     form = parser.parse_args().form

@@ -1,11 +1,11 @@
-"""Measure the promises and estimates of ``covcal decide`` on features files with known labels.
+"""Measure how well ``covcal decide`` keeps the promised error rate, on files with known labels.
 
     python examples/research/benchmark/decide.py FOLDER ... [--draws 20]
         [--error 0.1] [--labels 50 100 200] [--these-rows] [--peers]
 
-The folders contain features files. The output has a line for each file, and then means. Accepted
-shares are compared with the largest possible share: the most confident rows whose true error is
-within the limit. With --peers, the rules of other libraries are measured too (`decide_peers`).
+The folders contain features files. The script prints a line for each file, and then means over the
+files. The share of accepted rows is compared with the share that could be accepted if all labels
+were known. With --peers, rules of other libraries are measured too (`decide_peers`).
 """
 
 import argparse
@@ -50,7 +50,7 @@ PEER_ERROR = 0.1
 
 
 def accepted_in_truth(wrong: Float64s, error: float) -> float:
-    """Return the largest share of rows, in the order of scores, whose error is at most `error`."""
+    """Return the largest share of top-scored rows whose error rate is at most `error`."""
     kept = np.flatnonzero(np.cumsum(wrong) / np.arange(1, len(wrong) + 1) <= error)
     return float(kept[-1] + 1) / len(wrong) if len(kept) else 0.0
 
@@ -64,7 +64,7 @@ def promises(
     *,
     these_rows: bool,
 ) -> tuple[float, float, float]:
-    """Return mean accepted share, share of draws with a promise, share with a broken promise."""
+    """Return the mean share of accepted rows, and the rates of promises and of broken promises."""
     level, n = level_of_look(0.9, 1), len(ranking)
     best = best_region(ranking, min(labels, n), error, level)
     if best is None:
@@ -101,7 +101,7 @@ def measured(
     these_rows: bool,
     peers: bool,
 ) -> Float64s:
-    """Return the numbers in the line that is printed for one file."""
+    """Return all numbers that are printed for one file."""
     with TemporaryDirectory() as folder:
         document = Path(folder) / "cal.json"
         calibration = calibrate(path, CalibrateSettings(labels="none"))
@@ -152,7 +152,7 @@ def of_error(
     *,
     these_rows: bool,
 ) -> list[float]:
-    """Return the numbers of one file, in this order.
+    """Return the results of one file for one error limit, in this order.
 
     | numbers | meaning |
     |---|---|
@@ -179,7 +179,7 @@ def of_error(
 
 
 def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> list[float]:
-    """Return coverage and size (as a share of K) of sets without labels, and with a few labels."""
+    """Return coverage and mean size (divided by K) of prediction sets, without and with labels."""
     score = true_scores(probabilities, labels)
     n_classes = probabilities.shape[1]
     numbers = [float((score >= cut).mean()), mean_size(probabilities, cut) / n_classes]
@@ -193,7 +193,7 @@ def of_sets(cut: float, probabilities: Float64s, labels: Labels, draws: int) -> 
 
 
 def print_peers(table: Float64s) -> Float64s:
-    """Print the means of other libraries, and return the table without these columns."""
+    """Print the mean results of other libraries, and return the table without their columns."""
     from benchmark.decide_peers import COLUMNS, N_SETS
 
     for place, name in enumerate(COLUMNS):
@@ -212,7 +212,7 @@ def print_peers(table: Float64s) -> Float64s:
 
 
 def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
-    """Print the coverage of sets, and their size as a share of K."""
+    """Print the coverage and the mean size of prediction sets."""
     print(
         f"sets, {name}: coverage {covered.mean():.3f}, mean distance from the goal "
         f"{np.abs(covered - COVERAGE).mean():.3f}, coverage below 85 % on "
@@ -222,7 +222,7 @@ def print_sets(name: str, covered: Float64s, sizes: Float64s) -> None:
 
 
 def main() -> None:
-    """Print a line per file, and the means."""
+    """Print the results of every file, and their means."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")

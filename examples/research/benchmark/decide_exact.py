@@ -2,21 +2,21 @@
 
     python examples/research/benchmark/decide_exact.py [--draws 10000] [--least-batches 1]
 
-The region, the draw, the candidates and their tests are computed as in the command. Only the labels
-are simulated. In the worst case, a promise is broken if any row is accepted. For a promise about
-future rows, the true error equals the limit. The error is the same for all rows, or it grows to
-twice the limit for rows with low scores. For a promise about the given rows, the candidate has one
-wrong row too many. Each line of the output has a setting, and the shares of draws in which a
-promise is broken after any batch.
+Labels are simulated, but rows are drawn and tested as by ``covcal decide``. In the worst case, a
+promise is broken whenever ``decide`` accepts any row. For a promise about future rows, the true
+error rate is exactly the limit. Then either all rows have the same error probability, or it grows
+to twice the limit for rows with low scores. For a promise about the given rows, the accepted rows
+contain one wrong row too many. The output has one line for each setting, with the share of
+simulations in which a promise is broken.
 
-All draws of a setting are made at once: `drawn_together` does `labels.draws.drawn` many times. The
-first draw chooses the regions and the candidates of later batches, for all draws.
+All simulations of a setting draw their rows at once (`drawn_together`). Later batches of all
+simulations use the score thresholds that were chosen in the first simulation.
 
-With a promise for each group, a draw counts as broken if the promise of any group is broken. The
-rows are drawn by group, or from all rows.
+With one promise for each group, a simulation counts as broken if at least one promise is broken.
+Rows are drawn either within each group, or from all rows.
 
-In the last lines, users choose the size of the second batch by the labels of the first batch. These
-lines assume endless pools, and the size of the second batch that breaks the promise most often.
+The last lines simulate users who choose the size of the second batch after the first batch. They
+assume infinitely many rows, and the worst choice of the size.
 """
 
 import argparse
@@ -84,7 +84,7 @@ _LATER = (5, 10, 20, 30, 50, 80, 100, 150, 200, 300, 500, 1000, 2000)
 
 @dataclass(frozen=True)
 class Setting:
-    """A set of rows to draw from, and the error and the certainty that are promised."""
+    """The number of rows, the numbers of labels, and the promised error rate of a simulation."""
 
     rows: int
     labels: tuple[int, ...]  # number of labels of each batch
@@ -93,25 +93,25 @@ class Setting:
 
     @property
     def scores(self) -> Float64s:
-        """The scores of the rows, the highest first."""
+        """Simulated scores of the rows in descending order."""
         scores = np.random.default_rng(self.rows).beta(4, 1, size=self.rows)
         if self.values:
             scores = np.ceil(scores * self.values) / (self.values + 1)
         return np.sort(scores)[::-1]
 
     def ranking(self, scores: Float64s) -> Ranking:
-        """Return a ranking of scores, with three sets of assumed errors of the rows."""
+        """Return a ranking of the scores, with three assumed error probabilities of each row."""
         shares = np.linspace(0, 1, 101)
-        # The probability of an error grows from a third of the limit to twice the limit.
+        # The assumed error probability grows from a third of the limit to twice the limit.
         beliefs = [shares * self.error * (0.3 + power * shares) for power in (0.2, 0.6, 1.7)]
         return Ranking(scores, beliefs)
 
 
 class Draws:
-    """Many draws of the same batches from one set of rows. After each batch comes a test."""
+    """Many simulations of drawing batches of rows, with a test of the promise after each batch."""
 
     def __init__(self, setting: Setting, draws: int, *, pool: bool) -> None:
-        """Draw the batches. With `pool`, rows inside and outside the region are tested together."""
+        """Draw all batches. With `pool`, the promise covers all rows, not only the top-scored."""
         self.setting, self.pool = setting, pool
         self.scores = setting.scores
         self.ranking = setting.ranking(self.scores)
@@ -123,7 +123,7 @@ class Draws:
             self._draw(look, labels, draws)
 
     def _draw(self, look: int, labels: int, draws: int) -> None:
-        """Draw a batch from the rows that earlier batches did not draw, for many draws at once."""
+        """Draw one batch in every simulation, from rows that were not drawn before."""
         n, lost = self.setting.rows, sum(rows.shape[1] for rows in self.rows)
         labels = min(labels, n - lost)
         earlier = np.sort(np.concatenate([np.empty((draws, 0), np.int64), *self.rows], axis=1))
@@ -138,7 +138,7 @@ class Draws:
             of_places = np.where(np.arange(n - lost) < number, p, q)
             rows[group] = drawn_together(of_places, len(group), self.rng)
         if lost:
-            # Count the earlier rows before each drawn row.
+            # Numbers among the remaining rows become numbers among all rows.
             for of_draw, taken in zip(rows, earlier - np.arange(lost), strict=True):
                 of_draw += np.searchsorted(taken, of_draw, "right")
         self.regions.append(region)
@@ -148,7 +148,7 @@ class Draws:
     def samplings(
         self, count: int, looks: int, draws: int | None = None
     ) -> list[tuple[Sampling, ...]]:
-        """Return the `Sampling` of each batch from the first `count` rows, for the first draws."""
+        """Return how each batch was sampled from the `count` top-scored rows, per simulation."""
         of_batches, left = [], count
         for batch in range(looks):
             rows, parts = self.rows[batch][:draws], self.inclusions[batch][:draws]
@@ -164,18 +164,18 @@ class Draws:
         return list(zip(*of_batches, strict=True))
 
     def broken(self, *, these_rows: bool) -> list[float]:
-        """Return the share of draws with a broken promise, for each placement of errors."""
+        """Return the share of simulations with a broken promise, for each error distribution."""
         looks = range(1, len(self.rows) + 1)
         passes = [self._passes(look, level_of_look(CERTAINTY, look), these_rows) for look in looks]
         return [float(np.any(of_place, axis=0).mean()) for of_place in zip(*passes, strict=True)]
 
     def broken_together(self, *, these_rows: bool) -> list[float]:
-        """Return the share for one test of all batches, at the level of the first batch."""
+        """Return these shares if all batches get one test, at the level of the first batch."""
         passes = self._passes(len(self.rows), level_of_look(CERTAINTY, 1), these_rows)
         return [float(of_place.mean()) for of_place in passes]
 
     def _passes(self, look: int, level: float, these_rows: bool) -> list[Booleans]:
-        """Return whether each draw accepts the first candidate, for each placement of errors."""
+        """Return whether each simulation accepts any row, for each distribution of wrong rows."""
         error = self.setting.error
         drawn = np.concatenate(self.rows[:look], axis=1)
 
@@ -203,15 +203,15 @@ class Draws:
         return [(inside & is_wrong).sum(axis=1) <= limits for is_wrong in wrong]
 
     def _wrong(self, count: int, these_rows: bool) -> list[Booleans]:
-        """Return whether each drawn row is wrong, for each placement of errors."""
+        """Return whether each drawn row is wrong, for each distribution of wrong rows."""
         rng, error = np.random.default_rng([7, count]), self.setting.error
         rows = np.concatenate(self.rows, axis=1)
         if not these_rows:
             chances = rng.random(rows.shape)
             return [chances < error, chances < 2 * error * (rows + 0.5) / count]
         most = int(error * count + 1e-9) + 1
-        # The wrong rows are a random set.
-        # So a drawn row is wrong with a probability of (wrong rows left) / (rows left).
+        # The wrong rows are chosen at random. So the next drawn row is wrong with probability
+        # (wrong rows left) / (rows left).
         anywhere, wrong, before = np.zeros(rows.shape, dtype=bool), np.zeros(len(rows)), 0.0
         for place, inside in enumerate((rows < count).T):
             anywhere[:, place] = inside & (rng.random(len(rows)) * (count - before) < most - wrong)
@@ -220,9 +220,9 @@ class Draws:
 
 
 def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) -> Integers:
-    """Return the rows of many draws by ordered pivotal sampling, shape (draws, n).
+    """Return rows drawn in many simulations by ordered pivotal sampling, shape (draws, n).
 
-    The order of the rows and the ends of the strata are equal for all draws.
+    The strata are the same in all simulations.
     """
     certain = np.flatnonzero(inclusion >= 1)
     others = np.flatnonzero(inclusion < 1)
@@ -246,10 +246,10 @@ def drawn_together(inclusion: Float64s, draws: int, rng: np.random.Generator) ->
 def broken_in_groups(
     sizes: tuple[int, ...], labels: int, error: float, values: int, draws: int, *, by_group: bool
 ) -> list[float]:
-    """Return the share of draws with a broken promise of any group, for each placement of errors.
+    """Return the share of simulations with a broken promise of any group, per error distribution.
 
-    With `by_group`, every group gets the same number of labels. Otherwise, rows are drawn from all
-    rows.
+    With `by_group`, every group gets the same number of labels. Otherwise, the labelled rows are
+    drawn from all rows.
     """
     setting = Setting(sum(sizes), (labels,), error, values)
     rng = np.random.default_rng([*sizes, labels])
@@ -297,10 +297,11 @@ def broken_in_groups(
 
 
 def by_labels(labels: int, error: float) -> tuple[float, float]:
-    """Return the share of draws with a broken promise after the first batch, and after both.
+    """Return the probability of a broken promise after the first batch, and after two batches.
 
-    The pool is endless. The user sees the wrong rows of the first batch. Then the user chooses the
-    size of the second batch in `_LATER` that passes with the largest probability.
+    There are infinitely many rows. The user knows the number of wrong rows in the first batch. Then
+    the user chooses the size of the second batch that passes the test most often, among the sizes
+    in `_LATER`.
     """
 
     def most(n: int, level: float) -> int:
@@ -332,7 +333,7 @@ def _binomial(k: int, n: int, p: float) -> float:
 
 
 def main() -> None:
-    """Print a line per setting."""
+    """Simulate every setting, and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--least-batches", type=int, default=1, help="4: only groups")

@@ -1,19 +1,20 @@
-"""Measure the accepted rows and the sets of other methods, for `decide.py --peers`.
+"""Run other libraries that accept rows or make prediction sets, for `decide.py --peers`.
 
     pip install --no-deps mapie torchcp tqdm
     python examples/research/benchmark/decide_peers.py FOLDER ...   # only the PAC sets
 
-MAPIE's controller certifies a threshold of the confidence, on labelled source rows or on labels of
-random target rows. MAPIE and TorchCP also make sets of classes. Both libraries get at most 1,000
-labelled rows of each domain. TorchCP's predictor gets at most 500 rows, because it is slow. PAC
-sets get at most 20,000 rows.
+MAPIE certifies a confidence threshold on labelled source rows, or on random labelled target rows.
+MAPIE and TorchCP also make prediction sets. Both libraries get at most 1,000 labelled rows of each
+domain. TorchCP's predictor is slow, so it gets at most 500 rows. PAC prediction sets use at most
+20,000 rows.
 
 `sets_of_pac` makes PAC prediction sets under covariate shift (Park, Dobriban, Lee & Bastani, ICLR
-2022). No library has this method, so it is written here from the paper. A discriminator sorts the
-rows into bins. Counts of the rows in each bin give an interval of each bin's importance weight.
-Rejection sampling by the weights turns labelled source rows into a sample of the target. The set is
-chosen by a Clopper-Pearson bound. The bound is the worst case over the intervals. Rows whose set
-lacks the right class get the largest weight, and all other rows get the smallest weight.
+2022). No library has this method, so it is implemented here. A discriminator between source and
+target divides the rows into bins. Each bin has an interval for its importance weight, computed from
+the counts of rows in the bin. Rejection sampling by these weights turns labelled source rows into a
+sample of the target. A Clopper-Pearson bound chooses the threshold of the sets. The bound assumes
+the worst weights in the intervals. Rows whose set lacks the right class have the largest weight,
+and all other rows have the smallest weight.
 """
 
 import argparse
@@ -47,20 +48,20 @@ COLUMNS = (
     "TorchCP sets",
     "PAC sets under covariate shift",
 )
-# Number of bins; minimum rows for the discriminator; maximum rows.
+# Number of bins, minimum number of rows for the discriminator, and maximum number of rows.
 BINS, FEWEST, MOST_OF_PAC = 10, 100, 20_000
-N_SETS = 4  # The last columns have coverage and size.
+N_SETS = 4  # The last columns have the coverage and size of sets.
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted classifier whose inputs are the probabilities that it returns."""
+    """A scikit-learn classifier whose input is already the class probabilities."""
 
     def __init__(self, n_classes: int = 2) -> None:
         self.n_classes = n_classes
         self.classes_ = np.arange(n_classes)
 
     def fit(self, _x: Any, _y: Any = None) -> "Classifier":
-        """Do nothing: the probabilities are known."""
+        """Do nothing, because the probabilities are already known."""
         return self
 
     def predict_proba(self, x: Float64s) -> Float64s:
@@ -73,7 +74,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def certified(confidence: Float64s, right: Booleans, error: float) -> float:
-    """Return the threshold that MAPIE's controller certifies, or infinity if there is none."""
+    """Return the confidence threshold that MAPIE certifies; infinity if there is none."""
     from mapie.risk_control import BinaryClassificationController
 
     controller = BinaryClassificationController(
@@ -85,7 +86,7 @@ def certified(confidence: Float64s, right: Booleans, error: float) -> float:
 
 
 def sets_of_mapie(known: Float64s, labels: Labels, new: Float64s) -> Booleans:
-    """Return sets of classes for the rows `new`, by split conformal prediction."""
+    """Return prediction sets by split conformal prediction, for rows with probabilities `new`."""
     from mapie.classification import SplitConformalClassifier
 
     n_classes = known.shape[1]
@@ -101,11 +102,11 @@ def sets_of_torchcp(
 ) -> tuple[float, float]:
     """Return coverage and mean size of sets by weighted conformal prediction.
 
-    `source` and `target` are features and logits.
+    `source` and `target` each contain features and logits.
     """
     import torch
 
-    # TorchCP imports these libraries, but this predictor does not use them.
+    # TorchCP imports these libraries, but its WeightedPredictor does not use them.
     for name, *content in (("torchsort", "soft_rank", "soft_sort"), ("torchvision",)):
         module = sys.modules.setdefault(name, ModuleType(name))
         for function in content:
@@ -143,10 +144,10 @@ def sets_of_torchcp(
 
 
 def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
-    """Return the bins of source rows and of target rows, by a discriminator.
+    """Divide source and target rows into bins by the score of a discriminator.
 
-    `known` (source) and `new` (target) have two arrays of features each: of the rows that train the
-    discriminator, and of the rows to sort into bins.
+    `known` (source) and `new` (target) contain features of training rows, and of the rows to
+    divide.
     """
     scaler = StandardScaler().fit(np.vstack([known[0], new[0]]))
     is_new = np.repeat([0, 1], [len(known[0]), len(new[0])])
@@ -158,10 +159,10 @@ def bins_of(known: Sequence[Float64s], new: Sequence[Float64s]) -> list[Labels]:
 
 
 def weights_of(bins: Labels, new_bins: Labels, level: float) -> tuple[Float64s, Float64s]:
-    """Return both ends of the importance weight of each bin.
+    """Return the lower and the upper ends of the intervals for the importance weight of each bin.
 
-    All intervals are right with probability 1 - `level`. An interval is a ratio of two
-    Clopper-Pearson intervals: for the shares of target rows and of source rows in the bin.
+    All intervals contain the true weights with probability 1 - `level`. Each interval divides the
+    Clopper-Pearson intervals for the shares of target rows and source rows in the bin.
     """
     each = level / (4 * BINS)
     ends = []
@@ -179,16 +180,16 @@ def sets_of_pac(
 ) -> Booleans:
     """Return PAC prediction sets for target rows from labelled source rows.
 
-    Half of the allowed probability is for the weights, and half for the set.
+    Half of the allowed error probability is for the weights, and half for the threshold.
     """
     level = (1 - CERTAINTY) / 2
     lowest, highest = weights_of(bins, new_bins, level)
-    used = np.unique(bins)  # A bin without source rows has no labelled row to keep.
+    used = np.unique(bins)  # Bins with source rows.
     chance = np.random.default_rng(0).random(len(labels)) * highest[used].max()
     if_lacking, if_inside = chance <= highest[bins], chance <= lowest[bins]
     score = shares[np.arange(len(labels)), labels]
     order = np.argsort(score)
-    # k rows of the sample lack the right class if the threshold is the score of a row.
+    # For each row: with its score as the threshold, k of n sampled sets lack the right class.
     k = np.concatenate([[0], np.cumsum(if_lacking[order])[:-1]])
     n = k + if_inside.sum() - np.concatenate([[0], np.cumsum(if_inside[order])[:-1]])
     passes = binom.cdf(k, n, 1 - COVERAGE) <= level
@@ -200,7 +201,7 @@ def sets_of_pac(
 def rows_of(
     file: FeatureFile, most: int = MOST
 ) -> list[tuple[Float64s, Float64s, Labels, Float64s]]:
-    """Return features, logits, labels and probabilities of rows of both domains."""
+    """Return features, logits, labels and probabilities of labelled rows, for each domain."""
     known, new = file.require_source(), file.require_target()
     domains = []
     candidates = known.rows("validation"), frame_rows(new, SPLITS_READ)
@@ -214,20 +215,20 @@ def rows_of(
 
 
 def inputs_of(domain: Domain, rows: Rows) -> tuple[Float64s, Float64s]:
-    """Return features and logits. Files without features have their logits as features."""
+    """Return features and logits. The logits replace missing features."""
     logits = np.maximum(domain.logits(rows).astype(np.float64), -1e4)
     has_features = domain.n_features is not None
     return domain.features(rows).astype(np.float64) if has_features else logits, logits
 
 
 def measured_pac(file: FeatureFile) -> list[float]:
-    """Return the coverage and the mean size (as a share of K) of `sets_of_pac`."""
+    """Return the coverage and the mean size (divided by K) of PAC prediction sets."""
     (features, _, labels, shares), (new_features, _, truth, new_shares) = rows_of(file, MOST_OF_PAC)
     known, new = file.require_source(), file.require_target()
     pairs, ends = [], []
     for domain, inputs in ((known, features), (new, new_features)):
-        # Training rows train the discriminator. Without training rows, half of the other rows train
-        # it.
+        # The discriminator is trained on training rows; without enough of them, on half of the
+        # others.
         rows = np.random.default_rng(1).permutation(domain.rows("train"))[:MOST_OF_PAC]
         half = len(inputs) // 2
         if len(rows) >= FEWEST and domain is known:
@@ -243,9 +244,9 @@ def measured_pac(file: FeatureFile) -> list[float]:
 
 
 def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float64s:
-    """Return two numbers for each of `COLUMNS`; NaN where a library fails.
+    """Return two numbers for each of `COLUMNS`; NaN if a library fails.
 
-    `temperature` is T by temperature scaling on the source.
+    `temperature` was fitted to the source by temperature scaling.
     """
     new = file.require_target()
     (features, logits, labels, shares), (new_features, new_logits, truth, new_shares) = rows_of(
@@ -299,7 +300,7 @@ def measured_peers(file: FeatureFile, temperature: float, error: float) -> Float
 
 
 def main() -> None:
-    """Print a line per file, and the means, for PAC sets."""
+    """Measure PAC prediction sets, and print the results of every file and their means."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
     from benchmark.decide import print_sets
 

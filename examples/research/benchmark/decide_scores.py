@@ -1,15 +1,15 @@
-"""Compare scores by which ``covcal decide`` could rank rows.
+"""Compare scores by which ``covcal decide`` could rank the rows before it accepts some of them.
 
     python examples/research/benchmark/decide_scores.py FOLDER ... [--adapted FOLDER]
         [--draws 20] [--error 0.1] [--labels 50 100 200]
 
-The folders contain features files with known labels. For each score, the output has two shares of
-accepted rows: the largest possible share if all labels were known, and the mean share with a
-promise. The tests, the plan and the draws come from `decide` (`decide.promises`). With --adapted,
-files of ``covcal adapt`` with the same names give the confidence of ``blend``. In this case, only
-shifts with an adapted file count.
+The folders contain features files with known labels. The script prints two shares of accepted rows
+for each score. The first share assumes that all labels are known. The second share is what ``covcal
+decide`` accepts with a promise (`decide.promises`). With --adapted, the confidence of the method
+``blend`` is compared too. Its folder contains files of ``covcal adapt`` with the same names, and
+shifts without such a file are skipped.
 
-A new score is a function, and an entry in `SCORES`.
+To add a score, write a function and an entry in `SCORES`.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Rows:
 
     @property
     def confidence(self) -> Float64s:
-        """The probability of each row's predicted class."""
+        """Calibrated probability of each row's predicted class."""
         return np.asarray(self.probabilities[np.arange(len(self.predicted)), self.predicted])
 
 
@@ -57,21 +57,21 @@ def confidence(target: Rows, _source: Rows) -> Float64s:
 
 
 def margin(target: Rows, _source: Rows) -> Float64s:
-    """Return the confidence minus the largest probability of another class, from 0 to 1."""
+    """Return the difference of the two highest probabilities, scaled to 0..1."""
     others = target.probabilities.copy()
     others[np.arange(len(others)), target.predicted] = 0
     return np.asarray((target.confidence - others.max(axis=1) + 1) / 2)
 
 
 def entropy(target: Rows, _source: Rows) -> Float64s:
-    """Return 1 minus the entropy of the probabilities, as a share of its maximum."""
+    """Return 1 - entropy / (maximum entropy) of each row's probabilities."""
     shares = target.probabilities
     terms = shares * np.log(np.maximum(shares, np.finfo(np.float64).tiny))
     return np.asarray(1 + terms.sum(axis=1) / np.log(shares.shape[1]))
 
 
 def quantile_in_class(target: Rows, _source: Rows) -> Float64s:
-    """Return the confidence as a quantile within the rows of the same predicted class."""
+    """Return the quantile of each row's confidence among the rows with the same predicted class."""
     score = np.empty(len(target.predicted))
     for label in np.unique(target.predicted):
         rows = np.flatnonzero(target.predicted == label)
@@ -81,7 +81,7 @@ def quantile_in_class(target: Rows, _source: Rows) -> Float64s:
 
 
 def corrected_by_class(target: Rows, source: Rows) -> Float64s:
-    """Return the confidence, corrected by the source gap of each predicted class."""
+    """Return the confidence, corrected for the source error of each predicted class."""
     log_odds = logit(target.confidence, NEAREST)
     right, overall = source.predicted == source.labels, source.confidence
     for label in np.unique(target.predicted):
@@ -106,7 +106,7 @@ SCORES: Mapping[str, Callable[[Rows, Rows], Float64s]] = {
 def read_rows(
     scaled: ScaledLogits, domain: Domain, rows: Integers, labels: Labels
 ) -> tuple[Rows, Integers, tuple[Float64s, float]]:
-    """Return labelled rows (if many, a sample), their numbers, and their logits with T."""
+    """Return a sample of labelled rows, their row numbers, their logits, and T."""
     has_label = np.flatnonzero(labels >= 0)
     most = min(len(has_label), MOST_CLASS_VALUES // domain.n_classes)
     chosen = np.sort(np.random.default_rng(0).permutation(has_label)[:most])
@@ -119,7 +119,7 @@ def read_rows(
 def shares_of(
     path: Path, adapted: Path | None, errors: Sequence[float], labels: Sequence[int], draws: int
 ) -> Float64s:
-    """Return the possible share and the shares with a promise, for each score and error."""
+    """Return the shares of accepted rows for each score and error limit."""
     from benchmark.decide import accepted_in_truth, promises
 
     calibration = calibrate(path, CalibrateSettings(labels="none"))
@@ -137,7 +137,7 @@ def shares_of(
         blended = ScaledLogits(calibrate(adapted, settings).scaling)
         with FeatureFile(adapted) as file:
             scores[BLEND] = blended.confidence(file.require_target(), chosen)
-    # The plan of every score uses the errors expected from the confidence.
+    # For every score, the expected errors come from the calibrated confidence.
     moved = new.predicted if scaled.scaling.can_move_the_top else None
     sample = Sample(*z, (guess.low, guess.accuracy, guess.high), moved)
     expected = [1 - values for values in sample.confidence]
@@ -161,7 +161,7 @@ def shares_of(
 
 
 def main() -> None:
-    """Print a line per file, and the means."""
+    """Print the results of every file, and their means."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `benchmark`
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="+")

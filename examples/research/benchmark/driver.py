@@ -1,4 +1,4 @@
-"""Make the features files, compare the methods on them, and write table.md and results.json."""
+"""Run the benchmark: make features files, compare all methods, and write the results."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -34,21 +34,21 @@ def benchmark(
 ) -> str:
     """Run the benchmark, and write results.json and table.md.
 
-    Files and records in the folder are used again.
+    Features files and results that are already in the folder are used again.
 
     Parameters
     ----------
     cases : sequence of Case
     output : Path
-        Folder of all files.
+        Folder for all files.
     seeds : int
-        Runs per shift, with seeds 0, 1, ...
+        Number of runs per shift, with seeds 0, 1, ...
     states : sequence of AdaptSettings or None
-        How to adapt the files; None measures them without adapt.
+        Settings of ``covcal adapt``; None compares the methods without adapt.
     methods : tuple of str
-        The methods beside none and temp.
+        Methods to compare with none and temp.
     jobs : int
-        Processes that run at the same time.
+        Number of parallel processes.
     progress : callable
         Called with a `Progress` after each run.
 
@@ -60,7 +60,7 @@ def benchmark(
     features = output / "features"
     features.mkdir(parents=True, exist_ok=True)
     tasks = [(case, features, seed) for case in cases for seed in range(seeds)]
-    # A case with the same rows for every seed has only the file of seed 0.
+    # If all seeds use the same rows, one features file is enough.
     draws = [(case, folder, seed) for case, folder, seed in tasks if case.redrawn or seed == 0]
     _map(_make_features, draws, jobs)
     runs = [Run(case.shift, case.path(folder, seed), seed) for case, folder, seed in tasks]
@@ -75,7 +75,6 @@ def benchmark(
 
 
 def _make_features(case: Case, folder: Path, seed: int) -> None:
-    """Make a features file if it does not exist."""
     path = case.path(folder, seed)
     if not path.is_file():
         case.make(path, seed)
@@ -103,7 +102,6 @@ def _temperatures(record: Record) -> list[float]:
 
 
 def _map(work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], jobs: int) -> list[Any]:
-    """Return the results of a function for all tasks, run by several processes."""
     if jobs == 1:
         return list(starmap(work, tasks))
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:

@@ -1,6 +1,6 @@
-"""The families of the benchmark, their halves, and the makers of their features files.
+"""The families of the benchmark, with the functions that make their features files.
 
-A family is a group of similar shifts, and never changes its half.
+A family is a group of similar shifts. The half of a family says what its shifts are used for:
 
 | half | families |
 |---|---|
@@ -57,7 +57,7 @@ from covcal_cli.files import atomic_output
 
 Half = Literal["choose", "test", "seen-once", "seen"]
 Kind = Literal["digits", "images", "tables", "text", "sensors"]
-# Kind of the shift, for the table of results; "mixed" for families of the first two rules.
+# Kind of shift in the tables; "mixed" for the families on which the first two rules were chosen.
 ShiftKind = Literal[
     "mixed", "unsure classifiers", "class frequencies", "streams", "many classes", "sensors", "mild"
 ]
@@ -74,12 +74,12 @@ class Case:
     shift: str
     half: Half
     make: Callable[[Path, int], None]  # make(path, seed) writes the features file.
-    redrawn: bool = False  # Whether each seed draws different rows, in a file of its own.
+    redrawn: bool = False  # Whether each seed has a file with different rows.
     shift_kind: ShiftKind = "mixed"
 
     @property
     def unshifted(self) -> bool:
-        """Whether there is no shift between the domains; the name ends in ``-none``."""
+        """Whether source and target have the same distribution; the name ends in ``-none``."""
         return self.shift.endswith("-none")
 
     def path(self, folder: Path, seed: int) -> Path:
@@ -89,15 +89,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Family:
-    """A family: shifts of one kind, all in the same half."""
+    """A group of similar shifts."""
 
     half: Half
     kind: Kind
-    # The function takes the data folder and returns a maker for the name of each shift.
+    # Takes the data folder, and returns a function for each shift that makes its rows.
     makers: Callable[[Path], Mapping[str, Maker]] = field(default=lambda _: {})
-    extracted: tuple[str, ...] = ()  # Shifts that ``paper/reproduction`` extracts.
+    extracted: tuple[str, ...] = ()  # Shifts extracted by ``paper/reproduction``.
     files: tuple[str, ...] = ()  # Files that the data folder must contain.
-    packages: tuple[str, ...] = ()  # Packages that must be installed, because they contain data.
+    packages: tuple[str, ...] = ()  # Packages that contain the data.
     redrawn: bool = False
     shift_kind: ShiftKind = "mixed"
 
@@ -105,12 +105,12 @@ class Family:
 def cases(
     data: Path, families: Sequence[str] | None = None, *, half: Half | None = None
 ) -> list[Case]:
-    """Return the shifts of the named families, whose files and packages must exist.
+    """Return the shifts of the named families.
 
     Parameters
     ----------
     data : Path
-        Folder of the data sets and of ``models``.
+        Folder with the data sets and with ``models``.
     families : sequence of str, optional
         Names in `FAMILIES`; default all.
     half : {'choose', 'test', 'seen-once', 'seen'}, optional
@@ -119,8 +119,7 @@ def cases(
     Raises
     ------
     MissingDataError
-        If a file is not in `data`, or a package is not installed. The message names the file or the
-        package.
+        If a data file or a package is missing, with its name.
     """
     selected = []
     for name in FAMILIES if families is None else families:

@@ -1,11 +1,11 @@
-"""Find out why auto increased the ECE on a shift, and whether auto warned.
+"""Find the reason why the method auto increased the ECE on a shift.
 
-- ``estimators disagree``: the check of that name failed, and auto warned.
-- *noise*: the check passed, and the true accuracy is inside the estimate's range. Then the
-  estimate, or the ECE on the test rows, is off by chance.
-- *low confidence taken for errors*: the true accuracy is above the range. All estimators took low
-  confidence, or a change of class frequencies, for errors.
-- *errors that no estimator sees*: the true accuracy is below the range.
+- ``estimators disagree``: the estimates of the accuracy differed, and auto warned.
+- *noise*: the estimators agreed, and the true accuracy is inside the estimated range. So the ECE
+  increased by chance.
+- *low confidence taken for errors*: the true accuracy is above the estimated range. All estimators
+  mistook low confidence, or a change of class frequencies, for errors.
+- *errors that no estimator sees*: the true accuracy is below the estimated range.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ DOUBT, UNSEEN = "none: low confidence taken for errors", "none: errors that no e
 
 
 def cause_of_harm(records: Sequence[Record], truths: Sequence[Truth]) -> str:
-    """Return the most frequent cause among the runs of a shift."""
+    """Return the most frequent reason among the runs of a shift."""
     causes = Counter(map(_cause, records, truths))
     return causes.most_common(1)[0][0]
 

@@ -1,4 +1,4 @@
-"""Make the table of auto for each kind of shift: errors, harm, estimates and warnings."""
+"""Make the table with the results of the method auto for each kind of shift."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -11,19 +11,20 @@ from covcal_cli.compare.runs import BASELINES
 from covcal_cli.compare.tables import harm_heads
 from covcal_cli.report.tables import Table
 
-# auto should warn if its ECE exceeds the ECE of the better baseline by more than this number.
+# auto should warn if its ECE is larger than the better baseline's by more than this number.
 TOLERANCE = 0.03
 CAPTION = (
-    "Mean ECE in percent. *ratio* is the mean of auto divided by the better mean of none and "
-    "temp. The next columns are the mean error of the estimate, the share of ranges that contain "
-    "the true accuracy, and the mean width of the ranges in points. The last two columns are the "
-    "share of shifts with a warning. The first of them counts shifts where auto is within 3 "
-    "points of the better of none and temp. The second counts all other shifts."
+    "Mean ECE in percent. *ratio* is the mean of auto divided by the better mean of none and temp. "
+    "*error* is the mean error of the estimated accuracy in points. *contained* is the share of "
+    "ranges that contain the true accuracy. *width* is the mean width of the ranges in points. "
+    "The last two columns are shares of shifts with a warning. *within 3* is about the shifts on "
+    "which auto is at most 3 points worse than the better of none and temp. *beyond 3* is about "
+    "all other shifts."
 )
 
 
 def by_kind(cases: Sequence[Case], results: Results) -> Table:
-    """Return a table with a row per kind of shift, for pairs without a shift, and for all."""
+    """Return a table with a row for each kind of shift, and a row for all shifts."""
     selections: list[tuple[str, list[str]]] = [
         (kind, [case.shift for case in cases if case.shift_kind == kind]) for kind in SHIFT_KINDS
     ]
@@ -36,7 +37,7 @@ def by_kind(cases: Sequence[Case], results: Results) -> Table:
 
 
 def warned_share(comparison: Comparison, shifts: Sequence[str]) -> float | None:
-    """Return the share of runs in which auto warned; None without shifts."""
+    """Return the share of runs in which auto printed a warning; None without shifts."""
     if not shifts:
         return None
     return fmean(

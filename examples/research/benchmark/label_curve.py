@@ -1,18 +1,19 @@
-"""Measure how the ECE and the error of the accuracy fall with the number of labelled rows.
+"""Measure how a few target labels improve the calibration and the estimated accuracy.
 
     python examples/research/benchmark/label_curve.py --data DIR [--output DIR]
         [--families office votes ...] [--seeds 2] [--draws 20] [--half choose] [--without-adapt]
 
-README.md describes DIR. The labelled rows are drawn from the target's training and validation rows,
-and the ECE is measured on its test rows. Four temperatures are compared:
+README.md lists the data files in DIR. The labelled rows are drawn from the target's training and
+validation rows. The ECE is measured on the target's test rows. Four ways to fit T are compared:
 
-- `labels, T`: the T that minimises the Brier score of random rows;
-- `labels, matched`: the T at which the mean confidence equals the accuracy of random rows;
-- `labelled`: ``covcal calibrate`` with rows that ``covcal pick`` draws; without labels, auto;
-- `true accuracy`: the T at which the mean confidence equals the true accuracy.
+- `labels, T`: minimise the Brier score of randomly drawn labelled rows.
+- `labels, matched`: make the mean confidence equal to the accuracy of randomly drawn labelled rows.
+- `labelled`: run ``covcal calibrate`` with rows from ``covcal pick``; without labels, the method
+  auto.
+- `true accuracy`: make the mean confidence equal to the true accuracy.
 
-If a target has fewer rows than the number of labels, all its rows are labelled. A shift with a
-record in the output folder is not run again. Progress goes to stderr, the table to stdout.
+If a target has too few rows, all its rows are labelled. Results in the output folder are used
+again. The script prints progress to stderr, and the table to stdout.
 """
 
 import argparse
@@ -64,14 +65,14 @@ MAX_TEST = 6000  # largest number of test rows from which an ECE is computed
 
 @dataclass(frozen=True)
 class Point:
-    """Results of one shift with one number of labels, as means over draws."""
+    """Mean results of one shift with one number of labels."""
 
     family: str
     shift: str
     half: str
     labels: int
     ece: dict[str, float]  # ECE by method.
-    error: dict[str, float]  # Error of the accuracy, by method.
+    error: dict[str, float]  # Error of the estimated accuracy, by method.
     covered: float | None = None  # Share of the intervals of `labelled` that contain the accuracy.
     width: float | None = None  # Mean width of the intervals of `labelled`.
     wilson: float | None = None  # Mean width of Wilson's intervals for random rows.
@@ -79,15 +80,15 @@ class Point:
 
 @dataclass(frozen=True)
 class _Target:
-    """The target rows of one file: rows from which labelled rows are drawn, and test rows."""
+    """Target rows of one file: rows that can be labelled, and test rows."""
 
-    logits: Float32s  # logits of the rows from which labelled rows are drawn
+    logits: Float32s  # logits of the rows that can be labelled
     labels: Labels
-    right: Float64s  # 1 if the classifier is right on the row, else 0
+    right: Float64s  # 1 if the row is classified correctly, else 0
     forecast: (
         Float64s  # the probability that the classifier is right, as ``covcal pick`` estimates it
     )
-    frame: Float32s  # logits of the rows over which the confidence is averaged
+    frame: Float32s  # logits of the rows whose mean confidence is matched
     test_logits: Float32s
     test_right: Booleans
 
@@ -97,7 +98,7 @@ class _Target:
 
 
 def curve(case: Case, path: Path, draws: int, seed: int) -> list[Point]:
-    """Return the points of one file."""
+    """Return the results of one file for every number of labels."""
     with FeatureFile(path) as file:
         problem = Problem(file, CalibrateSettings(seed=seed))
         auto, prior = calibrate_file(problem, CalibrateSettings(labels="none")), problem.accuracy
@@ -150,7 +151,7 @@ def _by_method(kind: str, mean: dict[str, float]) -> dict[str, float]:
 def _measure_random(
     target: _Target, n: int, rng: np.random.Generator, measured: dict[str, list[float]]
 ) -> None:
-    """Measure the two temperatures that are fitted to random rows."""
+    """Measure the methods that use randomly drawn labelled rows."""
     rows = rng.choice(len(target.right), n, replace=False)
     right = target.right[rows]
     accuracy, truth = float(right.mean()), float(target.right.mean())
@@ -175,7 +176,7 @@ def _measure_picked(
     measured: dict[str, list[float]],
     prior: Estimate,
 ) -> None:
-    """Measure the method `labelled`, with rows that are drawn as by ``covcal pick``."""
+    """Measure the method `labelled`, which uses rows from ``covcal pick``."""
     order = np.argsort(target.forecast, kind="stable")
     inclusion = inclusion_probabilities(target.forecast[order], n)
     places = drawn(inclusion, rng)
@@ -211,15 +212,15 @@ def _measure_picked(
 def points_of(
     case: Case, folder: Path, *, seeds: int, draws: int, adapting: bool
 ) -> Iterator[Point]:
-    """Yield the points of a shift, for each seed."""
+    """Yield the results of a shift for each seed and number of labels."""
     for seed in range(seeds):
         if seed and not (adapting or case.redrawn):
-            return  # All seeds have the same file.
+            return  # The other seeds use the same file.
         features = case.path(folder / "features", seed)
         if not features.is_file():
             features.parent.mkdir(parents=True, exist_ok=True)
             case.make(features, seed)
-        if adapting:  # the adapted file of run.py, made here if it does not exist
+        if adapting:  # the same adapted file as run.py
             settings = CompareSettings(adapt=AdaptSettings(device="cpu"))
             features = record_of(Run(case.shift, features, seed), folder, settings).measured
         kind = "label-curve" if adapting else "label-curve-without-adapt"
@@ -233,7 +234,7 @@ def points_of(
 
 
 def markdown(points: Sequence[Point]) -> str:
-    """Return one table per half; every shift has the same weight."""
+    """Return a Markdown table for each half of the benchmark, with means over shifts."""
     lines = []
     for half in dict.fromkeys(point.half for point in points):
         members = [point for point in points if point.half == half]
@@ -255,7 +256,7 @@ def _row(values: Sequence[object]) -> str:
 
 
 def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title and the cells of every row."""
+    """Yield the title and the cells of each row of the table."""
     for method, title in METHODS.items():
         values = [over_shifts(points, "ece", n, method) for n in NUMBERS]
         yield f"ECE in %, {title}", _cells(values)
@@ -275,7 +276,7 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, list[str]]]:
 def by_shift(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> dict[str, float]:
-    """Return the mean of a number over seeds, for each shift that has this number."""
+    """Return the mean of one result over the seeds, for each shift that has this result."""
     numbers: dict[str, list[float]] = defaultdict(list)
     for point in points:
         value = getattr(point, field)
@@ -289,7 +290,7 @@ def by_shift(
 def over_shifts(
     points: Sequence[Point], field: str, labels: int, method: str | None = None
 ) -> float | None:
-    """Return the mean over shifts; None if no shift has the number."""
+    """Return the mean of one result over all shifts; None if no shift has this result."""
     means = by_shift(points, field, labels, method)
     return float(np.mean([*means.values()])) if means else None
 

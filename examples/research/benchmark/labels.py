@@ -1,8 +1,9 @@
-"""Compute numbers that need target labels: true accuracies, and the errors of two ideal T.
+"""Compute true accuracies, and two ideal temperatures that need target labels.
 
-- Oracle temperature: the T of the classifier's logits with the lowest ECE on the test rows.
+- Oracle temperature: the T with the lowest ECE on the target's test rows.
 - True accuracy: the T at which the mean confidence on the target's training and validation rows
-  equals the accuracy on these rows. A perfect estimate of the accuracy would give this T.
+  equals the accuracy on these rows. Methods that estimate the accuracy would choose this T if their
+  estimate were perfect.
 """
 
 import math
@@ -30,33 +31,33 @@ _RANGE = 3e-3, 3e2
 
 @dataclass(frozen=True)
 class Truth:
-    """The numbers of one run that need labels: accuracies and ideal temperatures."""
+    """True accuracies and ideal temperatures of one run, computed with target labels."""
 
     source_accuracy: float  # Accuracy of the classifier on source validation rows.
     # Total variation distance between the class frequencies of source and target.
     prior_drift: float
-    accuracy: float  # accuracy on the target rows that the estimators use
+    accuracy: float  # accuracy on the target rows from which it is estimated
     test_accuracy: float
     oracle_temperature: float
     oracle_ece: float
-    matched_temperature: float  # the T at which the mean confidence is the true accuracy
+    matched_temperature: float  # the T that makes the mean confidence equal to the accuracy
     matched_ece: float
 
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all shifts with one setting of adapt, and the numbers that need labels."""
+    """Results of all shifts with the same settings of adapt, and their true accuracies."""
 
     state: str  # "without-adapt", or the preset of adapt
     comparison: Comparison
-    truths: Mapping[str, tuple[Truth, ...]]  # truths of each shift, one per seed
+    truths: Mapping[str, tuple[Truth, ...]]  # by shift, for each seed
 
     def of(self, shifts: Collection[str]) -> "Results":
         """Return the results of the named shifts."""
         return replace(self, comparison=self.comparison.of(shifts))
 
     def accuracy(self, record: Record) -> float:
-        """Return the true accuracy on the rows that the estimates of a record use."""
+        """Return the true accuracy on the target rows from which the accuracy was estimated."""
         return self._by_key[record.key].accuracy
 
     @cached_property
@@ -69,7 +70,7 @@ class Results:
 
     @cached_property
     def ceilings(self) -> Comparison:
-        """The two ideal temperatures, compared like methods."""
+        """The results of the two ideal temperatures, in the same form as the results of methods."""
         records = {
             shift: tuple(
                 replace(record, metrics={**record.metrics, **_errors(truth)})
@@ -85,15 +86,15 @@ def _errors(truth: Truth) -> dict[str, dict[str, float | None]]:
 
 
 def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
-    """Return the accuracies and both ideal temperatures of a file.
+    """Compute the true accuracies and both ideal temperatures of a file.
 
     Parameters
     ----------
     path : Path
         A features or adapted file whose rows are all labelled.
     temperatures : iterable of float
-        The oracle tries these temperatures in addition to a grid. So no method that scales the
-        classifier's logits has a lower ECE than the oracle.
+        Temperatures of the compared methods, which the oracle tries in addition to a grid. So no
+        method that scales the classifier's logits has a lower ECE than the oracle.
     """
     with FeatureFile(path) as file:
         source, target = file.require_source(), file.require_target()
@@ -126,10 +127,9 @@ def read_truth(path: Path, temperatures: Iterable[float]) -> Truth:
 
 
 def ece(logits: Floats, right: Booleans, temperature: float, labels: Labels | None = None) -> float:
-    """Return the ECE, a fraction, of the confidence in the classifier's label.
+    """Return the ECE of the confidence in the predicted class, as a fraction.
 
-    By default, the label of a row is the argmax of its logits. Pass `labels` if offsets can change
-    the argmax.
+    `labels` are the predicted classes; by default, the argmax of the logits.
     """
     bins = GroupBins(15)
     bins.add(confidence_block(confidences(logits, temperature, labels), right, bin_edges(15)))
@@ -142,7 +142,7 @@ def _total_variation(first: Labels, second: Labels, K: int) -> float:
 
 
 def _grid(logits: Float32s) -> Float64s:
-    """Return a grid of temperatures in proportion to the size of the logits."""
+    """Return a grid of temperatures, scaled to the size of the logits."""
     centred = logits - logits.mean(axis=1, keepdims=True)
     size = float(np.sqrt(np.square(centred, dtype=np.float64).mean())) or 1.0
     low, high = (math.log(size * end) for end in _RANGE)
