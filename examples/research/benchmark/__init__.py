@@ -1,7 +1,7 @@
-"""The benchmark, which compares every method of covcal on families of real shifts.
+"""The benchmark, which compares every method of covcal on real data shifts.
 
-Two modules of the folder above help: ``choose_adapt_settings`` makes Office, reviews and corrupted
-digits, and ``paper/reproduction`` extracts the digit shifts.
+``choose_adapt_settings`` makes the shifts of Office-Caltech10, reviews and corrupted digits.
+``paper/reproduction`` extracts the paper's digit shifts.
 """
 
 import sys

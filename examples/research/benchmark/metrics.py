@@ -2,20 +2,20 @@
 
     python examples/research/benchmark/metrics.py FEATURES.H5... [--nannyml]
 
-``run.py`` writes the files. Target labels are used only to compute the true metrics. A shift has
-one accuracy, and one number per other metric. With two classes, this number is the metric of the
-second class. With more classes, this number is the mean over all classes for which the metric is
-defined. For example, a class without rows has no recall. The first table has mean absolute errors
-over the shifts. Its columns:
+FEATURES.H5 are files that ``run.py`` wrote. Target labels are used only to compute the true
+metrics. Each metric has one number per shift. With two classes, this number is the metric of the
+second class. With more classes, this number is the mean over the classes for which the metric is
+defined. For example, a class without rows has no recall. The first table has mean absolute errors,
+in these columns:
 
 - covcal: `covcal estimate`
-- CBPE: the estimate of NannyML, if it is installed (``--nannyml``), with the source validation rows
-  as reference and the target as one chunk
-- weighted: the source validation rows with the importance weights of `covcal estimate`
-- source: the source validation rows without weights
+- CBPE: the estimate of NannyML (``--nannyml``), with the source validation rows as reference and
+  the target as one chunk
+- weighted: the metric of source validation rows with the importance weights of `covcal estimate`
+- source: the metric of source validation rows without weights
 
-The second table has the share of metrics that lie in covcal's ranges, for classes with at least
-five rows and for the means over classes.
+The second table shows how often covcal's range contains the true metric. It counts classes with at
+least five rows, and means over classes.
 """
 
 import argparse
@@ -39,18 +39,17 @@ from covcal_cli.maths.odds import probabilities
 
 NAMES = (ACCURACY, *CLASS_METRICS)
 METHODS = ("covcal", "CBPE", "weighted", "source")
-# A class is compared if it has at least this many rows.
-# At least this many rows must also be predicted as the class.
+# A class is compared only if at least this many rows belong to it, and are predicted as it.
 LEAST = 5
-SMALLEST = 1e-9  # A smaller weighted number of rows counts as 0.
-# Whether there are two classes, the name of the metric, and the error of each method.
+SMALLEST = 1e-9  # A smaller total weight counts as 0.
+# Whether the shift has two classes, the name of the metric, and the error of each method.
 Errors = tuple[bool, str, dict[str, float]]
-# Values by metric and class. The class None stands for the whole shift.
+# Values of metrics, by metric and class. None as the class stands for the whole shift.
 Table = dict[tuple[str, int | None], float]
 
 
 def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) -> Table:
-    """Return the metrics of labelled rows, each with a weight."""
+    """Return the metrics of labelled (weighted) rows, for each class and the whole shift."""
     mass = np.ones(len(labels)) if weights is None else weights
     predictions, odds = logits.argmax(axis=1), class_odds(logits)
     table = Table({(ACCURACY, None): float(mass[predictions == labels].sum() / mass.sum())})
@@ -64,7 +63,7 @@ def table_of(logits: Floats, labels: Labels, weights: Float64s | None = None) ->
 
 
 def with_means(table: Table, classes: int) -> Table:
-    """Add one number for the whole shift to a table, for every metric."""
+    """Add the number for the whole shift to the table, for every metric."""
     for name in CLASS_METRICS:
         values = [value for (metric, _), value in table.items() if metric == name]
         if classes == 2:
@@ -103,7 +102,7 @@ def by_nannyml(inputs: EstimatorInputs) -> Table:
 
 
 def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, list[bool]], int]:
-    """Return the tables of a shift, the metrics that covcal's ranges contain, and the classes."""
+    """Return the metrics of a shift by method, which ranges contain the true metric, and K."""
     with FeatureFile(path) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
         classes = file.classes
@@ -141,13 +140,13 @@ def measure(path: Path, *, nannyml: bool) -> tuple[dict[str, Table], dict[str, l
     if nannyml:
         try:
             tables["CBPE"] = by_nannyml(inputs)
-        except Exception as error:  # NannyML refuses some files, such as a source without a class
+        except Exception as error:  # NannyML refuses files without one of the classes
             print(f"{path.stem}: CBPE: {type(error).__name__}: {error}", file=sys.stderr)
     return tables, inside, len(classes)
 
 
 def shown(errors: Sequence[Errors], inside: Mapping[str, Sequence[float]]) -> str:
-    """Return both tables in Markdown."""
+    """Return the two result tables in Markdown."""
     methods = [name for name in METHODS if any(name in shift for _, _, shift in errors)]
     lines = [
         f"| classes | metric | shifts | {' | '.join(methods)} |",
@@ -175,7 +174,7 @@ def shown(errors: Sequence[Errors], inside: Mapping[str, Sequence[float]]) -> st
 
 
 def main() -> None:
-    """Measure every file and print both tables."""
+    """Measure every file, and print the two result tables."""
     parser = argparse.ArgumentParser(description=__doc__, prog=Path(__file__).name)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--nannyml", action="store_true", help="also run NannyML's CBPE")

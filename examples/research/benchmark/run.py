@@ -3,8 +3,8 @@
     python examples/research/benchmark/run.py --data DIR [--output DIR]
         [--families office votes ...] [--seeds 3] [--jobs 2] [--half choose]
 
-README.md describes DIR and the table. If a run is interrupted, the same command continues it.
-Progress goes to stderr, the table to stdout.
+README.md describes the files in DIR and the columns of the table. If a run is interrupted, the same
+command continues it. The script prints progress to stderr, and the table to stdout.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Use one thread per process: several threads would compete, and change the last bits of sums.
-# BLAS reads these variables when it is loaded.
+# Use one thread per process. With several threads, sums would differ in the last bits. BLAS reads
+# these variables when it is loaded.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 RESEARCH = Path(__file__).resolve().parents[1]

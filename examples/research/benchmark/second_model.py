@@ -3,24 +3,26 @@
     python examples/research/benchmark/second_model.py --data DIR --features FOLDER
         [--half choose] [--families pets fog ...] [--own]
 
-FOLDER has the features files that ``run.py`` writes (``benchmark-results/features``). For each
-shift, a second classifier of another kind is trained on the same rows (`makers/second.py`). The
-target labels are used only for the true accuracy. The table has mean errors in points:
+FOLDER contains the features files of ``run.py`` (``benchmark-results/features``). For each shift, a
+second classifier of another kind is trained on the same rows (`makers/second.py`). Target labels
+are used only to compute the true accuracy. The table has the mean errors of these estimates in
+points:
 
-- rule: the rule of ``auto`` without a second model
-- with second: the rule of ``auto`` with the second model, by `rule_with_second`
-- agreement: the source accuracy minus the decrease of agreement
-- reweighted: two source accuracies, of rows with and without agreement, weighted by the agreement
-  on the target
-- probit: like agreement, but all shares are transformed by the inverse of the normal distribution
-- FRAP: the second model's probability of the classifier's label, minus its error on the source
+- rule: the estimate that ``auto`` uses, without a second model
+- with second: the estimate of ``auto``, changed by the second model (`rule_with_second`)
+- agreement: the source accuracy, minus the decrease in how often both models agree
+- reweighted: source accuracies of rows where both models agree and where they disagree, weighted by
+  the shares of such rows on the target
+- probit: like agreement, but computed on the probit scale
+- FRAP: the second model's mean probability of the predicted class, minus the error of this mean on
+  the source
 
-With ``--own``, second classifiers are trained on the features of source training rows: logistic
-regression, nearest neighbours and extremely randomised trees. The table then has three kinds of
-columns: the rule, the estimate by the decrease of agreement, and the mean of both. A star marks
-features that are standardised in each domain.
+With ``--own``, second classifiers are trained on the features of source training rows. They are
+logistic regression, nearest neighbours and extremely randomised trees. The table then has the
+columns rule, agreement, and the mean of both estimates. A star marks features that are standardised
+separately in each domain.
 
-The last lines have the mean gain of each column over the rule, and its standard error over
+The last lines show how much each estimate is better than the rule, with a standard error over
 families.
 """
 
@@ -60,18 +62,17 @@ from covcal_cli.maths.temperature import MIN_ERRORS, fit_temperature  # noqa: E4
 
 Logits = np.ndarray
 Errors = dict[str, float]
-_MOST_BELOW = 0.05  # Maximum loss of accuracy with the second model.
+_MOST_BELOW = 0.05  # Ignore a second model that is less accurate by more.
 _MOST_ROWS = 4000  # Largest number of rows per split for the classifiers of --own.
 _COMPONENTS = 64
 _LEAST_SPREAD = 1e-6
 
 
 def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) -> float:
-    """Return the accuracy by the rule, with the logits of a second model.
+    """Return the accuracy that ``auto`` would estimate with the logits of a second model.
 
-    The second model is used if the rule would use only DoC, or if there are two classes. The
-    decrease of agreement is corrected if the confidence of the second model decreases more than the
-    confidence of the classifier.
+    The second model is used if ``auto`` would use only DoC, or if there are two classes. If the
+    second model loses more confidence than the classifier, the decrease of agreement is corrected.
     """
     estimate = Estimates(inputs).combined
     accuracy = float(inputs.source_correct.mean())
@@ -87,7 +88,7 @@ def rule_with_second(inputs: EstimatorInputs, source: Logits, target: Logits) ->
 
 
 def agreement(inputs: EstimatorInputs, source: np.ndarray, target: np.ndarray) -> list[float]:
-    """Return the shares of source and target rows whose labels equal the classifier's labels."""
+    """Return the shares of source and target rows on which both models predict the same class."""
     return [
         float((labels == predictions).mean())
         for labels, predictions in (
@@ -98,7 +99,7 @@ def agreement(inputs: EstimatorInputs, source: np.ndarray, target: np.ndarray) -
 
 
 def estimates_of(inputs: EstimatorInputs, source: Logits, target: Logits) -> Errors:
-    """Return estimates of the accuracy by name, from the logits of the second model."""
+    """Return all estimates of the target accuracy from the logits of a second model, by name."""
     right, agrees = inputs.source_correct, source.argmax(axis=1) == inputs.source_predictions
     accuracy = float(right.mean())
     before, after = agreement(inputs, source.argmax(axis=1), target.argmax(axis=1))
@@ -128,7 +129,7 @@ def estimates_of(inputs: EstimatorInputs, source: Logits, target: Logits) -> Err
 
 
 def estimates_of_own(problem: Problem, target_rows: np.ndarray) -> Errors | None:
-    """Return the estimated accuracy by agreement with classifiers trained on the features."""
+    """Return estimates of the target accuracy from classifiers that are trained on the features."""
     source, target = problem.validation.source, problem.file.require_target()
     if source.n_features is None:
         return None
@@ -146,7 +147,7 @@ def estimates_of_own(problem: Problem, target_rows: np.ndarray) -> Errors | None
     parts.append(StandardScaler().fit_transform(there))
     components = PCA(min(_COMPONENTS, *phi.shape), random_state=0).fit(parts[0])
     spreads = components.transform(parts[0]).std(axis=0)
-    # A component without spread has no information. Dividing by infinity makes the component 0.
+    # Constant components have no information. Dividing by infinity makes these components 0.
     spreads = np.where(spreads > _LEAST_SPREAD * spreads.max(), spreads, np.inf)
     rows, here, there, standardised = (components.transform(part) / spreads for part in parts)
     accuracy = float(inputs.source_correct.mean())
@@ -167,7 +168,7 @@ def estimates_of_own(problem: Problem, target_rows: np.ndarray) -> Errors | None
 
 
 def measure(case: Case, data: Path, folder: Path, *, own: bool) -> tuple[int, Errors] | None:
-    """Return the number of classes of a shift, and the error of each estimate in points."""
+    """Return the number of classes of a shift, and each estimate's error in percentage points."""
     kind = "own classifiers"
     with FeatureFile(case.path(folder, 0)) as file:
         problem = Problem(file, EstimateSettings(labels="none"))
@@ -199,7 +200,7 @@ def mean_row(name: str, errors: Sequence[Errors]) -> str:
 
 
 def gain(errors: dict[str, list[Errors]], method: str) -> str:
-    """Return the mean gain of a method over the rule, and its standard error over families."""
+    """Return a text: how much an estimate is better than the rule, with a standard error."""
     gains = {f: [e["rule"] - e[method] for e in entries] for f, entries in errors.items()}
     n, families = sum(map(len, gains.values())), len(gains)
     mean = sum(map(sum, gains.values())) / n
@@ -220,14 +221,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by_kind, by_classes = defaultdict(list), defaultdict(list)
     by_family: dict[str, list[Errors]] = defaultdict(list)
     for case in cases(options.data, options.families, half=options.half):
-        # Without a maker (the classifier was published), there are no rows to train on.
+        # Shifts with published classifiers have no training rows for a second classifier.
         if not options.own and case.shift not in FAMILIES[case.family].makers(options.data):
             continue
         if not case.path(options.features, 0).is_file():
             print(f"{case.shift} has no features file", file=sys.stderr)
             continue
         measured = measure(case, options.data, options.features, own=options.own)
-        if measured is None:  # the files have no features
+        if measured is None:  # the shift has no features
             continue
         classes, errors = measured
         by_kind[case.shift_kind].append(errors)

@@ -1,4 +1,4 @@
-"""Write table.md: the results for each half, family and shift, with adapt and without it."""
+"""Write table.md, with the results for each half of the benchmark, each family and each shift."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,20 +30,20 @@ _CAPTION_OF_ECE = (
 
 @dataclass(frozen=True)
 class Group:
-    """A half of the benchmark, or a family of it."""
+    """The results of all shifts in one half of the benchmark, or in one family."""
 
-    title: str  # name and size of the group
+    title: str  # name of the group, with its number of shifts
     half: str
     results: Results
 
     @property
     def comparison(self) -> Comparison:
-        """The comparison of all methods on the shifts of this half or family."""
+        """The comparison of all methods on these shifts."""
         return self.results.comparison
 
 
 def markdown(table: Table) -> str:
-    """Return a table whose cells may hold Markdown."""
+    """Return a Markdown table. Its cells may contain Markdown, which is not escaped."""
     return escaped(Table(table.columns, [[*map(Raw, row)] for row in table.rows], table.texts))
 
 
@@ -54,7 +54,7 @@ def markdown_text(cases: Sequence[Case], states: Sequence[Results]) -> str:
 
 
 def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
-    """Yield the paragraphs and tables of one setting of adapt."""
+    """Yield all paragraphs and tables of the results with the same settings of adapt."""
     seeds = f"seeds: {results.comparison.seeds}"
     yield f"## State: {results.state} ({len(results.comparison.records)} shifts, {seeds})"
     families, halves = groups(cases, results)
@@ -94,7 +94,7 @@ def _of_state(cases: Sequence[Case], results: Results) -> Iterator[str]:
 
 
 def groups(cases: Sequence[Case], results: Results) -> tuple[list[Group], list[Group]]:
-    """Return a group for each family, and for each half that was run."""
+    """Return one group for each family, and one group for each half of the benchmark."""
 
     def group(name: str, half: str, shifts: Sequence[str]) -> Group:
         size = f"{len(shifts)}" if name == half else f"{half}, {len(shifts)}"
@@ -119,7 +119,7 @@ def _percent(value: float | None) -> str:
 
 
 def _methods(group: Group) -> Table:
-    """Return a table with a row for each method, and a row for each ideal temperature."""
+    """Return the table of methods, with two last rows for the ideal temperatures."""
     comparison, rows = group.comparison, []
     best = comparison.best()
     for method in comparison.methods:
@@ -149,7 +149,7 @@ def _methods(group: Group) -> Table:
 
 
 def _metrics(comparison: Comparison) -> Table:
-    """Return the mean of every metric over the shifts where it has a value."""
+    """Return a table with the mean of every metric over shifts, for each method."""
     rows = []
     for method in comparison.everywhere:
         names = {name for entries in comparison.shifts.values() for name in entries[method].means}
@@ -163,7 +163,6 @@ def _metrics(comparison: Comparison) -> Table:
 
 
 def _families(groups: Sequence[Group]) -> Table:
-    """Return a table with a row for each family of shifts, and a last row for all shifts."""
     overall = groups[-1].comparison.best()
     columns = tuple(dict.fromkeys((*_COLUMNS, overall)))
     rows = []
@@ -188,7 +187,7 @@ def _families(groups: Sequence[Group]) -> Table:
 
 
 def _harm(group: Group) -> str:
-    """Return the number of shifts on which auto increased the ECE, and a table of these shifts."""
+    """Return a text and a table about the shifts on which auto increased the ECE."""
     comparison, truths = group.comparison, group.results.truths
     causes = {
         shift: cause_of_harm(comparison.records[shift], truths[shift])

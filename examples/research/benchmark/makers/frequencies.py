@@ -1,11 +1,11 @@
-"""Changes of class frequencies: some classes of the target become absent, rare or dominant."""
+"""Change the class frequencies of a target: a class becomes absent, rare or dominant."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from choose_adapt_settings import Values
 
-# The share of each class's target rows that remains. Classes after the last number keep all rows.
+# Share of target rows to keep, for class 0, 1, ...; further classes keep all rows.
 SHARES: dict[str, tuple[float, ...]] = {
     "absent": (0.0,),
     "rare": (0.1,),
@@ -14,7 +14,7 @@ SHARES: dict[str, tuple[float, ...]] = {
 
 
 def thinned_rows(labels: Values, shares: Sequence[float], rng: np.random.Generator) -> Values:
-    """Return the row numbers that remain if each class keeps only a share of its rows."""
+    """Return row numbers after keeping a random share of each class."""
     class_shares = np.ones(int(labels.max()) + 1)
     listed = shares[: len(class_shares)]
     class_shares[: len(listed)] = listed

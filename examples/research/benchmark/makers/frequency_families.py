@@ -1,4 +1,4 @@
-"""The families with other class frequencies: a class is absent, rare or dominant."""
+"""Families of shifts with changed class frequencies: a class is absent, rare or dominant."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ _LOAN = (
     "all_util,total_bal_il,num_il_tl"
 )
 
-# By name: a table with one query for both domains, and the query of a shifted target.
+# For each data set: a table without a shift, and the query for the rows of a shifted target.
 _CHOOSE = {
     "diamonds": (
         Table(

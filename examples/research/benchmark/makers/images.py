@@ -1,6 +1,6 @@
-"""Shifts of images: other sources and corruptions.
+"""Make shifts between images: from another source, or corrupted.
 
-The features are descriptors, or come from a pretrained network.
+The inputs of the classifiers are image descriptors, or features of a pretrained network.
 """
 
 import zipfile
@@ -31,7 +31,7 @@ _PATCHES = 350  # patches per texture
 
 
 def texture_shift(name: str, corruption: str, level: float, classifier: Classifier) -> Shift:
-    """Return a shift from clean to corrupted patches of photos; each photo is a class."""
+    """Return a shift from clean to corrupted patches of photos. The class is the photo."""
     patches, labels = _patches()
     source, target = (
         (gradient_descriptors(part), labels)
@@ -43,7 +43,7 @@ def texture_shift(name: str, corruption: str, level: float, classifier: Classifi
 def descriptor_shift(
     data: Path, name: str, source: str, target: str, classifier: Classifier
 ) -> Shift:
-    """Return a shift between two sources of Office-Caltech10, by classic descriptors."""
+    """Return a shift between two domains of Office-Caltech10, as image descriptors."""
     parts = []
     for domain in (source, target):
         images, labels = _office(data, domain)
@@ -52,7 +52,7 @@ def descriptor_shift(
 
 
 def photo_shift(data: Path, name: str, corruption: str, level: float) -> Shift:
-    """Return a shift from clean to corrupted photos of Caltech, by EfficientNet-Lite0."""
+    """Return a shift from clean to corrupted photos, as features of EfficientNet-Lite0."""
     images, labels = _office(data, "caltech")
     source, target = (
         (_embedded(part), labels) for part in (images, corrupted(images, corruption, level))
@@ -91,9 +91,10 @@ def _office(data: Path, domain: str) -> Part:
 
 
 def gradient_descriptors(images: Values) -> Values:
-    """Return histograms of gradient directions in 4 x 4 cells and of grey values, (n, 4*4*8+16).
+    """Return histograms of gradient directions and of grey values, shape (n, 4*4*8+16).
 
-    As in HOG, a gradient is weighted by its length, and the histogram of gradients has length 1.
+    As in HOG, gradients are counted in 4 x 4 cells and weighted by their length. The gradient
+    histogram is scaled to length 1.
     """
     grey = images.mean(axis=3) if images.ndim == 4 else images
     down, right = np.gradient(grey, axis=(1, 2))

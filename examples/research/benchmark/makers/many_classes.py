@@ -1,4 +1,4 @@
-"""The families with 16, 40 and 100 classes: languages, airports, leaves."""
+"""Families of shifts with 16 to 100 classes: languages, airports and leaves."""
 
 from functools import cache
 from pathlib import Path
@@ -10,13 +10,13 @@ from benchmark.makers.packages import folder_of, package, translations
 from benchmark.makers.tables import Table, table_family, table_shift
 from benchmark.makers.texts import Texts, text_shift
 
-_FEWEST = 80  # number of texts of a language
+_FEWEST = 80  # minimum number of texts in a language
 _FLIGHT = "distance,air_time,sched_dep_time,dep_delay,carrier,arr_delay"
 
 
 @cache
 def _catalogues(root: Path, pattern: str, count: int) -> Texts:
-    """Return texts and languages of the first `count` catalogues that have enough texts."""
+    """Return the texts and languages of `count` message catalogues with enough texts."""
     texts: list[str] = []
     languages: list[str] = []
     for path in sorted(root.glob(pattern)):
@@ -36,14 +36,14 @@ def _django(app: str, count: int) -> Texts:
 
 
 def django_shift(name: str, count: int, app: str, classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: Django's core messages to messages of one app."""
+    """Return a shift from messages of Django to messages of an app, with languages as classes."""
     return text_shift(
         "many-classes", name, _django("conf", count), _django(app, 200), classifier, most=9000
     )
 
 
 def names_shift(name: str, count: int, target: str, classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: names of countries to names of other things."""
+    """Return a shift from names of countries to other names, with languages as classes."""
     root = folder_of("pycountry") / "locales"
     source = _catalogues(root, "*/LC_MESSAGES/iso3166-1.mo", count)
     other = _catalogues(root, f"*/LC_MESSAGES/{target}.mo", 200)
@@ -63,7 +63,7 @@ def _frequent_words(count: int, low: int, high: int) -> Texts:
 
 
 def words_shift(name: str, count: int, low: int, high: int, classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: frequent words to rarer words."""
+    """Return a shift from frequent words to rarer words, with languages as classes."""
     source, target = _frequent_words(count, 0, 300), _frequent_words(count, low, high)
     return text_shift("many-names", name, source, target, classifier, most=9000)
 

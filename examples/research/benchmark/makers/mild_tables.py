@@ -1,4 +1,4 @@
-"""The families of tables without a shift, and with a mild shift."""
+"""Families of tables with a mild shift or without a shift."""
 
 from benchmark.makers.classifiers import TREES
 from benchmark.makers.tables import Table

@@ -1,4 +1,4 @@
-"""Optional packages whose wheels hold data."""
+"""Find the data in optional packages."""
 
 import gettext
 from importlib import import_module
@@ -18,7 +18,7 @@ def require_package(name: str, family: str) -> None:
 
 
 def package(name: str) -> Any:
-    """Import an optional package, or a module of the package, and return it."""
+    """Import an optional package or one of its modules."""
     return import_module(name)
 
 
@@ -31,7 +31,7 @@ def folder_of(name: str) -> Path:
 
 
 def translations(catalogue: Path) -> dict[str, str]:
-    """Return the texts of a compiled message catalogue by their English original."""
+    """Return the translations in a compiled message catalogue, by English text."""
     with catalogue.open("rb") as file:
         catalogue_texts = gettext.GNUTranslations(file)
     # gettext has no public way to list the messages. Plural forms have tuples as keys.

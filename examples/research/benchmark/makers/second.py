@@ -1,7 +1,7 @@
 """Train a second classifier of another kind on the rows of the first classifier.
 
-The function that makes a shift also trains its first classifier. This module stops the function
-just before the training, and trains another kind of classifier on the same rows.
+The maker of a shift also trains the first classifier. This module stops the maker before that
+training, and trains a second classifier on the same rows.
 """
 
 import warnings
@@ -27,14 +27,14 @@ _SMALLEST = 1e-4  # Replaces a probability of 0, which forests can give.
 
 @dataclass(frozen=True)
 class SecondSide:
-    """The outputs of the second classifier on one domain, with the rows of the features file."""
+    """Outputs of the second classifier on one domain, in the row order of the features file."""
 
     logits: Values  # (n, K), log probabilities.
-    labels: Values  # (n,), to compare the rows with the features file.
+    labels: Values  # (n,), to check that the rows are those of the features file.
 
 
 class _Stopped(Exception):  # noqa: N818 (not an error)
-    """Raised with the rows on which a maker would have trained its classifier."""
+    """Stops a maker before it trains its classifier, and passes on the training rows."""
 
 
 def _stop(*training: object) -> None:
@@ -42,7 +42,7 @@ def _stop(*training: object) -> None:
 
 
 def second_kind(family: str, inputs: Values, classes: int, classifier: object) -> str:
-    """Return the kind of the second classifier: naive Bayes, trees, a forest or a network.
+    """Choose the kind of the second classifier by the inputs and the first classifier.
 
     | rows or first classifier | second classifier |
     |---|---|
@@ -61,7 +61,7 @@ def second_kind(family: str, inputs: Values, classes: int, classifier: object) -
 
 
 def second_sides(make: Maker, seed: int = 0) -> tuple[str, tuple[SecondSide, SecondSide]]:
-    """Return the kind of the second classifier of a shift, and its outputs on both domains."""
+    """Train the second classifier of a shift. Return its kind, and its outputs on both domains."""
     with (
         patch.object(builders, "_from_network", _stop),
         patch.object(classifiers, "_named", _stop),

@@ -1,7 +1,7 @@
-"""Shifts of sensors: a watch on the wrist, a microphone, and meters of appliances.
+"""Make shifts between recordings of sensors: a watch, a microphone, and electricity meters.
 
-Windows of a recording are described by statistics. A domain is a group of people, a wrist, a part
-of the recordings, or one of the sets of recordings in the packages.
+Recordings are cut into windows, and statistics of each window are the inputs of the classifier. A
+domain is a group of people, one wrist, a part of the recordings, or a set of recordings.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _SMALLEST_SCALE = 1e-6
 
 
 def described(windows: Values) -> Values:
-    """Return statistics of windows (n, time, channels): level, spread, quantiles, spectrum."""
+    """Return the mean, deviation, quantiles and spectrum of windows (n, time, channels)."""
     spectrum = np.abs(np.fft.rfft(windows - windows.mean(axis=1, keepdims=True), axis=1))
     parts = [
         windows.mean(axis=1),
@@ -50,7 +50,7 @@ def cut_windows(series: Values, length: int) -> Values:
 def sensor_shift(
     family: str, name: str, domains: tuple[Part, Part], classifier: Classifier
 ) -> Shift:
-    """Return a shift between windows, standardised by the mean and the spread of the source."""
+    """Return a shift between two sets of windows, standardised by the source."""
     source, target = domains
     mean = source[0].mean(axis=0)
     scale = np.maximum(source[0].std(axis=0), _SMALLEST_SCALE)
@@ -59,21 +59,21 @@ def sensor_shift(
 
 
 def divided(part: Part) -> tuple[Part, Part]:
-    """Return two halves of the rows, drawn at random."""
+    """Divide rows into two random halves."""
     inputs, labels = part
     order = np.random.default_rng(3).permutation(len(labels))
     first, second = np.sort(order[0::2]), np.sort(order[1::2])
     return (inputs[first], labels[first]), (inputs[second], labels[second])
 
 
-# The watch: 7 exercises of the shoulder, 10 people, both wrists.
+# A watch on both wrists of 10 people, who do 7 exercises of the shoulder.
 
-_Range = tuple[str, float, float]  # a column of the windows, and its lowest and highest value
+_Range = tuple[str, float, float]  # column of the windows, lowest value, highest value
 
 
 @cache
 def _watch() -> dict[str, Values]:
-    """Return windows, exercises, people, sides, and the part of the recording, 0 to 1."""
+    """Return the windows of the watch, and their columns y (exercise), subject, side and part."""
     path = folder_of("seglearn") / "data" / "watch_dataset.npy"
     recordings = np.load(path, allow_pickle=True).item()
     columns: dict[str, list[Values]] = {"windows": [], "part": []}
@@ -88,14 +88,14 @@ def _watch() -> dict[str, Values]:
 
 
 def _selected(where: _Range) -> Part:
-    """Return the windows in a range, and their exercises."""
+    """Return the windows whose column is in a range, and their exercises."""
     column, low, high = where
     rows = (_watch()[column] >= low) & (_watch()[column] <= high)
     return _watch()["windows"][rows], _watch()["y"][rows]
 
 
 def _turned(windows: Values, degrees: float) -> Values:
-    """Return the windows as if the watch were turned around the arm."""
+    """Turn the measured axes, as if the watch were turned around the arm."""
     angle = np.deg2rad(degrees)
     turned = windows.copy()
     for axes in ((0, 1), (3, 4)):
@@ -108,7 +108,10 @@ def _turned(windows: Values, degrees: float) -> Values:
 def watch_shift(
     name: str, source: _Range, target: _Range, degrees: float, classifier: Classifier
 ) -> Shift:
-    """Return a shift of the watch. If both ranges are equal, the windows are divided at random."""
+    """Return a shift between two sets of windows of the watch.
+
+    If both ranges are equal, the windows are divided at random.
+    """
     if source == target:
         first, second = divided(_selected(source))
     else:
@@ -133,12 +136,12 @@ def watch(data: Path) -> dict[str, Maker]:
     return {name: fixed(watch_shift, name, *shift) for name, *shift in shifts}
 
 
-# Recordings of sktime: 9 speakers, and 10 and 11 kinds of appliances.
+# Recordings in sktime of 9 speakers, and of 10 and 11 kinds of appliances.
 
 
 @cache
 def _recordings(dataset: str, part: str) -> tuple[list[Values], list[str]]:
-    """Return the series (time, channels) and labels of a file of sktime."""
+    """Read the series (time, channels) and the labels of a data set in sktime."""
     path = folder_of("sktime") / "datasets" / "data" / dataset / f"{dataset}_{part}.ts"
     lines = path.read_text(errors="replace").splitlines()
     first = next(n for n, line in enumerate(lines) if line.lower().startswith("@data"))
@@ -152,7 +155,7 @@ def _recordings(dataset: str, part: str) -> tuple[list[Values], list[str]]:
 
 @cache
 def _windows(dataset: str, part: str, length: int) -> tuple[Values, Values, Values]:
-    """Return described windows, labels, and the part of the recording, 0 to 1."""
+    """Return statistics of windows, labels, and the position in the recording (0 to 1)."""
     series, labels = _recordings(dataset, part)
     classes = sorted(set(_recordings(dataset, "TRAIN")[1]))
     inputs, truth, parts = [], [], []
@@ -170,13 +173,14 @@ def _windows(dataset: str, part: str, length: int) -> tuple[Values, Values, Valu
 def recording_shift(
     name: str, dataset: str, length: int, kind: str, classifier: Classifier
 ) -> Shift:
-    """Return a shift between windows of recordings.
+    """Return a shift between two sets of recordings.
 
     Parameters
     ----------
     kind : {'none', 'recordings', 'ends'}
-        Source and target are random parts of the training recordings, training and test recordings,
-        or the first half and the end of all recordings.
+        ``none`` divides the training recordings at random. ``recordings`` has training and test
+        recordings. ``ends`` has the first half of training recordings and the end of test
+        recordings.
     """
     inputs, labels, parts = _windows(dataset, "TRAIN", length)
     if kind == "none":

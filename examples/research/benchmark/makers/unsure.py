@@ -1,4 +1,4 @@
-"""Train classifiers that are too unsure: forests, neighbours, smoothed labels, ridge."""
+"""Train under-confident classifiers: forests, nearest neighbours, smoothed labels, ridge."""
 
 import warnings
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 
-TREES = "trees"  # boosted trees, which are not too unsure
+TREES = "trees"  # boosted trees, which are not under-confident
 FOREST, NEIGHBOURS, SMOOTHED, RIDGE = "forest", "neighbours", "smoothed", "ridge"
 UNSURE = (FOREST, NEIGHBOURS, SMOOTHED, RIDGE)
-# A function that returns features, or None if there are none, and the logits of rows.
+# A function that returns the features of rows (or None) and their logits.
 Model = Callable[[Any], tuple[Values | None, Values]]
 _SMALLEST = 1e-4  # Replaces a probability of 0, which forests and neighbours can give.
-_COPIES = 5  # Copies of a row for smoothed labels.
+_COPIES = 5  # Number of copies of each row.
 
 
 def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:
-    """Train a classifier and return the function that gives its features and logits.
+    """Train a classifier. Return the function that computes its features and logits.
 
     Parameters
     ----------
     classifier : {'trees', 'forest', 'neighbours', 'smoothed', 'ridge'}
     inputs : array (n, d)
     labels : array (n,)
-        Class numbers 0 to K - 1; every class has a row.
+        Classes 0 to K - 1, of which each has at least one row.
     """
     if classifier == SMOOTHED:
         return _smoothed_network(inputs, labels)
@@ -49,10 +49,10 @@ def trained_model(classifier: str, inputs: Any, labels: Values) -> Model:
 
 
 def _smoothed_network(inputs: Any, labels: Values) -> Model:
-    """Train a network on several copies of each row. One of these copies has a random label.
+    """Train a network with smoothed labels.
 
-    On average, this is the same as training with smoothed labels, where all classes share a fifth
-    of the probability.
+    Each row has five copies, of which one has a random label. On average, this is label smoothing
+    with a fifth of the probability.
     """
     rng = np.random.default_rng(0)
     random = rng.integers(labels.max() + 1, size=len(labels))
@@ -80,7 +80,7 @@ def _ridge(inputs: Any, labels: Values) -> Model:
 
 
 def _columns(scores: Values) -> Values:
-    """Return logits with a column per class. scikit-learn gives one score for two classes."""
+    """Return logits with a column for each class; scikit-learn has one column for two classes."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         return scores
     scores = scores.reshape(-1)

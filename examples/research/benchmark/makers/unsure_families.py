@@ -1,4 +1,4 @@
-"""The families of unsure classifiers: each without a shift, with a mild and with a hard shift."""
+"""Families of under-confident classifiers without a shift, with a mild and with a hard shift."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ from benchmark.makers.packages import package
 from benchmark.makers.tables import Table, table_shift
 from benchmark.makers.unsure import FOREST, NEIGHBOURS, RIDGE, SMOOTHED, UNSURE
 
-# A shift: the corruption of the target's images and its level. None: no shift.
+# Name and level of the corruption of target images; None for no shift.
 Corruption = tuple[str, float] | None
 _DIGITS: dict[str, Corruption] = {
     "none": None,
@@ -32,7 +32,7 @@ _YOUTH = (
     "strength_training_7d,school_night_hours_sleep"
 )
 
-# For each data set, the table of its source and the queries of its targets.
+# For each data set: the source as a table, the queries of its targets, and the classifiers.
 _CHOOSE_TABLES = {
     "diamonds": (
         Table("ggplot2/diamonds", "cut", _CUT, "color in ['D', 'E', 'F']", "", FOREST),
@@ -97,9 +97,9 @@ def _flat(images: Values) -> Values:
 
 
 def image_shift(family: str, name: str, part: Part, corruption: Corruption, kind: str) -> Shift:
-    """Return a shift from one half of images to the other half, which may be corrupted.
+    """Return a shift between two halves of a set of images; the target may be corrupted.
 
-    Coloured images are described by their gradients, grey images by their pixels.
+    The inputs are the pixels of grey images, and gradient descriptors of coloured images.
     """
     images, labels = part
     describe = gradient_descriptors if images.ndim == 4 else _flat
