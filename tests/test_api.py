@@ -390,7 +390,7 @@ class TestCalibrator:
         calibrator = covcal.Calibrator("cot", seed=2)
         assert repr(calibrator) == "Calibrator(method='cot', seed=2)"
         assert calibrator.set_params(method="temp", seed=0).get_params()["method"] == "temp"
-        with pytest.raises(ValueError, match="has no metod: it has method, loss"):
+        with pytest.raises(ValueError, match="no parameter metod: use one of method, loss"):
             calibrator.set_params(metod="temp")
 
     @pytest.mark.parametrize(

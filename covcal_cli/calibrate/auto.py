@@ -1,24 +1,22 @@
 """Choose a method for ``--method auto``, and list the other methods for comparison.
 
-`calibrate/README.md`, section "The rule of auto", explains the rule. T_s is the temperature of
-``temp``. `estimators.consensus` estimates the target accuracy.
+`calibrate/README.md`, section "The rule of auto", explains the rule. T_s is the temperature of the
+method ``temp``.
 
 | choice | condition |
 |---|---|
-| ``temp`` | the mean confidence at T_s may be right |
+| ``temp`` | the mean target confidence at T_s is near the estimated accuracy |
 | ``none`` | the same, and T_s is below the floor of T |
 | ``consensus`` | otherwise: T makes the mean target confidence equal to the estimated accuracy |
 | ``prior+cot`` | the user gives the class frequencies, and the checks of COT pass |
 | ``prior`` | the user gives the class frequencies, and a check of COT fails |
 | ``cot`` or ``temp`` | ``--target-prior bbse``: the class frequencies are estimated |
 
-No choice has a T below the floor, because an estimate alone is not enough evidence to raise
-confidence. If the source has at least 10 errors, the floor is T_s. With fewer errors, the floor is
-the upper end of the likelihood interval of T. If the source is not under-confident and T = 1 has a
-significantly lower log loss than T_s, the floor is 1. It is never above 1.
+T is never below a floor (see `Problem.least_temperature`), because an estimate alone is not enough
+evidence to raise confidence.
 
-**The other methods.** cal.json has the mean target confidence of each method. The ECE is at least
-the distance between this confidence and the accuracy.
+cal.json lists the mean target confidence of each method. The ECE of a method is at least the
+distance between its mean confidence and the accuracy.
 """
 
 from collections.abc import Mapping
@@ -36,7 +34,7 @@ _RULE = _NONE, _TEMP, _CONSENSUS
 _NOT_CHOSEN = "not chosen"
 _COMPARED = "shown for comparison; auto never picks it"
 _SHOWN = 5e-5
-# The running time of COT grows with the cube of the number of classes.
+# The time of COT grows with the cube of the number of classes.
 _MOST_CLASSES_OF_COT = 100
 
 
@@ -51,7 +49,7 @@ def choose(problem: Problem) -> tuple[str, str]:
 
 
 def candidates_for(problem: Problem, chosen: str) -> list[str]:
-    """Return the methods that cal.json lists."""
+    """Return the names of the methods to compare in cal.json."""
     many = len(problem.file.classes) > _MOST_CLASSES_OF_COT and problem.prior is None
     return [
         name
@@ -65,7 +63,7 @@ def candidates_for(problem: Problem, chosen: str) -> list[str]:
 def candidates(
     problem: Problem, fits: Mapping[str, MethodFit], chosen: str
 ) -> tuple[Candidate, ...]:
-    """Return the comparison of all methods in `fits`."""
+    """Compare the methods in `fits` for cal.json."""
     return tuple(_candidate(problem, name, fit, chosen) for name, fit in fits.items())
 
 
@@ -117,7 +115,7 @@ def _by_prior(problem: Problem) -> tuple[str, str]:
 
 
 def _rivals(problem: Problem) -> tuple[str, str]:
-    """Return the candidate with COT, and the candidate without COT."""
+    """Return the names of the method that trusts COT, and of the method without COT."""
     bbse = problem.settings.target_prior == BBSE_PRIOR
     return (_COT, _TEMP) if bbse else ("prior+cot", "prior")
 

@@ -59,11 +59,11 @@ def calibrate(
 ) -> Calibration:
     """Fit a method on a features or adapted file.
 
-    No target label is read, except labels from ``covcal label`` if the method is auto. Labels for a
-    decision (`covcal pick --for`) are used only with labels="marked".
+    Only the method "auto" uses target labels, from ``covcal label``. It uses labels for a decision
+    (`covcal pick --for`) only with labels="marked".
 
-    `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the method needs
-    other data, or T is at the end of its range.
+    `labels` are labelled target rows from `random_labels`. Raises `CovcalError` if the file lacks
+    data for the method, or T is at the end of its range.
     """
     with FeatureFile(Path(path)) as file:
         if labels is None and not isinstance(settings.labels, str):
@@ -206,7 +206,7 @@ def _fit_to_labels(
 ) -> Calibration:
     try:
         problem = Problem(file, settings, settings.loss)
-    # Without labelled source rows, fit only to target labels.
+    # Target labels are enough for a fit.
     except TooFewRowsError:
         problem = None
     labelled = LabelledFit(file, draw, problem)
@@ -317,7 +317,7 @@ def _require_inside(path: Path, calibration: Calibration, *, allow_limit: bool) 
 
 
 def warnings_on_reading(accuracy: SourceAccuracy | None, scaling: Scaling) -> list[str]:
-    """Warn if the accuracy is near chance, or T is very large."""
+    """Return warnings if the source accuracy is near chance, or T is very large."""
     doubt = None if accuracy is None else accuracy.doubt
     warnings = [] if doubt is None else [doubt]
     temperature = min(scaling.temperatures.values())

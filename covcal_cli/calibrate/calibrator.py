@@ -1,6 +1,6 @@
-"""A calibrator of logits in memory, with scikit-learn's conventions.
+"""Calibrate logits in memory, with scikit-learn's conventions.
 
-The arrays become a features file in memory, so the results are the same as with the commands.
+A features file in memory holds the arrays, so the results are the same as with the commands.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from covcal_cli.maths.weights import DEFAULT_MAX_WEIGHT
 
 _WHERE = Path("the arrays")
 _PRIOR_TOLERANCE = 1e-3
-# Command-line advice, and its replacement in Python.
+# Advice in messages for the command line, and for Python.
 _IN_PYTHON = (
     (" with --classes, and extract again", " with classes"),
     (": extract it together with the source", ": pass target_logits"),
     (": extract the source from class folders, or give y", ": give source_labels"),
     (" with covcal pick", ""),
 )
-# Votes are never negative. `_FEW`: maximum number of rows; `_UNLIKELY`: significance level.
+# Maximum number of rows and significance level of the test for votes instead of logits.
 _FEW, _UNLIKELY = 3, 0.005
 
 
@@ -72,21 +72,21 @@ class Calibrator:
         ``"auto"``, or a method that needs only logits: ``"none"``, ``"temp"``, ``"label-shift"``,
         ``"cot"``, ``"prior"``, ``"prior+cot"``, ``"consensus"`` or ``"atc"``.
     loss : {"brier", "nll"}
-        Loss of the fit.
+        The loss that the temperature minimises.
     target_prior : str, dict or array of shape (K,)
         Class frequencies on the target: ``"source"``, ``"uniform"``, ``"bbse"`` (estimated), a JSON
         file, a dict with a share per class, or the shares in the order of the logits.
     max_weight : float
         Maximum importance weight, at least 1.
     seed : int
-        Seed for choosing rows, if there are more rows than a fit uses.
+        Random seed for drawing a sample, if there are more rows than a fit uses.
     allow_limit : bool
-        Accept a temperature at the limit of its range, with a warning.
+        Whether a temperature at the end of its range gives a warning instead of an error.
 
     Attributes
     ----------
     temperature_ : float
-        T in softmax(z / T). Methods with a prior also add class offsets.
+        T in softmax(z / T). Methods with a target prior also add class offsets.
     method_ : str
         The method that was used. `reason_` says why.
     estimate_ : Estimate or None
@@ -99,7 +99,7 @@ class Calibrator:
     feature_names_in_ : array of str, shape (K,)
         Columns of the data frame that `fit` read, if any.
     notes_ : tuple of str
-        Notes on the fit. (Warnings are issued as Python warnings.)
+        Remarks about the fit. (Warnings are issued as Python warnings.)
     calibration_ : Calibration
         The whole result, as in cal.json.
     """
@@ -127,7 +127,7 @@ class Calibrator:
         *,
         classes: ArrayLike | None = None,
     ) -> Self:
-        """Fit T without target labels.
+        """Fit a temperature without target labels.
 
         Parameters
         ----------
@@ -137,16 +137,17 @@ class Calibrator:
         source_labels : array, shape (n,)
             Class numbers 0 to K-1, or class names.
         target_logits : array, shape (m, K) or (m,), optional
-            Logits of unlabelled target rows. Without them, ``"auto"`` is ``"temp"``.
+            Logits of unlabelled target rows. If they are left out, ``"auto"`` uses ``"temp"``.
         classes : array, shape (K,), optional
-            Names of the classes in the order of the logits. Default: the columns of a data frame
-            that contain all labels, else 0 to K-1 if labels are numbers, else the sorted labels.
+            Names of the classes in the order of the logits. By default, these are the columns of a
+            data frame if they include all labels, else 0 to K-1 for numeric labels, else the sorted
+            labels.
 
         Raises
         ------
         CovcalError
-            If there are too few rows, the prior is invalid, or T is at a limit. If arrays do not
-            fit together, the error is also a ValueError.
+            If there are too few rows, the target prior is invalid, or T is at the end of its range.
+            For arrays of different lengths or classes, the error is also a ValueError.
         """
         columns = columns_of(source_logits)
         source = logits_of(source_logits, "source_logits")
@@ -183,7 +184,7 @@ class Calibrator:
         self.n_features_in_ = 1 if is_single else source.shape[1]
         rows = np.concatenate([source, target])
         share = (np.count_nonzero(rows.min(axis=1) >= 0) + 1) / (len(rows) + 2)
-        # The share of rows without a negative logit, and the largest logit.
+        # share of rows without a negative logit, and the largest logit
         self._share_and_largest = (1.0, math.inf) if is_single else (share, float(rows.max()))
         if columns and all(isinstance(name, str) for name in columns):
             self.feature_names_in_: AnyArray = np.array(columns, dtype=object)
@@ -209,8 +210,8 @@ class Calibrator:
     def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
         """Return the accuracy.
 
-        Calibration does not change the accuracy. To compare calibrations, pass
-        ``scoring="neg_log_loss"`` to scikit-learn.
+        Calibration does not change the accuracy, so pass ``scoring="neg_log_loss"`` to scikit-learn
+        for model selection.
         """
         rows = self.rows(logits)
         of_rows = labels_of(labels, "labels", len(rows), logits)
@@ -227,14 +228,13 @@ class Calibrator:
         unknown = sorted(set(values) - set(_parameters()))
         if unknown:
             raise ArgumentError(
-                f"Calibrator has no {unknown[0]}: it has {', '.join(_parameters())}"
+                f"Calibrator has no parameter {unknown[0]}: use one of {', '.join(_parameters())}"
             )
         for name, value in values.items():
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        """Return the constructor call, without default values."""
         defaults, parameters = Calibrator().get_params(), self.get_params()
         changed = [
             f"{name}={value!r}"
@@ -244,11 +244,9 @@ class Calibrator:
         return f"Calibrator({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether `fit` was called."""
         return hasattr(self, "temperature_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags."""
         from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
         return Tags(
@@ -285,7 +283,7 @@ class Calibrator:
             return calibration, problem.accuracy if lacking is None else None
 
     def rows(self, logits: ArrayLike) -> Float64s:
-        """Return logits as an array (n, K). Check the number of classes."""
+        """Check logits, and return them as an array of shape (n, K)."""
         if not hasattr(self, "temperature_"):
             raise _not_fitted("this Calibrator is not fitted yet: call fit first")
         rows = logits_of(logits, "logits")
@@ -298,14 +296,14 @@ class Calibrator:
         columns = None if names is None else names.tolist()
         require_columns(columns, logits, "the logits that were passed to fit")
         require_class_order(self.classes_, logits, "logits")
-        # Votes may look like logits, so compare the rows with the logits of fit.
+        # A few rows of votes look like logits, so compare them with the logits of `fit`.
         share, largest = getattr(self, "_share_and_largest", (1.0, math.inf))
         is_unlike = share ** len(rows) < _UNLIKELY or rows.max(axis=1).min() > 2 * largest
         is_few = len(rows) <= _FEW and np.ndim(logits) == 2
         if is_few and is_unlike and rows.min() >= 0 and rows.max() > 0:
             raise ArgumentError(
-                "logits: no number is negative, unlike in the rows that were passed to fit. "
-                "Give the same output as to fit"
+                "logits: no number is negative, unlike the logits that were passed to fit: give "
+                "the same output of the classifier"
             )
         return rows
 
@@ -322,10 +320,9 @@ class Calibrator:
 
 
 class ArrayFile(FeatureFile):
-    """A features file in memory. All rows are validation rows.
+    """A features file in memory, in which all rows are validation rows.
 
-    `domains` are the arrays of "source" and "target", by name. A target without rows is left out.
-    The ids are row numbers. Missing labels count as unknown.
+    `domains` maps "source" and "target" to arrays by name. A target without rows is left out.
     """
 
     def __init__(
@@ -362,7 +359,7 @@ class ArrayFile(FeatureFile):
         self.handle.close()
 
     def sha256(self) -> str:
-        """Return the sha256 of the logits and the source labels."""
+        """Return the SHA-256 of the logits and the source labels."""
         return self._digest.hexdigest()
 
 
@@ -394,7 +391,7 @@ class NotFittedYetError(ValueError, AttributeError):
 def _numbered(
     labels: AnyArray, k: int, classes: ArrayLike | None, columns: list[Any] | None
 ) -> tuple[Labels, AnyArray]:
-    """Return the class number of each label, and the classes."""
+    """Return the class number of each label, and the names of the classes."""
     class_array = None if classes is None else array_of(classes, "classes")
     names = None if class_array is None else labels_of(class_array, "classes", class_array.size)
     columns = columns_like(labels, columns)
@@ -464,7 +461,7 @@ def _parameters() -> tuple[str, ...]:
 
 
 _TRAINED = 2 / 3
-# Minimum agreement of predict and decision_function.
+# minimum share of rows for which predict and decision_function agree
 _SAME = 0.5
 
 
@@ -486,9 +483,9 @@ class CalibratedClassifier:
     def fit(self, X: Any, y: ArrayLike, X_target: Any = None) -> Self:
         """Calibrate on labelled source rows and unlabelled target rows.
 
-        A fitted classifier (with ``classes_``) is not changed. `X` must then have rows that were
-        not used for training. Otherwise, a copy is trained on two thirds of the rows, and
-        calibrated on one third.
+        A fitted classifier (with ``classes_``) stays the same, and `X` must have rows that were not
+        used for training. Otherwise, a copy is trained on two thirds of the rows, and calibrated on
+        one third.
         """
         if not (hasattr(X, "shape") or hasattr(X, "__len__")):
             raise ArgumentError(f"X must be an array or a list of rows, not {type(X).__name__}")
@@ -500,12 +497,12 @@ class CalibratedClassifier:
         self.estimator_: Any = self.estimator
         is_object = not isinstance(self.estimator, type)
         self._columns = _feature_names(self.estimator)
-        # Before fit, a CatBoost classifier has the attribute classes_, but no classes.
+        # An unfitted CatBoost classifier has an empty attribute classes_.
         if is_object and hasattr(self.estimator, "fit") and not _n_classes(self.estimator):
             self._columns = columns_of(X)
             order = np.random.default_rng(self.calibrator_.seed).permutation(len(labels))
             trained, rest = np.split(order, [round(_TRAINED * len(labels))])
-            # If a class has no training row, train on all its rows.
+            # Every class needs training rows.
             is_new = ~np.isin(labels[rest], labels[trained])
             trained, rest = np.concatenate([trained, rest[is_new]]), rest[~is_new]
             if not len(rest):
@@ -546,7 +543,6 @@ class CalibratedClassifier:
         return self
 
     def __repr__(self) -> str:
-        """Return both parts."""
         return f"CalibratedClassifier({self.estimator!r}, {self.calibrator!r})"
 
     def predict_proba(self, X: Any) -> Float64s:
@@ -560,7 +556,7 @@ class CalibratedClassifier:
         self._require_fitted()
         self._require_order(X)
         labels = np.asarray(self.estimator_.predict(X))
-        # CatBoost returns a column for several classes.
+        # For more than two classes, CatBoost returns shape (n, 1).
         return labels.reshape(len(labels)) if labels.size == len(labels) else labels
 
     def score(self, X: Any, y: ArrayLike) -> float:
@@ -569,7 +565,7 @@ class CalibratedClassifier:
         return float(np.mean(predicted == labels_of(y, "y", len(predicted), X)))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters; with `deep`, also nested ones (``estimator__C``)."""
+        """Return the parameters. With `deep`, include nested parameters (``estimator__C``)."""
         parameters = {"estimator": self.estimator, "calibrator": self.calibrator}
         inner = {
             f"{name}__{key}": value
@@ -610,11 +606,9 @@ class CalibratedClassifier:
             raise _not_fitted("this classifier is not calibrated yet: call fit first")
 
     def __sklearn_is_fitted__(self) -> bool:
-        """Return whether `fit` was called."""
         return hasattr(self, "calibrator_")
 
     def __sklearn_tags__(self) -> Any:
-        """Return scikit-learn's tags."""
         return Calibrator().__sklearn_tags__()
 
     def _require_order(self, X: Any) -> None:
@@ -645,12 +639,12 @@ class CalibratedClassifier:
 
 
 def calibrated(estimator: Any, **parameters: Any) -> CalibratedClassifier:
-    """Return a classifier with calibrated probabilities. `parameters` are passed to `Calibrator`.
+    """Wrap a classifier so that its probabilities are calibrated.
 
     ``covcal.calibrated(model).fit(X, y, X_target).predict_proba(X_new)``
 
-    If the classifier is not fitted, `fit` trains a copy on two thirds of the rows and calibrates it
-    on the other rows. If it is fitted, `X` must have rows that were not used for training.
+    `parameters` are passed to `Calibrator`. For fitted and unfitted classifiers, see
+    `CalibratedClassifier.fit`.
     """
     return CalibratedClassifier(estimator, Calibrator(**parameters))
 

@@ -38,10 +38,10 @@ class Estimation(Document):
 
     schema: ClassVar[str] = "covcal.estimate/1"
 
-    estimates: tuple[Estimate, ...]  # the combined estimate comes first
+    estimates: tuple[Estimate, ...]  # first the combined estimate
     metrics: tuple[MetricEstimate, ...] = ()
     guards: tuple[Guard, ...]
-    temperature: Positive  # T_s, the temperature of temperature scaling on the source
+    temperature: Positive  # T_s, fitted to the source
     source_rows: Count = field(metadata=at("rows.source"))
     target_rows: Count = field(metadata=at("rows.target"))
     source_accuracy: SourceAccuracy | None = None
@@ -59,7 +59,7 @@ class Estimation(Document):
 
     @property
     def checks(self) -> tuple[Guard, ...]:
-        """The checks of the combined estimate, and the check of source errors."""
+        """The checks of the combined estimate, and the check for enough source errors."""
         first, *others = self.estimates
         if self.used_target_labels:
             return first.guards
@@ -80,19 +80,21 @@ def estimate(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy, and perhaps metrics and the mean cost.
+    """Estimate the target accuracy, and on request metrics and the mean cost.
 
-    No target label is read, except labels from ``covcal label``. `metrics` are pairs of a metric
-    and a class, such as ``("recall", "fraud")``; None means all classes. `by` is a column, for
-    metrics per group. `costs` is a costs.json of `decide`, for the mean cost of a row if every row
-    is accepted.
+    No target label is used, except labels from ``covcal label``.
+
+    - `metrics`: pairs of a metric and a class, such as ``("recall", "fraud")``. None means all
+      classes.
+    - `by`: a column. The metrics are also estimated for each value of the column.
+    - `costs`: a JSON file of costs, as for `decide`, for the mean cost if every row is accepted.
 
     Raises
     ------
     TooFewRowsError
         If the file has too few rows for an estimate.
     CovcalError
-        If the file or the class frequencies are invalid, or a class does not exist.
+        If the file or the class frequencies are invalid, or a metric names an unknown class.
     """
     with FeatureFile(Path(path)) as file:
         return estimate_file(Problem(file, settings), metrics, by, costs)
@@ -101,10 +103,10 @@ def estimate(
 def estimate_for_decision(
     path: Path, calibration: Calibration, costs: Path | None, error: float | None
 ) -> tuple[Estimate | None, MetricEstimate | None, list[str]]:
-    """Estimate the accuracy for `decide`, and the mean cost if all rows are accepted.
+    """For `decide`, estimate the accuracy, and the mean cost of a row if all rows are accepted.
 
-    Both are None if no estimate is possible; the notes give the reason. Labels that will test a
-    promise are left out, because the order of the tests must not depend on these labels.
+    Without an estimate, both are None, and the notes give the reason. Labels that `decide` will use
+    for tests are left out, because the order of the tests must not depend on the labels.
     """
     fitted, labels = calibration.labelled_rows, "none"
     if fitted is not None:
@@ -136,7 +138,7 @@ def estimate_file(
     by: str | None = None,
     costs: Path | None = None,
 ) -> Estimation:
-    """Estimate the target accuracy and metrics on an open file."""
+    """Estimate the target accuracy and metrics for an open file. See `estimate`."""
     if metrics or costs is not None:
         problem.file.require_all_classes("--metrics" if metrics else "--cost")
     wrong = None
@@ -203,21 +205,18 @@ def estimate_file(
 def _labels(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
     """Return the labelled rows for an estimate, or None.
 
-    Labels for a decision count only if the user asked for them, because `pick --for` draws few rows
-    with a low confidence. With 350 such labels of the demo, the 95 % interval contained the true
-    accuracy in only 49 of 60 draws.
+    Labels for a decision are used only on request, because `pick --for` draws few rows with a low
+    confidence. In a test with 350 such labels, the 95 % interval contained the true accuracy in
+    only 49 of 60 samples.
     """
     draw = labels_for(file, settings)
     is_left_out = draw is not None and draw.is_for_decision and settings.labels != MARKED_LABELS
     return None if is_left_out else draw
 
 
-# The ECE is at least the distance between mean confidence and accuracy.
-
-
 @dataclass(frozen=True)
 class ExpectedCalibration:
-    """The mean confidence of a calibration on target rows."""
+    """The mean target confidence of a calibration, and its distance from the estimated accuracy."""
 
     name: str
     temperature: float
@@ -235,7 +234,7 @@ class ExpectedCalibration:
 
 @dataclass(frozen=True)
 class Expectation:
-    """Estimates of the accuracy, and the confidence of calibrations."""
+    """An estimate of the target accuracy, and the mean target confidence of calibrations."""
 
     estimation: Estimation
     calibrations: tuple[ExpectedCalibration, ...] = ()
@@ -257,12 +256,13 @@ def expect(
 ) -> Expectation:
     """Estimate the target accuracy, and compare it with the confidence of calibrations.
 
-    `documents` are calibration files, and `names` are their names in the result. `asked` has the
-    fields of `EstimateSettings` that the user gave. `networks` is the adapted file, if it has
-    moved. For `metrics`, `by` and `costs`, see `estimate`.
+    - `documents`, `names`: calibration files, and their names in the result.
+    - `asked`: the fields of `EstimateSettings` that the user gave.
+    - `networks`: the adapted file, if it has moved.
+    - `metrics`, `by`, `costs`: see `estimate`.
 
-    Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if files do not fit
-    together. Raises `UnusedOptionError` if no calibration needs `networks`.
+    Raises `TooFewRowsError` if there are too few rows. Raises `CovcalError` if a calibration was
+    made for another classifier. Raises `UnusedOptionError` if no calibration needs `networks`.
     """
     calibrations = read_named(documents, networks, names)
     settings: dict[str, Any] = dict(asked or {})

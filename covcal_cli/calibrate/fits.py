@@ -19,11 +19,10 @@ Other methods match the mean target confidence to an estimate of the target accu
 | blend     | combined estimate | both, each with its own T         | floors   |
 | atc       | ATC               | the classifier's                  | -        |
 
-T_s is the temperature of ``temp``. The floor is the smallest temperature that the source proves
-(`auto`).
+T_s is the temperature of ``temp``. `Problem.least_temperature` returns the floor.
 
-Two methods correct for the class frequencies of the target, by Bayes' rule (Saerens et al., Neural
-Computation 2002; Elkan, IJCAI 2001). The predicted class does not change.
+Two methods correct probabilities for the class frequencies of the target, by Bayes' rule (Saerens
+et al., Neural Computation 2002; Elkan, IJCAI 2001). The predicted class stays the same.
 
 | symbol | meaning |
 |---|---|
@@ -72,14 +71,14 @@ _PRIOR_DRIFT = "prior drift"
 
 
 def unscaled(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Return T = 1."""
+    """Use T = 1 (no calibration)."""
     scaling = Scaling(forecaster, 1.0)
     loss = problem.loss_of(scaling)
     return MethodFit(scaling, loss, loss)
 
 
 def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weights 1/g - 1/2, and compute the bound of Theorem 1."""
+    """Fit T to source rows with the weights 1/g - 1/2, and compute the bound of Theorem 1."""
     weights = problem.weights(forecaster)
     fit = _weighted(problem, forecaster, weights.fit_weights, weights)
     bound = bound_terms(
@@ -92,7 +91,7 @@ def importance_weighted(problem: Problem, forecaster: ForecasterName) -> MethodF
 
 
 def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weights 1/g - 1."""
+    """Fit T to source rows with the importance weights 1/g - 1."""
     weights = problem.weights(forecaster)
     if weights.weights.max() == 0:
         raise CovcalError(
@@ -103,7 +102,7 @@ def weights_alone(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def class_weighted(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Fit T with the weight target / source frequency of each class (RLLS)."""
+    """Fit T to source rows, weighted by target / source frequency of their class (RLLS)."""
     shift = label_shift(problem.inputs, "rlls")
     row_weights = shift.ratios[problem.validation.labels]
     if row_weights.max() == 0:
@@ -126,8 +125,8 @@ def _frequencies_in_words(shift: LabelShift) -> str:
     if shift.sigmas > MIN_SIGMA:
         return text
     return (
-        f"{text}. The change is only {shift.sigmas:.1f} standard errors and may be chance (at "
-        f"least {MIN_SIGMA:.0f} needed)"
+        f"{text}. The change may be due to chance: it is only {shift.sigmas:.1f} standard errors "
+        f"(at least {MIN_SIGMA:.0f} needed)"
     )
 
 
@@ -147,7 +146,7 @@ def notes_on_weights(weights: ImportanceWeights) -> list[str]:
 
 
 def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
-    """Return warnings if importance weights are too uneven."""
+    """Return warnings if few rows have most of the importance weight."""
     health, warnings = weights.health, []
     if health.ess == 0:
         return [
@@ -172,24 +171,21 @@ def warnings_on_weights(weights: ImportanceWeights) -> list[str]:
     if health.clipped_share > _MAX_CLIPPED_SHARE:
         warnings.append(
             f"{percent(health.clipped_share, 1)} of the importance weights were cut at the "
-            "limit U: parts of the target have almost no source rows"
+            "limit U: some target rows have almost no similar source rows"
         )
     return warnings
 
 
 def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean confidence to COT's accuracy, with T at least T_s.
-
-    A lower T would mean that the classifier is better on the target.
-    """
+    """Match the mean target confidence to the accuracy estimated by COT, with T at least T_s."""
     match = match_accuracy(problem.target_logits(forecaster), problem.cot.accuracy)
     least = problem.inputs.temperature
     notes = []
     if match.temperature < least:
         notes.append(
             f"the estimated accuracy of {percent(problem.cot.accuracy, 1)} needs T = "
-            f"{match.temperature:.4g}, but covcal keeps T at or above {least:.4g}, the fit to "
-            "the source"
+            f"{match.temperature:.4g}, but T is at least {least:.4g}, the fit to the "
+            "source"
         )
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(problem, Scaling(forecaster, max(match.temperature, least)), guards, notes)
@@ -197,7 +193,7 @@ def by_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the aligned forecaster's mean confidence to COT's accuracy."""
+    """Match the aligned forecaster's mean target confidence to the accuracy estimated by COT."""
     match = _match(problem, forecaster, problem.cot.accuracy)
     guards = (*_transport_guards(problem), match.guard)
     fit = _fitted(
@@ -207,9 +203,9 @@ def by_transport_aligned(problem: Problem, forecaster: ForecasterName) -> Method
 
 
 def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
-    """Match the mean confidence to the combined estimate, with a lower limit for T.
+    """Match the mean target confidence to the combined estimate, with T at least the floor.
 
-    The aligned logits of adapt are matched separately.
+    A blend is matched separately for the classifier and for the aligned forecaster.
     """
     accuracy = problem.accuracy
     guards, notes, matches, floors = [*accuracy.guards], [], [], []
@@ -241,7 +237,7 @@ def by_consensus(problem: Problem, forecaster: Forecasters) -> MethodFit:
 
 
 def by_threshold(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Match the mean confidence to ATC's accuracy."""
+    """Match the mean target confidence to the accuracy estimated by ATC."""
     estimate = atc(problem.inputs)
     match = match_accuracy(problem.target_logits(forecaster), estimate.accuracy)
     scaling = Scaling(forecaster, match.temperature)
@@ -257,8 +253,8 @@ def _notes_on_crossings(match: Match) -> list[str]:
     if match.crossings < 2:
         return []
     return [
-        f"{match.crossings} temperatures have a mean confidence equal to the estimated "
-        "accuracy: covcal uses the largest"
+        f"{match.crossings} temperatures make the mean confidence equal to the estimated "
+        "accuracy: covcal uses the largest T"
     ]
 
 
@@ -288,7 +284,7 @@ def _fitted(
 
 
 def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use T_s and class offsets b."""
+    """Use T_s, and class offsets b for the given class frequencies."""
     fit = minimised(problem, forecaster)
     guards = _prior_guards(problem, forecaster, fit.scaling.temperature)
     return replace(
@@ -300,7 +296,7 @@ def by_prior(problem: Problem, forecaster: ForecasterName) -> MethodFit:
 
 
 def by_prior_and_transport(problem: Problem, forecaster: ForecasterName) -> MethodFit:
-    """Use class offsets, and match the mean confidence to COT's accuracy."""
+    """Use class offsets b, and match the mean target confidence to the accuracy by COT."""
     logits, labels = problem.target_logits(forecaster), problem.inputs.target_predictions
     match = match_accuracy(logits, problem.cot.accuracy, labels, problem.prior_offsets)
     fit = minimised(problem, forecaster)

@@ -1,8 +1,7 @@
-"""Fit temperature and offset to labelled target rows, and estimate accuracy and ECE from them.
+"""Use labelled target rows to fit a temperature and an offset, and to estimate accuracy and ECE.
 
-The labels come from a `Draw`: rows labelled with ``covcal pick`` and ``covcal label``, or random
-rows with known labels. ``evaluate`` leaves out the labelled rows. `labels.posterior` explains the
-fit.
+A `Draw` holds the labels, from ``covcal pick`` and ``covcal label`` or from random rows with known
+labels. ``evaluate`` leaves out these rows. `labels.posterior` explains the fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,16 +40,16 @@ from covcal_cli.records import Guard, sentences_of_failed
 
 LABELLED = "labelled"
 MIN_EFFECTIVE = 20  # minimum number of effective labels
-_FALSE_CONTRADICTION = 0.01  # significance level for a wrong confidence
+_FALSE_CONTRADICTION = 0.01  # significance level of the test for a wrong confidence
 RANGE_OF_BOTH = (
     "range for all rows that covcal pick could draw; it contains the 95 % interval from the labels"
 )
 
 
 def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
-    """Return the labelled rows to fit to, or None.
+    """Return the labelled target rows that a fit should use, or None.
 
-    Raises `CovcalError` if labels are damaged, or the user asked for missing labels.
+    Raises `CovcalError` if labels are damaged, or if labels="marked" and there are none.
     """
     draw = labelled_draw(file) if settings.takes_labels and file.target is not None else None
     if draw is None and settings.labels == MARKED_LABELS:
@@ -62,7 +61,7 @@ def labels_for(file: FeatureFile, settings: EstimateSettings) -> Draw | None:
 
 
 class LabelledFit:
-    """A fit to labelled target rows, and estimates from their labels."""
+    """A calibration fitted to labelled target rows, with estimates of accuracy and ECE."""
 
     def __init__(self, file: FeatureFile, draw: Draw, problem: Problem | None) -> None:
         self.draw = draw
@@ -90,7 +89,7 @@ class LabelledFit:
 
     @property
     def accuracy(self) -> Estimate:
-        """The combined estimate. Its range contains the interval from labels."""
+        """The accuracy estimated from labels and from unlabelled rows together."""
         low, high = self._ends
         return Estimate(
             "combined",
@@ -103,7 +102,7 @@ class LabelledFit:
         )
 
     def reason(self) -> str:
-        """Return a sentence about the accuracy."""
+        """Return a sentence about the accuracy, with and without labels."""
         alone = self.by_labels
         text = (
             f"{len(self.draw)} labels show an accuracy of {percent(alone.accuracy, 1)} "
@@ -118,7 +117,7 @@ class LabelledFit:
         )
 
     def method_fit(self, loss: Loss) -> MethodFit:
-        """Return the scaling, its loss and its checks."""
+        """Return the fit as the result of a method."""
 
         def mean_loss(at: float, of_label: float) -> float:
             moved = class_major(with_offsets(self.logits, at, None, of_label))
@@ -133,7 +132,7 @@ class LabelledFit:
         )
 
     def estimates(self) -> dict[str, Any]:
-        """Return estimates of accuracy and ECE for all target rows."""
+        """Return the estimates of accuracy and ECE for cal.json."""
         ece, low, high = self._ece()
         return {
             "accuracy": self._accuracy,
@@ -153,7 +152,7 @@ class LabelledFit:
         by: str | None,
         costs: Float64s | None = None,
     ) -> Iterator[MetricEstimate]:
-        """Return metrics from the labels, for all rows and for each value of `by`."""
+        """Estimate metrics from the labels, for all rows and for each value of the column `by`."""
         target = file.require_target()
         frame = thinned(self.draw.frame, most_rows(target.n_classes), self.draw.seed)
         return metrics_by_labels(
@@ -169,7 +168,7 @@ class LabelledFit:
         )
 
     def history(self) -> list[str]:
-        """Describe the fit after each batch of labels."""
+        """Return a sentence about the fit after each batch of labels, if there are several."""
         batch = self.draw.batch
         numbers, sizes = np.unique(batch, return_counts=True)
         fits = [self._fitted(batch <= last) for last in numbers]
@@ -203,13 +202,13 @@ class LabelledFit:
                 draw.weights, draw.variances, draw.population, draw.right(logits), *scores
             )
             both = combined(*by_labels, self.prior)
-        else:  # Cross-fitting needs two labels.
+        else:  # With one label, cross-fitting has no other label.
             both = ((self.prior or self.by_labels).accuracy,) * 3
         return posterior(self._frame, logits, draw, both[0]), both
 
 
 def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
-    """Return the groups of target rows by a column, or None."""
+    """Group target rows by the values of a column. Return None without a column."""
     if by is None:
         return None
     groups = column_groups(target, by, rows)
@@ -219,7 +218,7 @@ def groups_of(target: Domain, by: str | None, rows: Rows) -> Groups | None:
 def agreement_with_labels(
     prior: Estimate | None, by_labels: Estimate, unlabelled: int
 ) -> tuple[Guard, ...]:
-    """Check whether the interval from labels contains the estimate without labels."""
+    """Check that the interval from labels contains the accuracy estimated without labels."""
     if prior is None:
         return ()
     low, high, estimate = by_labels.low, by_labels.high, prior.accuracy
@@ -236,7 +235,7 @@ def agreement_with_labels(
 
 
 def effective_labels(draw: Draw) -> tuple[Guard, ...]:
-    """Check whether labels for a decision are enough for a fit."""
+    """Check that labels for a decision are worth at least 20 random labels."""
     if not draw.has_rows_for_decision:
         return ()
     count = effective_sample_size(draw.weights)
@@ -252,21 +251,21 @@ def effective_labels(draw: Draw) -> tuple[Guard, ...]:
 
 
 def confidence_of(logits: Floats, scaling: Scaling) -> Float64s:
-    """Return the confidence in the predicted class, shape (n,)."""
+    """Return the calibrated confidence in the predicted class, shape (n,)."""
     moved = with_offsets(logits, scaling.temperature, None, scaling.of_label)
     return confidences(moved, scaling.temperature, logits.argmax(axis=1))
 
 
 def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tuple[str, bool]:
-    """Compare the confidence of labelled rows with their labels.
+    """Test whether the confidence of labelled rows predicts their number of errors.
 
-    Return a sentence, and whether the labels prove the confidence wrong. The calibration must not
+    Return a sentence, and whether the confidence is significantly wrong. The calibration must not
     have been fitted to these labels.
     """
     blocks = ScaledLogits(calibration.scaling).confidences(target, draw.rows)
     confidence = np.concatenate([values for _, values in blocks])
     errors = len(draw) - int(draw.right(target.logits(draw.rows)).sum())
-    # The probability of each number of errors, if the confidence is right (Poisson binomial).
+    # Poisson binomial distribution of the number of errors, if the confidence is right.
     chances = np.ones(1)
     for value in confidence:
         chances = np.convolve(chances, (value, 1 - value))
@@ -281,9 +280,9 @@ def labels_against(target: Domain, draw: Draw, calibration: Calibration) -> tupl
 def error_of(
     target: Domain, draw: Draw, calibration: Calibration, scaled: ScaledLogits
 ) -> tuple[float, float, float] | None:
-    """Return the ECE of a calibration from labels, with its interval.
+    """Return the ECE of a calibration on labelled rows, and both ends of its interval.
 
-    A calibration that was fitted to these labels stores its ECE.
+    If the calibration was fitted to the labels, the ECE from cal.json is returned, or None.
     """
     fitted = calibration.labelled_rows
     if fitted is not None and rows_of_fit(target, draw.rows, fitted).any():

@@ -1,7 +1,7 @@
-"""The list of all methods of ``covcal calibrate``.
+"""List all methods of ``covcal calibrate``.
 
-To add a method, add an entry here and the function of `fits` that it names. Every start of the
-command line loads this module, so it imports nothing else.
+To add a method, add an entry here and a function in `fits`. Every command loads this module, so it
+imports nothing else.
 """
 
 from dataclasses import dataclass
@@ -11,24 +11,22 @@ if TYPE_CHECKING:
     from covcal_cli.formats.calibration import Calibration
     from covcal_cli.maths.softmax import Forecasters
     from covcal_cli.records import Guard
-# Requirements of a method. "estimate" needs unlabelled target rows, and "target prior" needs class
-# frequencies.
+# What a method needs. "estimate" stands for unlabelled target rows.
 Need = Literal["importance weights", "estimate", "target prior"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method that finds a temperature, and perhaps class offsets."""
+    """A calibration method."""
 
     name: str
-    # The scaled logits. None means aligned logits if the file has them, else the classifier's
-    # logits.
+    # Which logits are scaled. None means the aligned logits if the file has them.
     forecaster: "Forecasters | None"
     fit: str
     help: str
     needs: frozenset[Need] = frozenset()
     takes_prior: bool = False
-    # whether auto lists the method in cal.json for comparison
+    # whether auto lists the method in cal.json
     candidate: bool = False
     main: bool = False  # whether `calibrate --help` lists the method first
     reads_all_classes: bool = False
@@ -118,7 +116,7 @@ METHODS = {
             "cot",
             "original",
             "by_transport",
-            "match confidence to COT's estimate (by optimal transport)",
+            "match confidence to the accuracy that COT estimates",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -149,7 +147,7 @@ METHODS = {
             "prior+cot",
             "original",
             "by_prior_and_transport",
-            "prior, then match confidence to COT's estimate",
+            "prior, with T matched to the accuracy that COT estimates",
             _PRIOR,
             takes_prior=True,
             candidate=True,
@@ -159,7 +157,7 @@ METHODS = {
             "consensus",
             "original",
             "by_consensus",
-            "match confidence to the combined estimate",
+            "match confidence to the combined estimate of the accuracy",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -168,7 +166,7 @@ METHODS = {
             "blend",
             "blend",
             "by_consensus",
-            "mean of two fits of consensus: classifier and adapt",
+            "mean of consensus and of consensus on the logits of adapt",
             _ESTIMATE,
             takes_prior=True,
             candidate=True,
@@ -177,7 +175,7 @@ METHODS = {
             "atc",
             "original",
             "by_threshold",
-            "match confidence to ATC's estimate (by confidence)",
+            "match confidence to the accuracy that ATC estimates",
             _ESTIMATE,
         ),
     )
@@ -186,7 +184,7 @@ TAKE_PRIOR = (AUTO, *(name for name, method in METHODS.items() if method.takes_p
 
 
 def checks_of(calibration: "Calibration") -> "tuple[list[Guard], list[Guard]]":
-    """Return the checks of the result, and the checks of unused importance weights."""
+    """Return the checks of the method, and checks of importance weights that it does not use."""
     method = METHODS.get(calibration.method_used)
     weighted = method is not None and "importance weights" in method.needs
     unused = [] if weighted else [g for g in calibration.guards if g.name in _WEIGHT_CHECKS]

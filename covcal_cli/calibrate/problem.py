@@ -1,10 +1,10 @@
-"""A file with cached values that methods and estimators share.
+"""Compute and cache what methods and estimators need from a file.
 
 No target label is read. ARCHITECTURE, section 3, says which rows are used for what.
 
-Without adapt, the source discriminator is a logistic regression (MATHEMATICS, section 1). The
-regression equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample weights 1/(2
-n_domain), on standardised features.
+For a features file, the source discriminator is a logistic regression on standardised features
+(MATHEMATICS, section 1). It equals scikit-learn's ``LogisticRegression(C=1/ridge)`` with sample
+weights 1/(2 n_domain).
 """
 
 import math
@@ -81,12 +81,12 @@ class EstimateSettings:
     """The settings of ``covcal estimate``."""
 
     max_weight: float = DEFAULT_MAX_WEIGHT
-    # "marked" (labels from covcal label), "none", "auto" (marked if there are any), or a number of
-    # random labelled target rows (calibrate only)
+    # "marked" (labels from covcal label), "none", "auto" (like "marked" if there are labels), or
+    # the number of random target rows whose known labels may be used (calibrate only)
     labels: str | int = AUTO_LABELS
     # source, uniform, bbse, or a JSON file with a share per class
     target_prior: str = SOURCE_PRIOR
-    # Class frequencies on the target, which replace `target_prior`.
+    # Class frequencies on the target, instead of `target_prior`.
     prior_shares: tuple[float, ...] | None = None
     seed: int = 0
 
@@ -105,12 +105,12 @@ class EstimateSettings:
 
     @property
     def fits_labels(self) -> bool:
-        """Whether the user asked to use labels."""
+        """Whether the user wants a fit to target labels."""
         return self.labels == MARKED_LABELS or not isinstance(self.labels, str)
 
     @property
     def takes_labels(self) -> bool:
-        """Whether labels from covcal label may be used."""
+        """Whether labels from ``covcal label`` are used if there are any."""
         return self.labels == MARKED_LABELS or (
             self.labels == AUTO_LABELS and self.target_prior == SOURCE_PRIOR
         )
@@ -121,9 +121,9 @@ class EstimateSettings:
 class CalibrateSettings(EstimateSettings):
     """The settings of ``covcal calibrate``."""
 
-    method: str = AUTO  # "auto" or a method
+    method: str = AUTO  # "auto" or the name of a method
     loss: Loss = "brier"
-    allow_limit: bool = False  # Whether T may be at the end of the allowed range.
+    allow_limit: bool = False  # whether T may be at the end of its range
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,7 +151,7 @@ MAX_ROWS_PER_DOMAIN = 50_000
 
 @dataclass(frozen=True)
 class LogisticDiscriminator:
-    """P(source | phi) = sigmoid((phi - mean) / scale @ coefficients + intercept)."""
+    """The model P(source | phi) = sigmoid((phi - mean) / scale @ coefficients + intercept)."""
 
     mean: Float64s  # (d,)
     scale: Float64s
@@ -166,9 +166,9 @@ class LogisticDiscriminator:
 
 
 def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> LogisticDiscriminator:
-    """Fit the discriminator to the training rows of both domains.
+    """Fit the discriminator to the training rows of both domains, at most 50 000 rows of each.
 
-    `seed` chooses 50 000 rows if a domain has more.
+    `seed` is the random seed for drawing these rows.
     """
     rows = []
     for domain in (source, target):
@@ -191,14 +191,14 @@ def fit_discriminator(source: Domain, target: Domain, *, seed: int = 0) -> Logis
 
 
 def _weighted_blocks(rows: list[tuple[Domain, Rows]]) -> Iterator[tuple[Float32s, float, float]]:
-    """Yield features, (m, d), and the domain and weight of each row."""
+    """Yield blocks: features, (m, d), the domain (1 for the source), and the weight of a row."""
     for is_source, (domain, chosen) in zip((1.0, 0.0), rows, strict=True):
         for block in domain.blocks(chosen):
             yield domain.features(block), is_source, 0.5 / len(chosen)
 
 
 def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
-    """Return mean and standard deviation of the features, with equal weight for both domains."""
+    """Return mean and standard deviation of the features, with equal weights of both domains."""
     domain, chosen = rows[0]
     origin = domain.features(chosen[:1])[0].astype(np.float64)
     first, second = np.zeros_like(origin), np.zeros_like(origin)
@@ -212,20 +212,20 @@ def _moments(rows: list[tuple[Domain, Rows]]) -> tuple[Float64s, Float64s]:
 
 
 MAX_DISCRIMINATED = 500_000
-# Difference of source accuracy and confidence that gives a note.
+# A note says if the confidence is below the source accuracy by this difference.
 _FAR_BELOW = 0.15
-_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom.
-_LOG_STEP = 1e-3  # Tolerance in log T.
+_CHI_SQUARE = 3.841  # 95 % quantile of chi-square with one degree of freedom
+_LOG_STEP = 1e-3  # tolerance in log T
 _MIN_ROWS = 2
 _NO_TARGET = "target rows: extract them together with the source"
 
 
 @dataclass(frozen=True)
 class MethodFit:
-    """The result of a method."""
+    """The fitted scaling of a method, with checks, notes and warnings."""
 
     scaling: Scaling
-    # Mean loss on labelled source validation rows, at T and at T = 1.
+    # mean losses on labelled source validation rows, at T and at T = 1
     loss: float
     loss_at_one: float
     at_limit: Limit | None = None
@@ -250,7 +250,7 @@ class Validation:
         return len(self.rows)
 
     def row_losses(self, scaling: Scaling, loss: Loss) -> Float64s:
-        """Return the loss of each row, shape (n,)."""
+        """Return the loss of each row after scaling, shape (n,)."""
         scaled = ScaledLogits(scaling)
         losses = []
         for rows, labels in self._blocks():
@@ -259,19 +259,19 @@ class Validation:
         return np.concatenate(losses)
 
     def errors(self, forecaster: ForecasterName) -> int:
-        """Return the number of wrong predictions."""
+        """Return how many rows a forecaster predicts wrongly."""
         return sum(
             int((self.source.forecaster_logits(rows, forecaster).argmax(axis=1) != labels).sum())
             for rows, labels in self._blocks()
         )
 
     def notes(self, classes: list[str], errors: int) -> list[str]:
-        """Return notes on the data. `errors` is the number of wrong predictions."""
+        """Return remarks about unusual data. `errors` is the number of wrong predictions."""
         notes = []
         accuracy, confidence = 1 - errors / len(self), 1.0
         if len(self) >= FEW_ROWS and errors > 0 and accuracy >= _FAR_BELOW:
             confidence = ScaledLogits(UNSCALED).mean_confidence(self.source, "validation")
-        # This is a note, not a warning, because random forests are always under-confident.
+        # a note instead of a warning, because random forests are always under-confident
         if accuracy - confidence >= _FAR_BELOW:
             notes.append(
                 f"on the source, the mean confidence is {percent(confidence, 1)} but the "
@@ -308,7 +308,7 @@ def _validation_of(file: FeatureFile) -> Validation:
 
 
 class Problem:
-    """An open file with settings and cached values."""
+    """The input of methods and estimators: an open file, settings and cached results."""
 
     def __init__(self, file: FeatureFile, settings: EstimateSettings, loss: Loss = "brier") -> None:
         self.file, self.settings, self.loss = file, settings, loss
@@ -321,11 +321,11 @@ class Problem:
 
     @property
     def fullest(self) -> ForecasterName:
-        """The aligned forecaster if present, else the classifier."""
+        """The name of the aligned forecaster if the file has one, else "original"."""
         return "aligned" if self.file.is_adapted else "original"
 
     def missing_for(self, method: Method) -> str | None:
-        """Return what the file lacks for a method, or None."""
+        """Return a phrase for what the file lacks for a method, or None if it lacks nothing."""
         if method.needs_adapt and not self.file.is_adapted:
             return "an adapted file: run covcal adapt first"
         if method.needs_prior and self.settings.target_prior == SOURCE_PRIOR:
@@ -339,7 +339,7 @@ class Problem:
 
     @property
     def missing_for_estimate(self) -> str | None:
-        """What the file lacks for an estimate, or None."""
+        """A phrase for what the file lacks for an estimate, or None if it lacks nothing."""
         target = self.file.target
         if target is None:
             return _NO_TARGET
@@ -356,7 +356,7 @@ class Problem:
 
     @property
     def missing_for_weights(self) -> str | None:
-        """What the file lacks for importance weights, or None."""
+        """A phrase for what the file lacks for importance weights, or None if it lacks nothing."""
         source, target = self.validation.source, self.file.target
         if target is None:
             return _NO_TARGET
@@ -375,7 +375,7 @@ class Problem:
         return None
 
     def fit(self, forecaster: ForecasterName, weights: Float64s | None = None) -> TemperatureFit:
-        """Fit T to labelled source validation rows."""
+        """Fit T to labelled source validation rows, with optional row weights."""
         if weights is None and forecaster in self._plain:
             return self._plain[forecaster]
         fit = self._fit_to_validation(forecaster, weights, self.loss)
@@ -400,12 +400,12 @@ class Problem:
         )
 
     def least_temperature(self, forecaster: ForecasterName) -> float:
-        """Return the floor: the smallest T for matching an estimated accuracy.
+        """Return the floor: the lowest T that may match an estimated accuracy, at most 1.
 
-        The floor is at most 1. With enough source errors, it is the T of `temp`. With fewer errors,
-        it is the upper end of the likelihood interval of T. If the source is not under-confident
-        and T = 1 has a significantly lower log loss, the floor is 1. If errors are rare, the Brier
-        score can give a T that is too low.
+        With at least 10 source errors, the floor is the T of `temp`. With fewer errors, the floor
+        is the upper end of the likelihood interval of T. The floor is 1 if T = 1 has a
+        significantly lower log loss on the source and the source is not under-confident. With few
+        errors, the Brier score can give too low a T.
         """
         temperature = self.fit(forecaster).temperature
         if temperature >= 1:
@@ -421,7 +421,7 @@ class Problem:
         return max(temperature, self._upper_end(forecaster))
 
     def _upper_end(self, forecaster: ForecasterName) -> float:
-        """Return the upper end of the 95 % likelihood interval of T, at most 1."""
+        """Return the upper end of the 95 % likelihood interval of T, but at most 1."""
 
         def is_likely(temperature: float) -> bool:
             losses = self.validation.row_losses(Scaling(forecaster, temperature), "nll")
@@ -437,7 +437,7 @@ class Problem:
         return math.exp(high)
 
     def loss_of(self, scaling: Scaling) -> float:
-        """Return the mean loss on labelled source validation rows, without offsets."""
+        """Return the mean loss on labelled source validation rows. Class offsets are ignored."""
         without = replace(scaling, offsets=None)
         return float(self.validation.row_losses(without, self.loss).mean())
 
@@ -448,8 +448,7 @@ class Problem:
     def _domain_logits(self, forecaster: ForecasterName) -> tuple[Floats, Floats]:
         """Return discriminator logits of source rows, (M, n), and of target rows, (M, n_t).
 
-        The aligned forecaster has M discriminators; the classifier has one. At most
-        `MAX_DISCRIMINATED` target rows are used.
+        M is 1 for the classifier's discriminator. At most `MAX_DISCRIMINATED` target rows are used.
         """
         source, target = self.validation.source, self.file.require_target()
         rows = self.validation.rows
@@ -471,19 +470,22 @@ class Problem:
         return self.inputs_with(None)
 
     def inputs_with(self, weights: Float64s | None) -> EstimatorInputs:
-        """Return the inputs of the estimators, perhaps with importance weights."""
+        """Return the inputs of the estimators, with importance weights of source rows or None."""
         temperature, seed = self.fit("original").temperature, self.settings.seed
         return read_inputs(self.file, temperature, source_weights=weights, seed=seed)
 
     @property
     def aligned(self) -> AlignedForecasters:
-        """The aligned forecaster's outputs. Raises `CovcalError` without adapt."""
+        """The outputs of the aligned forecaster.
+
+        Raises `CovcalError` if the file is not adapted.
+        """
         if self.inputs.aligned is None:
             raise CovcalError(f"{self.file.path} is not an adapted file: run covcal adapt first")
         return self.inputs.aligned
 
     def target_logits(self, forecaster: ForecasterName) -> Floats:
-        """Return a forecaster's logits of target rows, shape (n_t, K)."""
+        """Return the logits of a forecaster on target rows, shape (n_t, K)."""
         original = forecaster == "original"
         return self.inputs.target_logits if original else self.aligned.target_logits
 
@@ -500,7 +502,7 @@ class Problem:
 
     @cached_property
     def prior(self) -> Float64s | None:
-        """Class frequencies on the target, (K,). None means the source frequencies."""
+        """Class frequencies on the target, (K,), or None if they are those of the source."""
         if self.settings.prior_shares is not None:
             shares, count = np.array(self.settings.prior_shares), len(self.file.classes)
             if len(shares) != count or not (shares >= 0).all() or abs(shares.sum() - 1) > 1e-3:
@@ -514,19 +516,19 @@ class Problem:
 
     @cached_property
     def prior_offsets(self) -> Float64s:
-        """Log of target over source frequency of each class, (K,)."""
+        """The log ratio of target and source frequency of each class, (K,)."""
         if self.prior is None:
             raise CovcalError(f"{self.file.path}: an offset needs {NO_PRIOR}")
         return prior_offsets(self.prior, self.validation.labels)
 
     @cached_property
     def estimates(self) -> Estimates:
-        """The estimates of the target accuracy, without importance weighting."""
+        """All estimates of the target accuracy except importance weighting."""
         return Estimates(self.inputs, self.prior)
 
     @property
     def cot(self) -> Estimate:
-        """The estimate by optimal transport (COT)."""
+        """The target accuracy estimated by optimal transport (COT)."""
         return self.estimates["cot"]
 
     @property
@@ -542,7 +544,7 @@ def minimised(
     guards: tuple[Guard, ...] = (),
     warnings: Iterable[str] = (),
 ) -> MethodFit:
-    """Fit T, perhaps with row weights."""
+    """Fit T by minimising the loss on source rows, with optional row weights."""
     fit = problem.fit(forecaster, row_weights)
     errors, rows = problem.errors(forecaster), len(problem.validation)
     of_rows = enough_errors(errors, rows)
@@ -566,10 +568,9 @@ def _warnings_on_temperature(
     warnings = []
     if fit.ruled_out:
         warnings.append(
-            f"in {fit.ruled_out} of {rows} source validation rows, the class of the label is "
-            "masked: check the labels or the mask"
+            f"in {fit.ruled_out} of {rows} source validation rows, the class of the label has "
+            "probability 0 (a masked logit): check the labels or the mask"
         )
-    # `calibrate` warns about a classifier without errors.
     if fit.held_at_one and (errors or forecaster == "aligned"):
         warnings.append(
             f"{errors} errors among {rows} source validation rows are too few to raise "
@@ -581,7 +582,7 @@ def _warnings_on_temperature(
 
 
 def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
-    """Check whether a fitted temperature is inside its range."""
+    """Check that a fitted temperature is not at an end of its range."""
     where = "inside its interval" if at_limit is None else f"at its {at_limit} limit"
     text = f"the temperature {temperature:.4g} is {where}"
     text += "" if at_limit is None else "; the rows do not determine T"
@@ -589,5 +590,5 @@ def not_at_limit(temperature: float, at_limit: Limit | None) -> Guard:
 
 
 def input_of(file: FeatureFile) -> Input:
-    """Return the file as an `Input` of a result."""
+    """Return the name and hash of the file, for the inputs of a result."""
     return Input("adapted" if file.is_adapted else "features", file.path, file.sha256())
