@@ -17,7 +17,7 @@ class Kind:
 
     words: str  # The name of the kind in messages.
     usual: tuple[str, ...]  # File name endings that the help text and messages show.
-    others: tuple[str, ...]  # Further file name endings.
+    others: tuple[str, ...]  # Other accepted file name endings.
     exported: str  # The ending of an exported model.
 
 
@@ -26,7 +26,7 @@ class ModelSettings:
     """The settings for opening a model."""
 
     weights: Path | None = None  # Weights of the model that ``module:function`` returns.
-    # The output with the classes, if the model has several outputs.
+    # Name of the output with the class scores, if the model has several outputs.
     model_output: str | None = None
     # "input", "none", or the name of a tensor; default: the input of the last linear layer.
     phi: str | None = None

@@ -25,7 +25,7 @@ from covcal_cli.maths.softmax import extremes, to_float32
 Results = tuple[Float32s | None, Float32s]  # phi(x), shape (m, d), and outputs, shape (m, K).
 # The largest possible value of votes, percentages and 16-bit scores.
 _MOST_SHARE = 1 << 16
-# The logits are the outputs, or the logarithms of the outputs.
+# The output is the logits (plain), or probabilities (logged).
 PLAIN, LOGGED = "none", "softmax"
 SIGMOID = "sigmoid"  # The output is one sigmoid per label.
 _LOGARITHMS = (
@@ -54,16 +54,17 @@ class Outputs:
     ) -> None:
         self.tail, self.is_single = tail, is_single
         self._where, self._has_layer = where, has_layer
-        self.is_open = tail == PLAIN  # Whether the form of the outputs is still unknown.
+        self.is_open = tail == PLAIN  # Whether the outputs may be logits or probabilities.
         self.are_independent = False  # Whether rows can have several labels.
         self.notes: tuple[str, ...] = ()  # Notes for the user; empty before `settle`.
         self.warnings: tuple[str, ...] = ()
-        self.doubt_on_order: str | None = None  # a warning about the order of the classes
+        self.doubt_on_order: str | None = None  # A warning about the order of the classes.
 
     def to_float32(self, outputs: AnyArray) -> Float32s:
-        """Return float32 outputs, and subtract large common offsets of rows.
+        """Return outputs as float32, after subtracting large common offsets of rows.
 
-        A large offset would cost digits of float32. Rows that may be probabilities stay unchanged.
+        In float32, a number with a large offset has few correct digits. Rows that may be
+        probabilities stay unchanged.
         """
         # Logits of independent labels have no common offset.
         if self.are_independent or outputs.dtype in (np.float16, np.float32):
@@ -77,7 +78,7 @@ class Outputs:
         return single
 
     def shown(self, outputs: Floats) -> Floats:
-        """Return the outputs in the model's own shape."""
+        """Return the outputs with the shape that the model gives."""
         return outputs[:, 1:] if self.is_single else outputs
 
     def settle(self, evidence: OutputEvidence) -> None:
@@ -136,10 +137,9 @@ class Outputs:
             self.notes = ("the outputs are probabilities, so their log odds are used as logits",)
 
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
-        """Read the outputs in the same way as an earlier extraction.
+        """Read the outputs as logits or probabilities, like an earlier extraction.
 
-        `tail` is stored in the features file. Without a `tail`, the form follows from
-        `outputs`.
+        `tail` is stored in the features file. Without a `tail`, the numbers in `outputs` decide.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -165,7 +165,7 @@ class Outputs:
 
 
 def without_offset(bias: Float64s) -> Float64s:
-    """Subtract a large common offset from a bias, (K,)."""
+    """Remove a large common offset from the bias of the logits, (K,)."""
     is_far = len(bias) > 1 and float(np.abs(bias).max()) > FAR
     return to_float32(bias[None])[0].astype(np.float64) if is_far else bias
 
@@ -198,10 +198,10 @@ class OpenedClassifier(Protocol):
     notes: tuple[str, ...]  # Notes for the user.
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "Classifier":
-        """Check the features phi and the logits on a first batch.
+        """Check the features phi, the logits and the output on a first batch.
 
-        The checks compare the first `few` rows with a run of the unchanged model. By default, all
-        rows are compared. Without a batch, or if a logit is NaN, nothing is checked. Raises
+        The first `few` rows are also run with the unchanged model, for comparison. By default, all
+        rows are run again. Without a batch, or if a logit is NaN, nothing is checked. Raises
         `CovcalError` if the batch does not fit the model, or if a check fails.
         """
         ...
@@ -256,7 +256,7 @@ class Classifier(ABC):
         """
 
     def results(self, features: Floats | None, logits: AnyArray) -> Results:
-        """Return phi(x) and outputs in the form of `run`."""
+        """Return features and outputs in the types of `run`."""
         phi = None if features is None else features.astype(np.float32, copy=False)
         return phi, self.outputs.to_float32(logits)
 
@@ -273,7 +273,7 @@ class Classifier(ABC):
 
 
 def batches_of(size: int | None, rows: int) -> Iterator[Any]:
-    """Yield an index of the rows of each batch.
+    """Yield the row numbers of each batch.
 
     A batch has exactly `size` rows, or all rows if `size` is None. The last row is repeated to fill
     a batch, because a model might not accept a row of zeros.

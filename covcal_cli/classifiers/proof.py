@@ -114,16 +114,16 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error and the largest logit of all batches so far.
+    """The largest error of the last layer, and the largest logit, of all batches so far.
 
-    Merging of shards needs both numbers.
+    ``covcal merge`` needs both numbers.
     """
 
     # The largest |phi W^T + b - logits|, with three significant digits. Further digits would depend
     # on the batch size.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # The largest |logit|, without masked classes.
-    remarks: tuple[str, ...] = ()  # Notes about single batches.
+    remarks: tuple[str, ...] = ()  # Notes about the checks of single batches.
 
     @property
     def error(self) -> float:
@@ -197,7 +197,10 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on a tail. `is_single` means a single output for two classes."""
+    """Return notes on how the output follows from the logits.
+
+    `is_single` means a single output for two classes.
+    """
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()

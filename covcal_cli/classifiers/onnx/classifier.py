@@ -1,4 +1,4 @@
-"""An ONNX classifier, from which one run of the model gives phi(x) and the logits.
+"""An ONNX classifier that returns phi(x) and the logits from one run of the model.
 
 How it works:
 
@@ -107,7 +107,7 @@ def _rows(values: AnyArray) -> Float64s:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """A copy of a model that outputs inner tensors, and the unchanged model."""
+    """A copy of a model that also returns inner tensors, and the unchanged model."""
 
     original: OriginalModel
     runner: Runner
@@ -227,8 +227,7 @@ class OpenedOnnx:
         if error <= limit:
             return _Comparison(original, runner, error)
         original.require_repeatable(values, runner.run(reading.tensors, batch), limit)
-        # Try again without fused operators.
-        runner = self._start(reading.head, fuse=False)
+        runner = self._start(reading.head, fuse=False)  # Try again without fused operators.
         values = runner.run(reading.tensors, batch)
         error = original.difference(batch, values)
         if error <= limit:
@@ -293,7 +292,7 @@ class OnnxClassifier(Classifier):
         self._labels = labels
 
     def run(self, batch: Inputs) -> Results:
-        """Return phi(x) and the outputs."""
+        """Return phi(x) and the outputs; see `Classifier.run`."""
         reading, labels = self.reading, self._labels
         tensors = [*reading.tensors, *(labels.tensors if labels else [])]
         values = reading.runner.run(tensors, batch)

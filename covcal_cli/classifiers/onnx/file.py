@@ -36,14 +36,14 @@ _GPU = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 # By default, tensor cores round float32 to ten bits, which is too imprecise for the checks.
 _PROVIDER_OPTIONS = {"CUDAExecutionProvider": {"use_tf32": "0"}}
 _NO_TENSOR_CORES = "NVIDIA_TF32_OVERRIDE"  # Switches tensor cores off in TensorRT.
-_LOG_FATAL_ONLY = 4  # ONNX Runtime raises its errors, so its log would repeat them.
+_LOG_FATAL_ONLY = 4  # ONNX Runtime raises errors, so a log would repeat the messages.
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
 _RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """An ONNX file that was read."""
+    """A parsed ONNX file."""
 
     path: Path
     folder: Path  # The folder with external weights.
@@ -62,8 +62,8 @@ class OnnxFile:
     ) -> Any:
         """Start ONNX Runtime on `data`, which is this model or a changed copy.
 
-        `folder` is the folder with external weights; default: `self.folder`. With `fuse=False`,
-        operators are not fused, so rounding is as in the graph.
+        By default, external weights are read from `self.folder`. With `fuse=False`, operators are
+        not fused, so rounding is as in the graph.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()
@@ -236,7 +236,7 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
         return
     os.environ.setdefault(_NO_TENSOR_CORES, "0")
     onnxruntime.set_default_logger_severity(_LOG_FATAL_ONLY)
-    # The function prints missing libraries to stdout.
+    # The package `onnxruntime` prints the names of missing libraries to stdout.
     with redirect_stdout(StringIO()):
         onnxruntime.preload_dlls()
 
@@ -283,7 +283,7 @@ def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[s
 
 
 def external_tensors(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Return the tensors of a model and its subgraphs with external values."""
+    """Return the tensors of a model and of its subgraphs whose values are in other files."""
     return [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]
 
 

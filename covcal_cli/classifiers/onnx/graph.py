@@ -76,7 +76,7 @@ class OnnxGraph:
         return visited
 
     def readers(self, tensor: str, within: set[str] | None = None) -> list[onnx.NodeProto]:
-        """Return the nodes that read `tensor`, and that compute a tensor in `within` if given."""
+        """Return the nodes that read `tensor`, or only nodes with a result in `within`."""
         nodes = (self._graph.node[index] for index in sorted({*self._readers.get(tensor, [])}))
         return [
             node

@@ -42,7 +42,7 @@ INPUT, NONE = "input", "none"
 _SQUASHES = {"Softmax", "LogSoftmax", "Sigmoid"}
 _HANDS_ON = {"Identity", "Cast", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Dropout"}
 _SHOWN = 8  # Maximum number of tensors in a message.
-# Possible first operators of the tail.
+# Operators that may follow the logits, such as a softmax.
 _TAIL_STARTS = {
     *_SQUASHES,
     *("ReduceMax", "ReduceLogSumExp", "Exp", "Neg", "Sub", "ArgMax", "Hardmax", "TopK"),
@@ -55,10 +55,10 @@ _LARGEST_DENOMINATOR = 64
 
 @dataclass(frozen=True)
 class Head:
-    """The tensors with features and logits, and the layer between them."""
+    """The features and logits of a classifier, and the linear layer between them."""
 
     layer: str  # Operator and name, such as "Gemm fc2"; empty without a linear layer.
-    # The tensors that together are phi; empty without features.
+    # The tensors with the features, side by side; empty without features.
     features: tuple[TensorRead, ...]
     weight: Float64s | None  # W, (K, d); None if the logits are not linear in phi.
     bias: Float64s | None  # b, (K,).
@@ -108,7 +108,7 @@ def _usable_head(graph: OnnxGraph, output: str | None) -> Head | None:
 
 
 def _has_known_tail(graph: OnnxGraph, head: Head) -> bool:
-    """Return whether a known tail turns random logits into the output."""
+    """Return whether a known function, such as a softmax, turns random logits into the output."""
     choice = head.outputs[0]
     if head.logits.nodes or head.n_scores < 2 or choice.is_label or head.tail_step:
         return True
@@ -189,7 +189,10 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of `output`. By default, only one output may look like class scores."""
+    """Find the head of `output`.
+
+    Without `output`, exactly one output must look like class scores.
+    """
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)
@@ -257,7 +260,7 @@ def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
 
 
 def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> list[str]:
-    """Return the outputs that may be the classes."""
+    """Return the outputs that may be the class scores."""
     inside = {
         name: graph.ancestors(tensor for node in nodes for tensor in graph.value_inputs(node))
         for name, nodes in layers.items()
@@ -267,7 +270,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
         # The first result of a LinearClassifier is labels.
         results = {node.output[node.op_type == "LinearClassifier"] for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # An output is inside the network if the layers of another output follow.
+        # If layers of another output follow, this output is inside the network.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]

@@ -38,7 +38,7 @@ _CONVOLUTIONS = {"Conv", "FusedConv", "ConvInteger", "QLinearConv"}
 
 @dataclass(frozen=True)
 class TensorRead:
-    """A tensor to read, with the nodes that compute it."""
+    """A tensor to read, with additional nodes that compute the tensor."""
 
     tensor: str
     # Additional nodes; empty if the model itself computes the tensor.
@@ -93,8 +93,8 @@ class Position:
     tensor: str  # Empty if the operator of the layer includes an activation.
     weight: Float64s  # W, shape (K, d).
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
-    step: float = 0.0  # The largest rounding error, if the tensor has integers.
-    quantised: Quantisation | None = None  # The scale and zero point, if the tensor has integers.
+    step: float = 0.0  # The largest rounding error, if the tensor holds integers.
+    quantised: Quantisation | None = None  # The scale and zero point, if the tensor holds integers.
     pending: str | None = None  # A scale that a later node applies to the tensor.
     follower: str | None = None  # The next operator, which is not linear.
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
@@ -228,8 +228,8 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), TensorRead(node.input[0]), Position("", weight, bias))
 
 
-# Linear layers of quantised numbers. Phi and W are converted to floats. The stored result may
-# differ from phi W^T + b by one quantisation step.
+# Read linear layers of quantised numbers. The functions convert phi and W to floats. The stored
+# result may differ from phi W^T + b by one quantisation step.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:
@@ -239,7 +239,10 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a quantised layer. Weights and bias keep the operator's shapes."""
+    """Return a quantised layer with its weights as floats.
+
+    Weights and bias keep the operator's shapes.
+    """
     names = [*node.input, *([""] * (9 - len(node.input)))]  # A missing input has an empty name.
     kind = node.op_type
     if kind in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):
@@ -377,7 +380,7 @@ def tail_step(graph: OnnxGraph, start: str, output: str) -> float:
 
 
 def _over(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Position | None:
-    """Return the position after a linear node, or None."""
+    """Return the position after a linear node; None if the node is not linear."""
     if node.op_type in _ARITHMETIC:
         return _arithmetic(graph, node, at)
     if node.input[0] != at.tensor and node.op_type != "QLinearAdd":
@@ -400,7 +403,6 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
     options, k = attributes_of(node), len(at.weight)
     if not graph.constants.issuperset(node.input[1:]):
         return None
-    # The axes and the chosen classes of Gather or Slice.
     constants = [graph.constant(name).reshape(-1) for name in node.input[1:]]
     if node.op_type == "Gather":
         axes, (index, *_) = [options.get("axis", 0)], constants

@@ -1,4 +1,4 @@
-"""Find the outputs of an ONNX model that may be the classes, and the class names."""
+"""Find the outputs of an ONNX model that may be the class scores, and the class names."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class ClassOutput:
 
     @property
     def rank(self) -> int:
-        """Rank of the output: 0 for scores per class, 1 for one number per row, 2 for labels."""
+        """Return 0 for scores per class, 1 for one number per row, and 2 for labels."""
         return 2 if self.is_label else int(self.is_vector)
 
 
@@ -187,7 +187,7 @@ class OwnLabels:
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:
-        """Return a note if a label is not the most probable class."""
+        """Return a note if the model's label is not the most probable class of a row."""
         if self._output is None:
             return ()
         labels = values[self._output].reshape(-1).tolist()

@@ -21,7 +21,7 @@ _MEAN = "mean"
 
 
 def token_of(head: Head, arrays: list[AnyArray], scores: Floats) -> Token | None:
-    """Return the vector of a row that gives the scores: an index, or "mean" for the mean vector.
+    """Return which vector of a row gives the scores: an index, or "mean" for the mean vector.
 
     If the head runs on every token, the model uses one token or the mean. Returns None if a row has
     one vector, or if no vector gives the scores.
@@ -65,18 +65,19 @@ def _take(tokens: Floats, token: Token) -> Floats:
 
 
 class UnknownTailError(CovcalError):
-    """An error about an output that does not follow from the scores."""
+    """An error about an output that covcal cannot compute from the scores."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The function from the scores of the head to the model's output."""
+    """The function from the scores of the last layer to the model's output."""
 
     where: str  # The name of the model, for messages.
     head: Head
     n_scores: int  # Number of columns of the scores, at least 1.
     outputs: tuple[ClassOutput, ...]  # The outputs that may follow from the scores.
-    kind: str | None = None  # In `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
+    # A name in `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
+    kind: str | None = None
     is_double: bool = False  # Whether the scores are float64.
     notes: tuple[str, ...] = ()  # Notes for the user.
 
@@ -134,7 +135,7 @@ class Tail:
         raise self._unknown()
 
     def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise `UnknownTailError` if a later output does not follow from the scores."""
+        """Raise `UnknownTailError` if the output of a batch does not follow from the scores."""
         (output,) = self.outputs
         if self.kind == "none" and output.tensor == self.head.logits.tensor:
             return  # The output is the logits.
@@ -185,7 +186,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Reading:
-    """The rules to read phi and the scores from a run of the model."""
+    """How to compute phi and the scores from the tensors of a run."""
 
     graph: OnnxGraph
     head: Head
@@ -205,7 +206,7 @@ class Reading:
         return [*dict.fromkeys([*to_read, *to_compare, *to_measure])]
 
     def with_first_batch(self, values: Mapping[str, AnyArray]) -> "Reading":
-        """Return a copy with missing fields set from the first batch."""
+        """Return a copy, completed with the shapes of the first batch."""
         head, width, tensor = self.head, self.width, values[self.head.logits.tensor]
         tail = self.tail.with_first_batch(tensor)
         if not head.features:
@@ -224,7 +225,6 @@ class Reading:
         return self._features(self._arrays(values), scores), scores
 
     def _features(self, arrays: list[AnyArray], scores: Floats) -> Floats:
-        """Return phi, shape (m, d)."""
         head, phi = self.head, None
         token = token_of(head, arrays, scores) if self.token is None else self.token
         if token is not None and head.weight is not None:

@@ -168,7 +168,7 @@ class Part:
         )
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
-        """Return the values of the targets."""
+        """Return the values of the target tensors for these values of the cut tensors."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }
@@ -212,7 +212,7 @@ def affine_map(
     except CovcalError:
         return None
     weight = np.concatenate(blocks).T
-    # Decision trees are constant far from the training data.
+    # Random points may be far from the training data, where decision trees are constant.
     if not weight.any():
         return None
     # Check W and b at other points than the unit vectors.

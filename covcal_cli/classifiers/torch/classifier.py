@@ -1,4 +1,4 @@
-"""A torch classifier, from which one run of the program gives phi(x) and the logits.
+"""A torch classifier that returns phi(x) and the logits from one run of the program.
 
 TorchScript programs, torch.export programs and modules are read in the same way:
 
@@ -92,12 +92,12 @@ class Values:
 
 
 class Reading:
-    """The rules to read phi and the logits of a program."""
+    """How to compute phi and the logits from a run of a program."""
 
     def __init__(
         self,
         program: Program,
-        source: Head | Answer,  # Where the logits come from.
+        source: Head | Answer,  # The head or answer that gives the logits.
         output_name: str,  # The output with the classes.
         tap: Tap | None,  # Reads the features of --phi; None for the input of the head.
         *,
@@ -218,7 +218,7 @@ class Reading:
 
 
 class _OtherOutputError(CovcalError):
-    """An error about an output that does not follow from the logits."""
+    """An error about an output that covcal cannot compute from the logits."""
 
 
 # Operators that change only extreme values, which random rows may not have.

@@ -65,7 +65,7 @@ def _current_folder_importable() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # The user's code may have changed the path.
+        with suppress(ValueError):  # The user's code may have changed the import path.
             sys.path.remove(folder)
 
 

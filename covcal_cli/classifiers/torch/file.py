@@ -246,7 +246,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    # This import takes long.
+    # Importing this package takes long.
     from torch.export.passes import move_to_device_pass
 
     without_tensor_cores()
@@ -295,7 +295,7 @@ def _rows(
         if kind.is_floating_point:
             rows.append(torch.randn(sizes, generator=generator).to(kind))
         elif isinstance(example, Tensor) and len(example):
-            # Random integers might not be valid inputs.
+            # Random integers may be invalid inputs.
             rows.append(torch.cat([example.cpu()] * n)[:n])
         else:
             rows.append(torch.zeros(sizes, dtype=kind))

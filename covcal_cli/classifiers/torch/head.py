@@ -56,7 +56,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """A linear layer of a head, which can be found in every run."""
+    """A linear layer of a head, with the facts that identify the layer in every run."""
 
     name: str
     op: str
@@ -310,7 +310,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
             if proof.tail_error(tail, plain.logits(results), output) <= limit:
                 return plain
     if k == 1 and len(output) < len(results) + 2:
-        return None  # Too few numbers to prove a fit.
+        return None  # There are too few numbers to prove a formula.
     if any(result.shape != output.shape for result in results):
         return None
     # Results may be NaN. The output may be -inf for masked classes.

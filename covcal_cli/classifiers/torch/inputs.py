@@ -34,7 +34,7 @@ class _Guess:
 
     rows: tuple[Tensor, ...]
     shapes: tuple[Shape, ...]
-    source: str  # The origin of the shape, for the note.
+    source: str  # Where the shape comes from, for the note.
     certain: bool = False  # Whether the model declares the shape.
 
 
@@ -175,7 +175,7 @@ def _random(row: tuple[int, ...], shape: Shape, source: str, *, certain: bool = 
 
 
 def _several(rows: Tensor) -> Tensor:
-    """Repeat rows until there are `ROWS`, and add noise to floats.
+    """Repeat rows to get `ROWS` rows, and add noise to floats.
 
     With a single row, the row axis could be mistaken for another axis of length 1.
     """

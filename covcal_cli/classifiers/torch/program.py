@@ -77,7 +77,7 @@ def run_module(module: torch.nn.Module, rows: Sequence[Tensor]) -> dict[str, Ten
 
 
 def in_precision(module: torch.nn.Module, rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the rows in the module's type of floats."""
+    """Convert floats to the type of the module's parameters."""
     kind = floating_type(module)
     return tuple(row.to(kind) if row.is_floating_point() else row for row in rows)
 
@@ -96,7 +96,6 @@ def numpy_type(kind: torch.dtype) -> np.dtype[Any]:
 
 
 def _named(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors in a module's result."""
     items: Mapping[str, Any]
     if isinstance(value, Tensor):
         yield name or ONLY_OUTPUT, value
@@ -154,8 +153,8 @@ def may_hold_classes(
 ) -> dict[str, Tensor]:
     """Return the outputs that may be the classes of n rows.
 
-    `wanted` is the output that the user named. An output called logits comes first. Raises
-    `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
+    `wanted` is the output that the user named. If one output is called logits, this output comes
+    first. Raises `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
     """
     described = ", ".join(f"{name} {_kind(tensor)}" for name, tensor in outputs.items())
     if wanted is not None and wanted not in outputs:
@@ -221,7 +220,8 @@ def _kind(value: Tensor) -> str:
 def device_of(providers: Sequence[str]) -> torch.device:
     """Return the device of the first provider; default: the CPU.
 
-    A provider is ``cpu`` or ``cuda``, in any case. Raises `CovcalError` if the device is missing.
+    A provider is ``cpu`` or ``cuda``, in upper or lower case. Raises `CovcalError` if the device is
+    missing.
     """
     names = [name.strip().lower().removesuffix(_SUFFIX) for name in providers]
     for asked, name in zip(providers, names, strict=True):

@@ -1,4 +1,4 @@
-"""Record a run of a torch program: the linear layers, their order, and the features of ``--phi``.
+"""Record a run of a torch program: linear layers, their order, and the features of ``--phi``.
 
 Eager modules, TorchScript and exported programs run the same operators. A `LayerCall` is therefore
 identified by its operator and arguments.
@@ -36,10 +36,10 @@ class LayerCall:
     # The path of the layer, or the operator if the weights are not parameters of the module.
     name: str
     key: tuple[object, ...]  # Identifies the layer.
-    features: Tensor  # The input of the layer, which later operators may change.
+    features: Tensor  # The input of the layer; later operators may change the tensor.
     weight: Tensor  # Shape (K, d).
     bias: Tensor | None  # Shape (K,).
-    result: Tensor  # The result of the layer, which later operators may change.
+    result: Tensor  # The result of the layer; later operators may change the tensor.
     plain: bool  # Whether each result depends on a single vector of features.
 
     @property
@@ -199,12 +199,11 @@ class Trace:
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # Before the operator runs, number the values that it reads.
+        # Give a number to each value that the operator reads or writes.
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
-        # Number the values that the operator writes. A result is a new value if the operator did
-        # not read its memory block.
+        # A result is a new value if the operator did not read its memory block.
         blocks = {address(tensor) for tensor in read}
         outputs = list(tensors(result))
         created = frozenset(
@@ -325,7 +324,7 @@ class Tap:
         self.name = name  # The value of ``--phi``.
 
     def listen(self) -> AbstractContextManager[None]:
-        """Return the context for a run of the program."""
+        """Return a context manager that records the features during a run."""
         return nullcontext()
 
     def read(self, rows: Sequence[Tensor], _calls: Sequence[LayerCall], /) -> Float64s:

@@ -370,7 +370,7 @@ def test_data_parallel_and_threads() -> None:
 def test_a_cap_that_made_rows_do_not_show_leaves_the_output_as_it_is(name: str) -> None:
     """The error names the choice, and the choice works."""
     large = {"x": 30 * rows(TENSOR).numpy()}
-    with pytest.raises(CovcalError, match=": pass --phi none to read the output"):
+    with pytest.raises(CovcalError, match=": pass --phi none to use the output"):
         open_torch(f"{ZOO}:{name}").prove(large)
     classifier = open_torch(f"{ZOO}:{name}", phi="none").prove(large)
     features, logits = settled(classifier, large)
