@@ -43,8 +43,7 @@ class MemberTrace:
 
     steps: int  # The training step at which the networks were stored.
     stop_reason: str
-    # An entry per check: the step, the mean losses, and the measured overlap of the domains.
-    losses: list[dict[str, float]]
+    losses: list[dict[str, float]]  # An entry per check, with mean losses and domain overlap.
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,7 @@ class Aligner:
         total, interval = schedule.total_steps(larger), schedule.check_interval(larger)
         running = set(range(settings.members))
         traces = [MemberTrace(total, "schedule ended", []) for _ in running]
-        # The number of successive checks with enough overlap, per member.
-        good = [0] * settings.members
+        good = [0] * settings.members  # Successive checks with enough overlap, per member.
         while self._iteration < total and running:
             # Finished members are also trained, because this takes no extra time.
             steps = min(interval, total - self._iteration)

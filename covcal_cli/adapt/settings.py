@@ -76,20 +76,17 @@ class Settings:
     psi_widths: tuple[int, ...]  # Widths of the layers of psi.
     psi_output_relu: bool  # Whether the last layer of psi has a ReLU.
     discriminator_hidden: int  # Width of the hidden layer of D-bar.
-    # Dropout before the head and inside D-bar.
-    dropout: float
+    dropout: float  # Dropout before the head and inside D-bar.
     loss: Loss  # Loss of the forecaster and of D-bar.
     forecaster_weight: float  # Weight of the forecaster's loss; D-bar's loss has weight 1.
     discriminator_speed: float  # Learning rate of D-bar divided by the learning rate of psi.
     # Number of iterations in which the gradient reversal grows from 0 to 1; None for no growth.
     reversal_horizon: int | None
     penalty: float  # Weight of the gradient penalty on D-bar; 0 for no penalty.
-    # Decay of the running averages of psi and the head; 0 for no averages.
-    averaging: float
+    averaging: float  # Decay of the running averages of psi and the head; 0 for no averages.
     # Training stops after two checks with at least this effective sample size (share of the rows).
     stop_ess: float | None
-    # Training stops when the mean squared error of D-bar falls below this limit.
-    stop_discriminator_error: float | None
+    stop_discriminator_error: float | None  # Training stops below this error of D-bar.
     schedule: Schedule
     discriminator: DiscriminatorSettings
 

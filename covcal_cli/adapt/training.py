@@ -65,22 +65,17 @@ class MemberReport:
     """A report on one ensemble member."""
 
     steps: int  # The training step at which the networks were stored.
-    # One of "overlap", "discriminator won" (the paper's rule) and "schedule ended".
-    stop_reason: str
+    stop_reason: str  # "overlap", "discriminator won" (in the paper) or "schedule ended".
     forecaster_loss: float  # Mean loss since the previous check.
     discriminator_loss: float  # Mean loss since the previous check.
-    # Balanced accuracy of a linear probe on validation rows; 0.5 is chance.
-    probe_accuracy: float
-    # Effective sample size of the source validation rows, as a share of the rows.
-    ess_share: float
+    probe_accuracy: float  # Balanced accuracy of a linear probe; 0.5 is chance.
+    ess_share: float  # Effective sample size of source validation rows, as a share of the rows.
     mean_weight: float  # Mean importance weight of source validation rows.
     # Validation error (mean squared error) of the discriminator on psi; 0.25 is chance.
     domain_error: float
-    # Importance-weighted Brier score on labelled source validation rows.
-    weighted_brier: float
+    weighted_brier: float  # Importance-weighted Brier score on labelled validation rows.
     weighted_brier_control: float  # The weighted Brier score with a control variate.
-    # Share of target validation rows on which forecaster and classifier agree.
-    target_agreement: float
+    target_agreement: float  # Share of target rows on which forecaster and classifier agree.
 
 
 @dataclass(frozen=True)

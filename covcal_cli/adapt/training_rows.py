@@ -17,8 +17,7 @@ from covcal_cli.arrays import Float32s
 from covcal_cli.formats.features import Domain, FeatureFile
 from covcal_cli.progress import Progress, ProgressCallback
 
-# Maximum number of rows per split.
-MAX_ROWS = 200_000
+MAX_ROWS = 200_000  # Maximum number of rows per split.
 _BLOCK = 8192  # Number of rows whose features are in memory at a time.
 _EXTRA_DIRECTIONS = 32
 _ITERATIONS = 12

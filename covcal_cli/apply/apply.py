@@ -41,8 +41,7 @@ class ApplySettings:
     domain: DomainName = "target"
     split: str = ALL  # "all", "train", "validation" or "test".
     confidence_only: bool = False  # Whether to leave out the probabilities of all classes.
-    # Whether to accept images that were preprocessed differently.
-    allow_other_preprocessing: bool = False
+    allow_other_preprocessing: bool = False  # Whether images may be preprocessed differently.
 
     def __post_init__(self) -> None:
         require_one_of("domain", self.domain, ("target", "source"))
@@ -57,12 +56,10 @@ class ApplyReport:
     """The result of ``covcal apply``."""
 
     rows: int
-    # Mean calibrated confidence, which estimates the accuracy.
-    mean_confidence: float
+    mean_confidence: float  # Mean calibrated confidence, which estimates the accuracy.
     label_is_not_top: int  # Number of rows in which the label is not the most probable class.
     ties: int  # Number of rows in which all classes have the same logit.
-    # Lowest and highest confidence of the rows counted in `ties`.
-    tie_confidence: tuple[float, float]
+    tie_confidence: tuple[float, float]  # Lowest and highest confidence of tied rows.
     method_used: str
     temperature: float  # Temperature T_f.
     aligned_temperature: float | None  # Temperature T_a of the aligned logits.

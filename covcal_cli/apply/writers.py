@@ -38,10 +38,8 @@ class AppliedRows:
     label_index: Labels  # Number of the predicted class, which calibration never changes.
     confidence: Float32s  # The calibrated probability of the label.
     probabilities: Float32s | None  # Shape (m, K); None for confidences only.
-    # Whether the decision accepts the row, (m,), or each label of the row, (m, K).
-    accept: Booleans | None = None
-    # Whether each class is in the prediction set of the row, (m, K).
-    members: Booleans | None = None
+    accept: Booleans | None = None  # Whether rows, (m,), or labels, (m, K), are accepted.
+    members: Booleans | None = None  # Prediction sets of the rows, (m, K).
     # The label as UTF-8 bytes, (m,), if it is not one of the classes.
     labels: NDArray[np.bytes_] | None = None
 
@@ -57,13 +55,11 @@ class Layout:
     classes: Sequence[str]  # Names, length K.
     id_dtype: np.dtype[Any]
     with_probabilities: bool
-    # Names and hashes of the input files.
-    provenance: Mapping[str, str | int | float]
+    provenance: Mapping[str, str | int | float]  # Names and hashes of the input files.
     with_decision: bool = False
     with_sets: bool = False
     integer_ids: bool = False  # Whether the ids of the input are integers.
-    # Whether rows can have several labels.
-    is_multilabel: bool = False
+    is_multilabel: bool = False  # Whether rows can have several labels.
     # The type of labels that are not classes.
     label_dtype: np.dtype[Any] | None = None
 
@@ -108,8 +104,7 @@ class Layout:
         return texts
 
 
-# Size of a Parquet row group before compression.
-_GROUP_BYTES = 32 << 20
+_GROUP_BYTES = 32 << 20  # Size of a Parquet row group before compression.
 _COPY_BYTES = 1 << 20  # Number of bytes to copy at a time.
 
 

@@ -19,8 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-# The tail of class numbers, shape (m,) or (m, 1).
-ARGMAX = "argmax"
+ARGMAX = "argmax"  # The tail of class numbers, shape (m,) or (m, 1).
 TAIL_TEXT = {
     "none": "logits",
     "softmax": "softmax(logits)",
@@ -119,8 +118,7 @@ class Proof:
     ``covcal merge`` needs both numbers.
     """
 
-    # The largest |phi W^T + b - logits|, with three significant digits. Further digits would depend
-    # on the batch size.
+    # The largest |phi W^T + b - logits|, rounded, because further digits depend on the batch size.
     largest_difference: float = 0.0
     largest_logit: float = 0.0  # The largest |logit|, without masked classes.
     remarks: tuple[str, ...] = ()  # Notes about the checks of single batches.

@@ -23,8 +23,7 @@ class Entry:
     """The results of a method on a shift, summarised over all seeds."""
 
     temperature: float
-    # Means and standard deviations over seeds, by metric.
-    means: Mapping[str, float]
+    means: Mapping[str, float]  # Means over seeds, by metric.
     deviations: Mapping[str, float]
 
 

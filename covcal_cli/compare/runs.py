@@ -44,8 +44,7 @@ from covcal_cli.records import (
 )
 
 ALL = (AUTO, *(name for name, method in METHODS.items() if not method.needs_prior))
-# The methods that do not use the target.
-BASELINES = (NONE, "temp")
+BASELINES = (NONE, "temp")  # The methods that do not use the target.
 MAX_SEEDS = 10_000
 # Environment variables that limit the threads of libraries.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -131,8 +130,7 @@ class Record(Document):
     metrics: Mapping[str, Mapping[str, float | None]]
     fits: Mapping[str, Fit]
     refused: Mapping[str, str]  # Methods that cannot be fitted, with the reasons.
-    # Estimates of the accuracy, the combined estimate first.
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[Estimate, ...]  # Estimates of the accuracy, the combined estimate first.
     seconds: Mapping[str, Duration]  # Time for each method and for each stage of adapt.
     note: str = ""  # why an earlier record is not valid
 
@@ -180,8 +178,7 @@ def finished(
             yield run, record_of(run, folder, settings)
         return
     with _one_thread_each(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        # Submit only as many runs as there are processes, because queued runs would start even
-        # after Ctrl-C.
+        # Submit few runs at a time, because queued runs would start even after Ctrl-C.
         left, going = iter(runs), dict[Future[Record], Run]()
         while True:
             for run in islice(left, jobs - len(going)):

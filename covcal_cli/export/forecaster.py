@@ -29,12 +29,9 @@ class Forecaster:
     """A calibrated forecaster in NumPy, to check exported models."""
 
     scaling: Scaling
-    # The networks of an adapted file; None if the calibration scales the classifier's logits.
-    networks: Networks | None
-    # The confidence above which rows are accepted; None without a decision.
-    accept_above: float | None = None
-    # The scaling of each label if rows can have several labels.
-    of_labels: Sequence[Scaling] = ()
+    networks: Networks | None  # Aligned networks; None to scale the classifier's logits.
+    accept_above: float | None = None  # Confidence above which rows are accepted.
+    of_labels: Sequence[Scaling] = ()  # The scaling of each label, for several labels.
 
     @property
     def added(self) -> tuple[str, ...]:

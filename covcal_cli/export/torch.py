@@ -217,8 +217,7 @@ class TorchForecaster(nn.Module):
         self._has_offsets = offsets is not None
         if offsets is not None:
             self.register_buffer("offsets", torch.from_numpy(offsets).float())
-        # The names of the networks' arrays; empty without networks.
-        self._names: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()  # Names of the networks' arrays; empty without networks.
         if forecaster.networks is not None:
             self._output_relu = bool(forecaster.networks["psi/output_relu"][0])
             parts = ("projection/", "psi/", "head/")
@@ -308,8 +307,7 @@ class CalibratedModule(nn.Module):
         answer = tree_leaves(reader.run(*rows))
         tensors = (value for value in answer if isinstance(value, Tensor))
         outputs = dict(zip(self._kept, tensors, strict=True))
-        # Run the forecaster on phi and the logits. The label is the most probable class by the
-        # classifier's own logits.
+        # The label is the most probable class by the classifier's own logits.
         logits = read_found(self._logits, reader.values)
         if self._is_single:
             other = 1 - logits if self._are_logged else torch.zeros_like(logits)

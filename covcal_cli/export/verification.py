@@ -64,7 +64,6 @@ def prove(
         probability_error=max(errors),
         label_is_not_top=label_is_not_top,
     )
-    # Refuse changed labels, changed original outputs, and wrong decisions or probabilities.
     remedy = "export the classifier again with another exporter or opset"
     if not forecaster.of_labels and not _labels_agree(added_outputs[1], answers):
         raise CovcalError(

@@ -48,8 +48,7 @@ class DomainReport:
     path: Path
     rows: dict[str, int]  # Number of rows in each split.
     labelled: int  # Number of rows whose class is known.
-    # The id of each unreadable row, and the reason.
-    skipped: tuple[tuple[str, str], ...]
+    skipped: tuple[tuple[str, str], ...]  # Id and error of each unreadable row.
 
     def __str__(self) -> str:
         """Describe the number of rows, and how many rows have labels."""
@@ -85,17 +84,15 @@ class DomainExtraction:
 
     def __post_init__(self) -> None:
         self.kept = self.rows  # The rows to write; `write` removes unreadable rows.
-        # The number of each unreadable row, and the reason.
-        self.skipped: list[tuple[int, str]] = []
+        self.skipped: list[tuple[int, str]] = []  # Number and error of each unreadable row.
         self.statistics = OutputStatistics(0)
-        # The datasets of the domain by name; with several labels, the datasets of the first label.
+        # Datasets by name (with several labels, the datasets of the first label).
         self.content: Mapping[str, Any] = {}
         # The reader of later batches, and the first batch with results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
-        # A warning that table columns may be ranks, and whether labels refute this warning. Set by
-        # `write`.
+        # Set by `write`: a warning that columns may be ranks, and whether labels refute the warning.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
 
@@ -435,8 +432,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # If no logits were shifted, the check of the last layer has measured the difference
-        # already.
+        # If no logits were shifted, the check of the last layer already has this difference.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest

@@ -80,8 +80,7 @@ class ExtractReport(Summary):
     """The result of an extraction."""
 
     output: Path
-    # The accuracy on the source; None without labelled source rows.
-    source_accuracy: SourceAccuracy | None
+    source_accuracy: SourceAccuracy | None  # Accuracy on the source; None without source labels.
     is_multilabel: bool  # Whether rows can have several labels.
 
     @property

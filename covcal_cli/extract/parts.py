@@ -61,8 +61,7 @@ class Part:
 
     path: Path  # The path of the data, for messages.
     rows: Rows | range  # The row numbers in the domain, ascending.
-    # The datasets with these rows, by name. Datasets are read from beginning to end.
-    content: Mapping[str, Any]
+    content: Mapping[str, Any]  # Datasets by name, which are read from beginning to end.
     columns: Sequence[str]  # The names of the datasets ``columns/NAME``.
     skipped: Sequence[tuple[int, str, str]]  # Number, id and error of each unreadable row.
 
@@ -79,7 +78,6 @@ class Join:
         self.name, self._parts = name, parts
         self.n = sum(len(part.rows) for part in parts)
         self.rows = dict.fromkeys(SPLITS, 0)  # Number of written rows, by split.
-        # Number, id and error of each unreadable row.
         self.skipped = sorted(entry for part in parts for entry in part.skipped)
         # A part without rows may not know the number of features.
         with_rows = [part for part in parts if len(part.rows)] or parts[:1]
@@ -407,8 +405,7 @@ class RawRows:
 
     path: Path
     shape: tuple[int, int]
-    # A function that is applied to every slice.
-    convert: Callable[[Float32s], Float32s] | None = None
+    convert: Callable[[Float32s], Float32s] | None = None  # A function that converts every slice.
 
     def blocks(self) -> Iterator[Float32s]:
         """Yield all rows in order, in blocks of a few MiB."""

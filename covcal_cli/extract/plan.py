@@ -51,10 +51,8 @@ _BATCH_BYTES = 16 << 20
 _NAMES_AT_ONCE = 1 << 14
 _MOST_THREADS = 256
 _BATCH_RANGE = (16, 256)
-# Rows of numbers are small, so large batches are faster.
-_MOST_ROWS_OF_NUMBERS = 2048
-# Number of rows to compare in two runs of the model.
-_COMPARED_ROWS = 16
+_MOST_ROWS_OF_NUMBERS = 2048  # Rows of numbers are small, so large batches are faster.
+_COMPARED_ROWS = 16  # Number of rows to compare in two runs of the model.
 _LARGEST_BATCH = 4 << 30  # Bytes of a batch of images; three batches are in memory at a time.
 _NO_IMAGES = "none: the model gets the rows unchanged"
 _SHOWN_CLASSES = 8

@@ -104,18 +104,15 @@ class ExtractSettings(ModelSettings):
     fractions: Fractions | None = None
     seed: int = 0  # Seed of the splits and of the sample.
     selection: Selection = field(default_factory=Selection)
-    # Number of rows in a run of the model. Default: a power of two from 16 to 256, with inputs of
-    # at most 16 MiB.
+    # Number of rows in a run of the model; default: 16 to 256, with inputs of at most 16 MiB.
     batch: int | None = None
-    # Number of threads of the model and of the decoder; default: all cores.
-    threads: int | None = None
+    threads: int | None = None  # Threads of the model and of the decoder; default: all cores.
     # Whether tables have logits or probabilities; default: by the column names.
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.
     choices: tuple[str, ...] = ()  # The possible answers in logs of a language model.
     multilabel: bool = False  # Whether the outputs are independent labels.
-    # Whether to skip up to 1 % of the rows if they cannot be read.
-    skip_unreadable: bool = True
+    skip_unreadable: bool = True  # Whether to skip up to 1 % of unreadable rows.
 
     def __post_init__(self) -> None:
         if self.outputs is not None:

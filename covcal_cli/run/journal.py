@@ -35,8 +35,7 @@ FEATURES, ADAPTED, CALIBRATION, REPORT = "features.h5", "adapted.h5", "cal.json"
 REFERENCE = reference_path(Path(CALIBRATION)).name
 METRICS, PROBABILITIES = "metrics.json", "probs.csv"
 _RESULTS = {FEATURES, ADAPTED, CALIBRATION, REFERENCE, METRICS, PROBABILITIES, REPORT}
-# Possible names of the exported model.
-_MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)
+_MODEL = re.compile(r"calibrated(\.[A-Za-z0-9]+)+", re.ASCII)  # Names of exported models.
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,6 @@ class Journal:
         self._path = own_path(folder, JOURNAL)
         self._results: dict[str, Result] = {}
         self._begun: dict[str, str] = {}
-        # As in `Results`.
         self.given: Mapping[str, RunInput] = {}
         self.kept: Mapping[str, str] = {}
         if self._path.exists():
@@ -197,9 +195,6 @@ class Journal:
         write_document(content, self._path, force=True)
 
 
-# Replacement of results by the results of another run.
-
-
 def place(folder: Path) -> list[Path]:
     """Replace the results in a folder by the results in ``next/``.
 
@@ -268,9 +263,6 @@ def _keep(folder: Path, names: Mapping[str, str]) -> None:
         except OSError:  # The file system has no hard links.
             with atomic_output(copy, force=False) as partial:
                 shutil.copyfile(path, partial)
-
-
-# Keys of steps.
 
 
 def step_key(**parts: Any) -> str:

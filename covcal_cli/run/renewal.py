@@ -104,8 +104,7 @@ class Renewal:
     comparison: Comparison | None  # None if the new results existed already.
     is_in_use: bool  # Whether the new calibration is now in use.
     second_names: tuple[Path, ...] = ()  # New names of the old results, such as cal.1.json.
-    # Whether the new calibration got the reference data of the old calibration.
-    is_reference_kept: bool = False
+    is_reference_kept: bool = False  # Whether the old reference data are used again.
 
 
 def renew(
@@ -249,7 +248,6 @@ def compare(features: Path, old: Path, new: Path, period: str, history: Path | N
     confidences = {entry.name: entry.mean_confidence for entry in expectation.calibrations}
     is_alarm_raised = False
     try:
-        # The comparison below also uses target labels.
         settings = WatchSettings(target_labels=True)
         (judged,) = watch([Path(period)], old, settings, history=history, force=True).periods
         answer, change, is_alarm_raised = judged.answer, judged.change, judged.alarm.raised

@@ -70,8 +70,7 @@ class RunSettings:
     method: str = AUTO  # The method of ``covcal calibrate``.
     adapt: bool = False  # Whether to run adapt even if the method does not need it.
     device: str = "auto"  # Device of ``covcal adapt``.
-    # Expected source accuracy; the run stops if the accuracy is clearly lower.
-    expect_accuracy: float | None = None
+    expect_accuracy: float | None = None  # The run stops if the source accuracy is clearly lower.
 
     def __post_init__(self) -> None:
         method = METHODS.get(self.method)
@@ -193,7 +192,6 @@ class Steps:
             if beside is not None:
                 merge_target(beside, extracted, output)
                 extracted.unlink()
-            # Remove all results of the earlier features.
             self.journal.discard_others(output)
             skipped = (entry for domain in report.domains for entry in domain.skipped)
             warnings = (*report.warnings, *(f"skipped {name}: {why}" for name, why in skipped))
@@ -407,8 +405,7 @@ class RunReport:
     # Without labels, there is neither an evaluation nor assessments.
     evaluation: Evaluation | None  # For rows with one label.
     assessments: LabelAssessments | None  # For rows that can have several labels.
-    # The calibrated model, or the calibrated probabilities of tables. The model is None if the
-    # classes seem to be in the wrong order.
+    # Calibrated model or probabilities; None if the classes seem to be in the wrong order.
     model: Path | None
     page: Path
 

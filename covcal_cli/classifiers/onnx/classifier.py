@@ -162,7 +162,6 @@ class OpenedOnnx:
         runner = self._start(head, fuse=True)
         width = None if head.weight is None else int(head.weight.shape[1])
         if head.features and width is None:
-            # Test whether the logits are linear in the features of --phi.
             row = runner.row_shape(head.features[0].name)
             if row is not None:
                 width, head = int(np.prod(row)), with_affine_map(self._graph, head, row)
@@ -189,8 +188,6 @@ class OpenedOnnx:
         if not valid_rows(logits).all():
             # The caller reports NaN and infinity, because the caller knows the ids of the rows.
             return OnnxClassifier(reading, notes)
-        # Check the last layer, the output, and that reading inner tensors does not change the
-        # output.
         limit = reading.rounding(values, features)
         reading = reading.proved_affine(so_far, features, scores, limit)
         tail = reading.tail.recognised(scores, values, limit)

@@ -27,7 +27,6 @@ _OTHER_FORMATS = {
     b"\x89PNG": ("a PNG image", _EXPORT),
     _PICKLE: ("a Python pickle", f"{_EXPORT}, or {OUTPUTS_AS_TABLE}"),
 }
-# File name endings of pickles.
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
 CPU = ("CPUExecutionProvider",)
 _FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"

@@ -58,8 +58,7 @@ class Head:
     """The features and logits of a classifier, and the linear layer between them."""
 
     layer: str  # Operator and name, such as "Gemm fc2"; empty without a linear layer.
-    # The tensors with the features, side by side; empty without features.
-    features: tuple[TensorRead, ...]
+    features: tuple[TensorRead, ...]  # The tensors with the features; empty without features.
     weight: Float64s | None  # W, (K, d); None if the logits are not linear in phi.
     bias: Float64s | None  # b, (K,).
     logits: TensorRead  # The tensor with the logits.
@@ -330,8 +329,6 @@ def sum_of_heads(
     step = sum(abs(c) * start.step for c, start in zip(coefficients, starts, strict=True))
     weights = [c * start.weight for c, start in zip(coefficients, starts, strict=True)]
     features = [linear.features for linear in linears]
-    # Heads with the same phi: add their weights. Heads with different phi: put their weights side
-    # by side.
     if len({value.tensor for value in features}) == 1:
         features, weight = features[:1], np.sum(weights, axis=0)
     else:

@@ -41,8 +41,7 @@ class TensorRead:
     """A tensor to read, with additional nodes that compute the tensor."""
 
     tensor: str
-    # Additional nodes; empty if the model itself computes the tensor.
-    nodes: tuple[onnx.NodeProto, ...] = ()
+    nodes: tuple[onnx.NodeProto, ...] = ()  # Additional nodes that compute the tensor.
     source: str = ""  # The tensor of the model that `nodes` read.
 
     @property
@@ -428,7 +427,6 @@ def _arithmetic(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Positio
     # A factor that is not constant can only be the scale of a quantised input.
     if other not in graph.constants:
         return _scaled_by_input(graph, node, other, at)
-    # The constant is one number, or one number per class.
     constant = graph.evaluate(other).reshape(-1)
     if constant.size not in (1, len(at.weight)):
         return None

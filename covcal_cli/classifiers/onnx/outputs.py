@@ -35,8 +35,7 @@ class ClassOutput:
     is_label: bool = False  # Whether the output is the number of the most probable class.
     is_vector: bool = False  # Whether the output has no axis of classes.
     columns: int = 0  # The declared number of columns; 0 if unknown.
-    # Dictionary keys in the order of the columns, if rows are dictionaries.
-    zipped: tuple[str | int, ...] = ()
+    zipped: tuple[str | int, ...] = ()  # Dictionary keys in the order of the columns.
 
     @property
     def rank(self) -> int:
@@ -154,8 +153,7 @@ def _kind(value: onnx.ValueInfoProto) -> str:
     return f"{name} [{', '.join(sizes)}], rank {len(sizes)}"
 
 
-# The labels of a model are compared with the most probable classes. For example, a support vector
-# machine chooses its label by votes, and not by probability.
+# A model's label may differ from the most probable class: support vector machines count votes.
 
 _LABEL_TYPES = {onnx.TensorProto.STRING, onnx.TensorProto.INT64, onnx.TensorProto.INT32}
 _NOTE = "covcal uses the class of the highest probability. The model's own label can differ"

@@ -175,7 +175,6 @@ class Tail:
         head = self.head
         names = ", ".join(output.name for output in self.outputs)
         follows = f", which {head.follower} changes" if head.follower else ""
-        # With --phi none, the model's output is read.
         way = "pass --phi none to use the output directly" if head.features else "export the logits"
         return UnknownTailError(
             f"{self.where}: covcal does not know how output {names} is computed from the "

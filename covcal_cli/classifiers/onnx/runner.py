@@ -25,7 +25,7 @@ class Runner:
         where: str,
         session: Any,
         inputs: tuple[ModelInput, ...],
-        # Dictionary keys by output, if rows are dictionaries.
+        # Dictionary keys for outputs whose rows are dictionaries.
         zipped: Mapping[str, Sequence[str | int]] | None = None,
     ) -> None:
         self._where, self._session, self._inputs = where, session, inputs
@@ -215,7 +215,6 @@ def affine_map(
     # Random points may be far from the training data, where decision trees are constant.
     if not weight.any():
         return None
-    # Check W and b at other points than the unit vectors.
     computed = points @ weight.T + bias
     if not np.abs(computed - values).max() <= part.close * np.abs(values).max():
         return None

@@ -285,8 +285,7 @@ def _logits_source(run: RandomRun, phi: str | None) -> Head | Answer:
         if phi is None or len(run.choices) > 1:
             raise
         return Answer.of(answer, run.where)
-    # Random rows may not show that the model limits large logits or extreme probabilities. If --phi
-    # does not need the head, the output itself is therefore used.
+    # Random rows may not show that the model clips large logits, so the output itself is used.
     plain = phi == "none" and head.tail == "none" and not head.is_single
     _, followers = run.trace.last_layers(run.choices[head.output])
     limited = phi is not None and not _LIMITS.isdisjoint(followers)

@@ -41,7 +41,6 @@ _EXPORT_AGAIN = "copy it again, or save it again with torch.export.save or torch
 _PLACES = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 _SHOWN = 3  # Maximum number of names in a message.
-# Bytes per element of each storage type.
 _ELEMENT_BYTES = {
     **dict.fromkeys(("ByteStorage", "CharStorage", "BoolStorage", "UntypedStorage"), 1),
     **dict.fromkeys(("QInt8Storage", "QUInt8Storage"), 1),
@@ -246,8 +245,7 @@ def _on(path: Path, program: Any, device: torch.device) -> Any:
     devices = {value.device.type for value in (*program.state_dict.values(), *constants)}
     if devices <= {device.type}:
         return program
-    # Importing this package takes long.
-    from torch.export.passes import move_to_device_pass
+    from torch.export.passes import move_to_device_pass  # This import is slow.
 
     without_tensor_cores()
     try:

@@ -69,8 +69,7 @@ class HeadLayer:
 class Head:
     """The last linear layers of a program, whose logits are phi W^T + b."""
 
-    # Several layers if the model averages several heads.
-    layers: tuple[HeadLayer, ...]
+    layers: tuple[HeadLayer, ...]  # One layer, or the layers of several averaged heads.
     output: str  # The output with the classes.
     fit: Fit  # The formula of the output.
     weight: Float64s  # W, (K, d); the first row is 0 for a single output of two classes.

@@ -36,8 +36,7 @@ class Program:
     sha256: str  # Hash of the program's file, or of its weights.
     module: torch.nn.Module  # The module, on `device` and in evaluation mode.
     inputs: tuple[ModelInput, ...]  # The inputs, in the order of the module's arguments.
-    # Random rows, (n, ...), on which the program runs.
-    rows: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]  # Random rows, (n, ...), on which the program runs.
     fixed_batch: int | None  # Number of rows in every run; None for any number.
     notes: tuple[str, ...]  # Notes for the user.
     device: torch.device = CPU  # The device of the module; the rows may be on any device.

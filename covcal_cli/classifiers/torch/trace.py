@@ -81,7 +81,6 @@ def read_call(
     op = func.overloadpacket.__name__
     if op not in NAMES or not isinstance(result, Tensor):
         return None
-    # The operator's arguments by name, with default values.
     declared = func._schema.arguments
     arguments = {value.name: kwargs.get(value.name, value.default_value) for value in declared}
     arguments |= {value.name: item for value, item in zip(declared, args, strict=False)}
@@ -199,7 +198,6 @@ class Trace:
             yield
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        # Give a number to each value that the operator reads or writes.
         read = [*tensors(args), *tensors(dict(kwargs))]
         reads = frozenset(map(self._value, read))
         result = func(*args, **kwargs)
