@@ -224,10 +224,7 @@ class Classifier(ABC):
     @property
     @abstractmethod
     def weight(self) -> Float32s | None:
-        """The weights W, shape (K, d), of the logits.
-
-        W is None without features, or if the logits are not linear in the features.
-        """
+        """The weights W, (K, d); None if the logits are not linear in the features."""
 
     @property
     @abstractmethod

@@ -69,8 +69,6 @@ def difference(values: Floats, expected: Floats) -> tuple[float, float]:
     """Return max ``|values - expected|`` and max ``|expected|``, without masked classes.
 
     For different shapes, the first result is infinite. A logit of -3.4e38 or -inf masks a class.
-    The error of a mask is relative to the mask. Other errors are relative to the largest unmasked
-    logit.
     """
     if values.shape != expected.shape:
         return float("inf"), 0.0
@@ -113,10 +111,7 @@ def affine(features: Floats, weight: Floats, bias: Floats) -> Float64s:
 
 @dataclass
 class Proof:
-    """The largest error of the last layer, and the largest logit, of all batches so far.
-
-    ``covcal merge`` needs both numbers.
-    """
+    """The largest error of the last layer, and the largest logit, of all batches so far."""
 
     # The largest |phi W^T + b - logits|, rounded, because further digits depend on the batch size.
     largest_difference: float = 0.0
@@ -167,8 +162,7 @@ class Proof:
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
     """Return the relative difference between the model's output and the tail of the logits, (m, K).
 
-    `output` has shape (m, K), or (m, 1) for class numbers. For logits from `two_logits`, `output`
-    may also have shape (m, 1).
+    `output` has shape (m, K), or (m, 1) for class numbers and for logits from `two_logits`.
     """
     z = logits.astype(np.float64)
     are_two_logits = z.shape[1:] == (2,) and not z[:, 0].any()
@@ -195,10 +189,7 @@ def two_logits(scores: NDArray[Number]) -> NDArray[Number]:
 
 
 def notes_on_tail(tail: str, *, is_single: bool) -> tuple[str, ...]:
-    """Return notes on how the output follows from the logits.
-
-    `is_single` means a single output for two classes.
-    """
+    """Return notes for the user on how the output follows from the logits."""
     if tail == "sigmoid" and not is_single:
         return (SIGMOIDS,)
     return (_LABELS_ONLY,) if tail == ARGMAX else ()

@@ -90,8 +90,7 @@ class ValueReader(fx.Interpreter):
 def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[ValuePlace, ...]:
     """Return the nodes whose concatenated values are `expected`, (n, width).
 
-    A model with several heads has one node per head, and other models have a single node. Returns
-    no nodes if a node cannot be found.
+    Models with several heads have one node per head. Returns no nodes if a node cannot be found.
     """
     nodes: list[ValuePlace] = []
     start, width = 0, expected.shape[1]

@@ -92,7 +92,7 @@ class DomainExtraction:
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
-        # Set by `write`: a warning that columns may be ranks, and whether labels refute the warning.
+        # From `write`: a warning that columns may be ranks, and whether labels refute the warning.
         self.doubt_on_order: str | None = getattr(self.data, "doubt_on_order", None)
         self.has_order_of_classes = False
 

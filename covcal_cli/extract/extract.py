@@ -1,20 +1,12 @@
 """``covcal extract``: make features.h5 from a classifier and two domains, in batches.
 
-An extraction has five steps:
-
-- Plan (`plan.prepare`): open the classifier and the data, and choose classes, preprocessing, splits
-  and rows. The plan refuses most bad inputs.
-- Check (`domain.prove`, the end of the plan): check the last linear layer on a first batch, and
-  whether rows of a batch influence each other.
-- Spool (`DomainExtraction.run`): write features and outputs to files beside the output
-  (`parts.DomainSpool`). With the spool, an interrupted run can be continued.
-- Decide (`classifiers.classifier.Outputs`): use all rows to tell logits from probabilities.
-- Join (`DomainExtraction.write`): write the numbers in the spool to features.h5, with labels,
-  splits, ids and groups. ``covcal merge`` uses the same code (`parts.Join`).
+- Plan: open the classifier and the data, choose all settings, and refuse most bad inputs.
+- Check: check the last layer on a first batch, and whether rows of a batch influence each other.
+- Spool: write outputs to files beside features.h5, so that an interrupted run can be continued.
+- Decide: use all rows to tell logits from probabilities.
+- Join: write features.h5 from the spool. ``covcal merge`` uses the same code (`parts.Join`).
 
 Rows are in a stable order, and the file has no dates. Equal inputs give equal bytes.
-
-`dry_run` runs a few batches and describes the extraction, without writing.
 """
 
 import math
@@ -341,8 +333,7 @@ def _bytes(plan: ExtractPlan, domain: DomainExtraction) -> int:
 def _seconds(plan: ExtractPlan, evidence: OutputEvidence) -> float | None:
     """Estimate the time of an extraction by timing more and more batches.
 
-    The difference between two runs gives the time per row. The remaining time is constant, for
-    opening the file.
+    The difference between two runs gives the time per row; the rest is constant.
     """
     total = sum(len(domain.rows) for domain in plan.domains.values())
     for domain in plan.domains.values():
@@ -403,8 +394,8 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are also source rows; None if possible by chance.
 
-    The arrays `source` and `target` are samples of the rows. `n_source` is the number of all source
-    rows. Rounded outputs and outputs of trees are often equal by chance.
+    `source` and `target` are samples. Rounded outputs and outputs of trees are often equal by
+    chance.
     """
     keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
     distinct = [set(rows) for rows in keys]

@@ -1,20 +1,13 @@
 """Store parts of a domain's rows during a run, and join the parts to a features file.
 
 A `Part` has finished rows of a run, a shard or another file. `Join` writes the rows of all parts in
-order, in blocks of equal size. The written bytes do not depend on how the rows are divided into
-parts.
+order. The written bytes do not depend on how the rows are divided into parts.
 
-A running extraction writes its part into a hidden folder ``.NAME.parts`` beside the output. With
-``--resume``, an interrupted extraction continues from this folder. For each domain, the folder has
-a file of numbers per array, and a journal. The journal has one line of JSON per batch. A line is
-written after the numbers of its batch, and has the checksum of these numbers:
-
-- After an interruption, only the last batch is lost.
-- If a checksum is wrong, for example after a power cut, this batch and all later batches are run
-  again.
-
-``config.json`` has every setting that changes the numbers. A run with other settings is never
-continued. Files are joined only if they have the same model, classes and options.
+A running extraction writes into a hidden folder ``.NAME.parts`` beside the output. For each domain,
+the folder has a file of numbers per array, and a journal with one line per batch. A line is written
+after the numbers of its batch, and has the checksum of these numbers. ``--resume`` keeps all
+batches before the first missing line or wrong checksum. A run with other settings (``config.json``)
+is never continued.
 """
 
 import hashlib

@@ -1,15 +1,10 @@
 """An ONNX classifier that returns phi(x) and the logits from one run of the model.
 
-How it works:
-
-- `OpenedOnnx` finds the last linear layer (the `Head`) in the graph. The tensors of the head become
-  outputs of a copy of the model in memory.
-- A `Reading` computes phi and the scores from the tensors of the head. The `Tail` is the function
-  from the scores to the model's output.
-- Two checks run on every batch (``classifiers/proof.py``): the scores must be a linear function of
-  phi, and the output must follow from the scores.
-- A quantised model also runs unchanged on every batch (`OriginalModel`), because reading its inner
-  tensors can change its output.
+`OpenedOnnx` finds the last linear layer (the `Head`), and a copy of the model returns the tensors
+of the head. A `Reading` computes phi and the scores from these tensors. The `Tail` is the function
+from the scores to the model's output. Every batch is checked (``classifiers/proof.py``). A
+quantised model also runs unchanged on every batch, because reading inner tensors can change its
+output.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,16 +1,11 @@
 """Find the last linear layer (the head) of an ONNX classifier in the graph.
 
-`find_head` has three steps:
-
 - Go back from an output to the nearest layers with constant weights. A single layer is the head,
   and its input is phi. Several layers are the head if the logits are a weighted sum of their
   results.
 - Go forward while the result is linear in phi (`layers`). The last linear result is the logits.
 - The rest of the graph is the tail. The values of the output show the kind of the tail
   (``classifiers/proof.py``).
-
-With ``--phi``, `choose_head` replaces or removes the features. ``runner.py`` then tests whether the
-logits are linear in the new features.
 """
 
 import difflib
@@ -188,10 +183,7 @@ def _scores_alone(graph: OnnxGraph, output: str | None) -> Head:
 
 
 def find_head(graph: OnnxGraph, output: str | None = None) -> Head:
-    """Find the head of `output`.
-
-    Without `output`, exactly one output must look like class scores.
-    """
+    """Find the head of `output` (default: the only output that looks like class scores)."""
     choices = {choice.name: choice for choice in class_outputs(graph, output)}
     layers = {name: _last_layers(graph, choice.tensor) for name, choice in choices.items()}
     names = _same_head(graph, layers)

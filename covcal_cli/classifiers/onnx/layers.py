@@ -1,10 +1,8 @@
 """Read the linear layers of an ONNX graph, and follow their results to the output.
 
-`read_linear` reads the weights of a layer, as floats or as quantised numbers.
-
-`walk_forward` follows the result of a layer while it is linear in phi. Linear operators are
+`walk_forward` follows the result of a layer while the result is linear in phi. Linear operators are
 scaling, shifts, batch normalisation, reshapes, means over positions, casts, and choices of tokens
-or classes. Each operator changes W and b. If W or b is wrong, the check in ``proof.py`` fails.
+or classes. Each operator changes W and b.
 """
 
 from collections.abc import Sequence
@@ -212,10 +210,9 @@ def _is_one_by_one(weight: Float64s, attributes: dict[str, Any]) -> bool:
 
 
 def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
-    """Read a LinearClassifier node.
+    """Read a LinearClassifier node, which includes a softmax or sigmoid.
 
-    The node includes a softmax or sigmoid, so the logits must be computed from phi. For the scores
-    -z and z, the sigmoids equal the softmax of -z/2 and z/2.
+    For the scores -z and z, the sigmoids equal the softmax of -z/2 and z/2.
     """
     attributes = attributes_of(node)
     labels = attributes.get("classlabels_strings") or attributes.get("classlabels_ints") or [0]
@@ -238,10 +235,7 @@ def holds_quantised(graph: OnnxGraph) -> bool:
 
 
 def read_quantised(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
-    """Return a quantised layer with its weights as floats.
-
-    Weights and bias keep the operator's shapes.
-    """
+    """Return a quantised layer, with weights as floats in the shapes of the operator."""
     names = [*node.input, *([""] * (9 - len(node.input)))]  # A missing input has an empty name.
     kind = node.op_type
     if kind in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):

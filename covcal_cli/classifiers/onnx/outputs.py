@@ -44,9 +44,7 @@ class ClassOutput:
 
 
 def class_outputs(graph: OnnxGraph, output: str | None) -> list[ClassOutput]:
-    """Return the outputs that may be the scores of the classes.
-
-    If there are none, return the labels.
+    """Return the outputs that may be the class scores; if there are none, the labels.
 
     Raises `CovcalError` if no output can be the classes, or if the user must choose an output.
     """

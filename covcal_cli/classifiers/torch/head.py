@@ -1,9 +1,8 @@
 """Find the last linear layers of a torch program, and the steps from these layers to its output.
 
 The trace of a `RandomRun` shows which layers lead to an output. Least squares finds the factors,
-constants and sums between these layers and the output. The last step is the tail: a softmax or
-another function of ``classifiers/proof.py``. A `Head` holds W, b, the layers (`HeadLayer`) and the
-steps (`Fit`). If no layer gives the logits, an `Answer` replaces the `Head`.
+constants and sums between these layers and the output. The last step is the tail, such as a
+softmax. If no layer gives the logits, an `Answer` replaces the `Head`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
