@@ -27,7 +27,7 @@ def main() -> None:
     try:
         heed_interrupts()  # Ctrl-C must also end the imports that follow.
         # Several BLAS threads can make short matrix products ten times slower on a busy machine.
-        # NumPy reads this variable when it is loaded.
+        # NumPy reads OPENBLAS_NUM_THREADS when NumPy is imported.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # Collecting garbage less often makes imports faster.
         gc.set_threshold(50_000)

@@ -14,7 +14,7 @@ from covcal_cli.maths.softmax import valid_rows
 _FEW_BOUNDED = {True: 8, False: 50}
 _SHARED = re.compile(r".*[\W_]", re.DOTALL)
 WHOLE = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-_LARGEST = 2**53  # float64 represents all whole numbers up to this limit.
+_LARGEST = 2**53  # the limit up to which float64 represents all whole numbers
 _LABEL_TYPES = ((int, float, np.number, np.bool_), (str,), (bytes,))
 
 
@@ -99,7 +99,7 @@ def logits_of(values: Any, name: str) -> Float64s:
 def _require_logits(rows: Float64s, name: str) -> None:
     evidence = form_of(rows)
     form, fact = evidence.form, evidence.fact
-    # If all numbers are equal, they may be logits or probabilities.
+    # Rows of equal numbers may be logits or probabilities.
     if form != "probabilities" and rows.min() == rows.max():
         return
     if form in DISTRIBUTIONS:

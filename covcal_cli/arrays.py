@@ -65,8 +65,7 @@ class ModelInput:
 def one_blas_thread() -> Iterator[None]:
     """Use one BLAS thread in the block, because waiting threads cost more time than they save.
 
-    The number of threads does not change without the package threadpoolctl. It also does not change
-    if the variable OPENBLAS_NUM_THREADS is set.
+    The number of threads does not change without threadpoolctl, or if OPENBLAS_NUM_THREADS is set.
     """
     if "OPENBLAS_NUM_THREADS" in os.environ or find_spec("threadpoolctl") is None:
         yield

@@ -1,9 +1,8 @@
 """Write output files whole or not at all, and compute the sha256 of input files.
 
-An output is written to a hidden file ``.NAME.partial`` in its folder, and renamed when it is
-complete. So a crash, a full disk or ``kill -9`` leaves the old file untouched. The next run removes
-the hidden file of a killed run. The hidden file is locked, so two processes never write the same
-output.
+covcal writes an output to a hidden file ``.NAME.partial``, and renames the complete file. A crash,
+a full disk or ``kill -9`` leaves the old file untouched. The next run removes the hidden file of a
+killed run. The hidden file is locked, so two processes never write the same output.
 """
 
 import errno
@@ -92,7 +91,7 @@ class _Writing:
         return os.path.samestat(status, os.fstat(self.lock))
 
     def end(self) -> None:
-        # After the renaming, another process may use this name.
+        # After the renaming, another process may use the temporary name.
         if self.is_at(self.partial):
             self.partial.unlink(missing_ok=True)
         if self.lock is not None:
@@ -134,8 +133,8 @@ def atomic_output(path: Path, *, force: bool) -> Iterator[Path]:
 def moved_together() -> Iterator[None]:
     """Rename all outputs of the block together, after the last output is complete.
 
-    All old outputs except one are removed first. So new and old outputs are never mixed, even after
-    ``kill -9``.
+    New and old outputs are never mixed, even after ``kill -9``, because all old outputs except one
+    are removed first.
     """
     together: list[_Writing] = []
     before = _TOGETHER.set(together)
@@ -168,7 +167,7 @@ def _rename(whole: Sequence[_Writing]) -> None:
             for path, old in left.items():
                 if old.exists():
                     old.replace(path)
-                    # renaming does nothing if both names lead to one file
+                    # Renaming does nothing if both names are hard links of one file.
                     old.unlink(missing_ok=True)
             raise
         for old in left.values():

@@ -257,7 +257,7 @@ def split_names(arguments: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def read_named(
     documents: Sequence[Path], networks: Path | None = None, names: Sequence[str] = ()
 ) -> dict[str, Calibration]:
-    """Read calibrations, and return them by name.
+    """Read calibrations, and return a dictionary by name.
 
     `names` are the user's names, in the order of `documents`. The default name is the method, or
     the file name if several calibrations have the same method.

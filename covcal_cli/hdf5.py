@@ -2,7 +2,7 @@
 
 An HDF5 file can refer to other files. If a referenced file is missing, HDF5 returns zeros without
 an error. An array can also be unwritten or implausibly large. The class `File` refuses files with
-these faults.
+such references or arrays.
 
 covcal's own files have a CRC-32 for each block of rows (`Checksums`). `Dataset` checks the CRC-32
 when a block is read for the first time. Exceptions of h5py become a `CovcalError`.
@@ -345,7 +345,7 @@ class File(Group):
 
 
 def root_attributes(path: Path, *names: str, remedy: str) -> dict[str, Any]:
-    """Return the root attributes with these names. The rest of the file is not checked."""
+    """Return the root attributes called `names`. The rest of the file is not checked."""
     with _opened(path, remedy) as raw, _readable(path, "/"):
         return dict(_plain_attributes(raw.id, names))
 

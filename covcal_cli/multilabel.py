@@ -1,8 +1,9 @@
 """Read files whose rows can have several labels: one label at a time.
 
-A picture can show a cat, a dog, both or neither. So each label is a classification of its own, with
+A picture can show a cat, a dog, both or neither. Each label is a classification of its own, with
 the classes `CLASSES`. A command loops over the labels. In the block ``with one_label(name)``, all
-functions see only one label of the file. Outside such a block, the functions refuse the file.
+functions see only one label of the file. Outside of a ``with`` block, the functions refuse the
+file.
 """
 
 import re

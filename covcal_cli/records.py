@@ -330,7 +330,7 @@ def read_document(kind: type[D], path: Path, *, remedy: str, again: str | None =
     """
     content = read_json(path, remedy=remedy, again=again)
     if names := labels_of_document(content):
-        # This hash also detects two labels with exchanged calibrations.
+        # The hash of the whole file also detects exchanged calibrations of two labels.
         if content.get(DIGEST) != digest_of(content):
             fault = f"it was changed after covcal wrote it, because {DIGEST} does not match"
             raise CovcalError(f"{path} is damaged ({fault}): {again or remedy}")

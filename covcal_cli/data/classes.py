@@ -149,7 +149,7 @@ def classes_from_folders(path: Path, folders: Sequence[str], count: int) -> Clas
     """Return `count` classes with the names of folders or labels.
 
     An empty folder is a class too. Names of the type `NumberedNames` keep their order, and all
-    other names are sorted. If all names are numbers below `count`, they are class numbers.
+    other names are sorted. If all names are numbers below `count`, the names are class numbers.
     """
     if isinstance(folders, NumberedNames):
         if len(folders) != count:
@@ -242,7 +242,7 @@ def read_classes(path: Path, count: int) -> ClassMap:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Read class names in order. Each name must be unique.
+    """Read class names in order. Class names must be unique.
 
     The file has one name per line, or is one of these kinds of JSON:
 

@@ -3,7 +3,7 @@
 Detectors, OCR and language models often return a prediction and its confidence, without the
 probabilities of other classes. `confidence_stores` assigns the confidence to the predicted class,
 and the rest in equal parts to the other classes. The probabilities of the other classes are
-invented, so no result may depend on them (`FeatureFile.has_one_confidence`).
+invented, so results must not depend on these probabilities (`FeatureFile.has_one_confidence`).
 
 The classes are the distinct predictions and labels. If the source has no labels, `OTHER` is a
 further class. In three cases, the classes are `RIGHT` and 19 classes for wrong answers:
@@ -35,7 +35,7 @@ PREDICTIONS = (
     *("answer", "category_id"),
 )
 CORRECT = ("correct", "is_correct", "is_right", "matched", "is_match", "tp", "exact_match")
-_INDEX = "label_index"  # The number of the prediction in a file of `covcal apply`.
+_INDEX = "label_index"  # Column of `covcal apply` with the class number of the prediction.
 _BOX = "bbox"
 OTHER = "another answer"
 _MOST_CLASSES = 200
@@ -98,7 +98,7 @@ class _Columns:
         if name is None:
             return None
         texts = self.store.texts(name)
-        if names:  # The file holds class numbers.
+        if names:  # The column has class numbers instead of names.
             texts = [names[int(text)] for text in texts]
         return [_cleaned(texts[row]) for row in self.rows.tolist()]
 

@@ -29,7 +29,7 @@ class Feed:
     """An input of the model, and its arrays."""
 
     wanted: ModelInput
-    names: tuple[str, ...]  # The name of one array, or of several columns.
+    names: tuple[str, ...]  # The name of an array, or the names of several columns.
     side_by_side: bool = False
 
 

@@ -87,9 +87,9 @@ def decode_batches(
 ) -> Generator[Batch, None, None]:
     """Yield batches of decoded images for the input `name`.
 
-    `openers` yields a list of functions for each batch. Each function opens the image of one row.
-    If a function fails, its image is left out and listed in `Batch.skipped`. The next batch
-    overwrites the arrays.
+    `openers` yields a list for each batch, with one function per row that opens the image. If a
+    function fails, its image is left out and listed in `Batch.skipped`. The next batch overwrites
+    the arrays.
     """
     if pipeline is None:
         raise ValueError("images need a pipeline")

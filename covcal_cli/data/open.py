@@ -1,7 +1,7 @@
 """Open the data of one or both domains: folders, shards, or files of arrays.
 
-Both tables must have the same features. A table is refused if its column ``domain`` names the other
-domain. A column of row numbers is not used as a feature.
+The tables of source and target must have the same features. A table is refused if its column
+``domain`` names the other domain. A column of row numbers is not used as a feature.
 """
 
 from collections.abc import Mapping, Sequence

@@ -65,14 +65,14 @@ CONFIDENCES = ("confidence", "conf", "max_prob", "max_probability", "msp", "scor
 class OutputColumns:
     """The arrays of a file with outputs and features, and the classes of the outputs."""
 
-    outputs: tuple[str, ...]  # The name of one array with two axes, or of one column per class.
+    outputs: tuple[str, ...]  # The name of an array with two axes, or of one column per class.
     width: int  # Number of values per row; 1 if two classes share a column.
     order: tuple[int, ...]  # Position of each class among the outputs of a row.
     names: tuple[str, ...] | None  # Class names; None for 0 to K-1.
     # Whether the file numbers the classes 0 to K-1.
     has_numbers: bool = False
     positive: str | None = None  # The class that the name of a single output column contains.
-    features: tuple[str, ...] = ()  # The name of one array, or of one column per feature.
+    features: tuple[str, ...] = ()  # The name of an array, or of one column per feature.
     n_features: int | None = None  # None without features.
     named_by: str | None = None  # The array that names the classes.
     truth: str = Layout.truth  # The tool's name for the column of labels.
@@ -83,7 +83,7 @@ class OutputColumns:
         return self.names or tuple(map(str, range(len(self.order))))
 
     def feature_names(self) -> tuple[str, ...]:
-        """Return the names of the features; empty if they are numbers."""
+        """Return the names of the features; empty if the names are numbers."""
         matches = [re.fullmatch(_FEATURES, name, re.IGNORECASE) for name in self.features]
         names = tuple(((match and match[1]) or "").lower() for match in matches)
         return () if all(not name or is_plain_number(name) for name in names) else names
@@ -273,7 +273,7 @@ def _named_like_classes(store: Store, classes: Sequence[str]) -> dict[str, str]:
 def _after_predict(store: Store, numbers: Collection[str]) -> set[str]:
     """Return H2O's columns of probabilities, which follow the column ``predict``."""
     rest = iter(store.entries)
-    if "predict" not in rest:  # This also moves the iterator `rest` behind the column.
+    if "predict" not in rest:  # `in` also moves the iterator `rest` behind the column predict.
         return set()
     names = [*takewhile(numbers.__contains__, rest)]
     if not set(store.texts("predict")) <= set(names):
@@ -361,8 +361,8 @@ def _features(store: Store) -> tuple[tuple[str, ...], int | None]:
 def _numbered_first(names: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...] | None]:
     """Return the order of class names, and the names in this order.
 
-    Numbers and names such as LABEL_0 are sorted; other names keep their order. The names are None
-    if they are 0 to K-1.
+    Numbers and names such as LABEL_0 are sorted; other names keep their order. The result is None
+    instead of names if the names are 0 to K-1.
     """
     places, names = list(range(len(names))), [normalize("NFC", name) for name in names]
     if all(map(_FLOAT.fullmatch, names)):  # pandas may write 1 as 1.0.

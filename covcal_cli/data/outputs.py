@@ -55,7 +55,7 @@ from covcal_cli.maths.softmax import to_float32, valid_rows
 
 # Columns of the predicted label in a file of `covcal apply`.
 _ANSWER = ("label", "label_index", "confidence")
-# Sigmoid outputs sum to 1 in fewer than this share of rows.
+# If fewer rows than this share sum to 1, the outputs may be sigmoids.
 _FEW_SUMMING = 0.1
 # The user gets a note if a larger probability is outside the classes.
 _MUCH_ELSEWHERE = 0.25
@@ -527,7 +527,7 @@ def _without_answer(store: Store) -> tuple[str, ...]:
     prefixed = any(name.lower().startswith(("p_", "prob_")) for name in store.entries)
     named = not store.is_table and CLASSES in store.entries
     if not (prefixed or named) or not all(name in store.entries for name in _ANSWER[1:]):
-        # The rows of this file of `covcal apply` can have several labels.
+        # A file of `covcal apply` whose rows can have several labels.
         if named and "calibration_sha256" in store.entries:
             store.entries = {name: entry for name, entry in store.entries.items() if entry.shape}
         return ()

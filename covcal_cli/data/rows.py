@@ -1,7 +1,7 @@
 """Read the labels, splits, ids, groups and domains of rows from their file.
 
-If the data have no splits, a hash of the seed and a row's name decides the split of the row. So a
-new file does not change the splits of other files.
+If the data have no splits, a hash of the seed and a row's name decides the split of the row. Adding
+files does not change the splits of other files.
 """
 
 import hashlib
@@ -121,13 +121,13 @@ _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether an array of this name has labels, ids or groups instead of features."""
+    """Return whether an array called `name` has labels, ids or groups instead of features."""
     plain = name.lower()
     return plain in _RESERVED or plain.startswith(GROUP_PREFIX) or is_index(plain)
 
 
 def is_index(name: str) -> bool:
-    """Return whether this is the name of a pandas index."""
+    """Return whether `name` is the name of a pandas index."""
     return _INDEX.fullmatch(name.lower()) is not None
 
 

@@ -22,7 +22,7 @@ _UNFINISHED = ".unfinished"
 def write_demo(folder: Path) -> bool:
     """Write the model to `folder`, and both domains as folders of PNG files.
 
-    Return whether an interrupted demo has already written these files.
+    Return whether the files exist already, from an interrupted demo.
     """
     if (folder / _UNFINISHED).is_file():
         return True
@@ -32,7 +32,8 @@ def write_demo(folder: Path) -> bool:
         raise CovcalError(f"{folder} exists already: remove it, or name another folder with -o")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = hidden_sibling(folder.resolve(), "partial")
-    shutil.rmtree(partial, ignore_errors=True)  # An interrupted run may have left this folder.
+    # An interrupted demo may have left the temporary folder.
+    shutil.rmtree(partial, ignore_errors=True)
     try:
         _fill(partial)
         partial.replace(folder)

@@ -71,7 +71,7 @@ class Candidate:
     estimated_accuracy: Share | None  # Estimated target accuracy, the same for all candidates.
     expected_ece: Share | None  # Absolute difference of target confidence and estimated accuracy.
     chosen: bool
-    why: str  # Why auto chose this method or did not choose it.
+    why: str  # The reason why auto chose or did not choose the method.
     # A lower limit of the ECE if the accuracy estimate is right; None if T matches the estimate.
     least_ece: Share | None = None
     # Whether T was chosen so that the mean confidence equals the estimated accuracy.

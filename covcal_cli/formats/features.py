@@ -1,8 +1,8 @@
 """Read and check features files and adapted files.
 
 Both kinds of files have a group per domain (``/source``, ``/target``), ``/classes``, and root
-attributes about their origin. The structure is checked when a file is opened, and values are
-checked when they are read.
+attributes about their origin. Opening a file checks its structure, and reading values checks the
+values.
 
 `Domain` does not return labels. `SourceDomain.labels` returns source labels. Only the module
 `target_labels` returns target labels. Modules that train or fit must not import `target_labels`.
@@ -51,7 +51,7 @@ ONE_CONFIDENCE = "confidence"
 # Class names for a file that has confidences but no class names. The confidence of the most
 # probable of 20 classes can be as low as 0.05.
 EVENTS = (RIGHT, WRONG, *(f"{WRONG} {number}" for number in range(2, 20)))
-# The column of predictions in such a file.
+# The column of predictions in a file with the classes `EVENTS`.
 PREDICTION = "prediction"
 DOMAINS = ("source", "target")
 SPLITS = ("train", "validation", "test")
@@ -90,7 +90,7 @@ class Domain:
         self.n_features = int(group["features"].shape[1]) if "features" in group else None
         # M, the number of adapted networks; 0 in a features file.
         self.n_members = int(group["aligned_logits"].shape[0]) if "aligned_logits" in group else 0
-        # Each row's index in `SPLITS`, shape (n,).
+        # The split of each row, as an index of `SPLITS`, shape (n,).
         self.split: Splits = group["split"][:]
         if self.n and int(self.split.max()) >= len(SPLITS):
             raise self._error("split", f"holds {int(self.split.max())}: write 0, 1 or 2")
@@ -107,15 +107,15 @@ class Domain:
         return np.flatnonzero(self.split == SPLITS.index(split)).astype(np.int64, copy=False)
 
     def count(self, *splits: str) -> int:
-        """Return the number of rows in these splits."""
+        """Return the number of rows in `splits`."""
         return sum(int(np.count_nonzero(self.split == SPLITS.index(name))) for name in splits)
 
     def drawn(self, most: int, seed: int, *splits: str) -> Rows:
-        """Return a random sample of at most `most` rows of these splits, ascending."""
+        """Return a random sample of at most `most` rows of `splits`, ascending."""
         return thinned_blocks(self.split_blocks(*splits), self.count(*splits), most, seed)
 
     def split_blocks(self, *splits: str) -> Iterator[Rows]:
-        """Yield the row numbers of these splits, ascending, in blocks."""
+        """Yield the row numbers of `splits`, ascending, in blocks."""
         wanted = np.isin(SPLITS, splits)
         for start in range(0, self.n, _SPLIT_ROWS):
             is_wanted = wanted[self.split[start : start + _SPLIT_ROWS]]

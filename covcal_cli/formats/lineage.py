@@ -29,7 +29,7 @@ from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
-# The attributes of an adapted file about its features file.
+# Attributes of an adapted file that describe its features file.
 _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 
 
@@ -78,7 +78,7 @@ def file_to_judge(
 ) -> tuple[Path, list[str]]:
     """Return `path`, or by default the file on which the first calibration was fitted.
 
-    Also returns notes on named files that do not belong together. `purpose` is the name of the
+    The list has notes on named files that do not belong together. `purpose` is the name of the
     command. `picked` means that the user did not name cal.json.
 
     Raises `CovcalError` if a file that the user did not name has changed, or is outside the

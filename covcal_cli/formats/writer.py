@@ -24,7 +24,7 @@ _COPIED_BYTES = 4 << 20  # Number of bytes to copy at a time.
 class _Sink(io.FileIO):
     """A file that stores the first write error instead of raising it.
 
-    HDF5 cannot close the file after a raised error: it loses the error, or the process crashes.
+    After a raised error, HDF5 cannot close the file: the error is lost, or the process crashes.
     `HDF5Writer` calls `require_written` afterwards.
     """
 
@@ -132,7 +132,7 @@ class HDF5Writer:
         }
 
     def complete(self, **attributes: Attribute) -> None:
-        """Write the last attributes, mark the file as complete, and flush it to the disk."""
+        """Write the last attributes, mark the file as complete, and flush the file to the disk."""
         for dataset, checksums in self._datasets.values():
             dataset.attrs[CRC32] = checksums.attribute()
         for name, value in attributes.items():

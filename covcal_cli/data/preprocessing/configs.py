@@ -64,7 +64,7 @@ def found_preprocessing(
 ) -> tuple[Preprocessing, str] | None:
     """Return the preprocessing that comes with a model, and a description of its origin.
 
-    Such preprocessing is in the model's metadata, or in a file beside the model. For a model in a
+    The preprocessing is in the model's metadata, or in a file beside the model. For a model in a
     folder ``onnx``, the folder above is searched too. A file with unknown settings is refused.
     """
     if _is_ultralytics(metadata):

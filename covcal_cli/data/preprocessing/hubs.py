@@ -1,9 +1,9 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
 Hugging Face's ``preprocessor_config.json`` names a class of image processors. covcal knows the
-defaults of each class for missing keys. For an unknown class, the file must have all keys. An
-unknown key is refused, because it might change pixels. Crops are rounded as in transformers, not as
-in torchvision.
+defaults of each class for missing keys. For an unknown class, the file must have all keys. covcal
+refuses unknown keys, which might change pixels. Crops are rounded as in transformers, not as in
+torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 
@@ -149,7 +149,7 @@ _OWN_KEYS = {
     "EfficientNet": "include_top,rescale_offset",
 }
 _MINE = "pass --preprocess none and options such as --size, or --preprocess module:function"
-_WARPED_FROM = 384  # ConvNeXT does not crop images of this size or larger.
+_WARPED_FROM = 384  # From this size on, ConvNeXT does not crop images.
 
 
 def read_config(content: Mapping[str, Any], origin: str) -> Preprocessing | None:

@@ -247,7 +247,7 @@ class ArrowColumns:
         return floats
 
     def chosen(self, batch: Any, places: Rows) -> Any:
-        """Return the rows at these positions of a batch."""
+        """Return the rows of `batch` at `places`."""
         first, last = int(places[0]), int(places[-1])
         if last - first + 1 == len(places):  # A slice is faster than `take`.
             return batch.slice(first, len(places))

@@ -3,8 +3,8 @@
 The first pass counts rows and reads texts. The second pass reads numbers in blocks, so a column of
 numbers is never in memory as a whole.
 
-The first value of a column shows whether the column has numbers, booleans or texts. If pyarrow is
-installed, it parses large files several times as fast as NumPy and Python. Python parses lines with
+The first value of a column shows whether the column has numbers, booleans or texts. pyarrow, if
+installed, parses large files several times as fast as NumPy and Python. Python parses lines with
 quotes, empty cells or infinite numbers.
 """
 
@@ -48,7 +48,7 @@ class CSVStore(Store):
     """The columns of a CSV file.
 
     The first line has the names of the columns. The separator is the first comma, semicolon or tab
-    in this line. In files of Excel, a line such as ``sep=;`` may precede the names.
+    in the first line. In files of Excel, a line such as ``sep=;`` may precede the names.
     """
 
     is_table = True

@@ -120,7 +120,7 @@ def _outputs(
 
 
 def may_name_classes(key: str) -> bool:
-    """Return whether a list under this key may be class names."""
+    """Return whether a list under `key` may contain class names."""
     return _word(key) in _NAMES
 
 

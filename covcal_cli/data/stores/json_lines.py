@@ -163,7 +163,7 @@ class JSONLinesStore(Store):
             return
         try:
             block = {name: self._reader(name)(records, rows) for name in numbers}
-        except CovcalError:  # A later read of this column raises the same error.
+        except CovcalError:  # A later read of the column raises the same error.
             self._kept_bytes = _MOST_KEPT + 1
             return
         self._kept_bytes += sum(values.nbytes for values in block.values())

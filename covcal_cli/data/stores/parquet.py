@@ -326,7 +326,8 @@ def find_parts(path: Path) -> list[Part]:
 def partition_values(parts: Sequence[Part]) -> dict[str, AnyArray]:
     """Return the values of each folder key, one value per file.
 
-    Whole numbers are int64, or float64 with NaN for missing numbers. Other values are texts.
+    Whole numbers are int64, or float64 with NaN for missing numbers. All other keys have texts as
+    values.
     """
     arrays: dict[str, AnyArray] = {}
     for key in parts[0].keys:
@@ -360,7 +361,7 @@ def _below(folder: Path, keys: Mapping[str, str | None]) -> Iterator[Part]:
             f"{folder} has both the file {files[0].name} and partitions such as "
             f"{partitions[0].name}: give only the file or only the partitions"
         )
-    # Other folders may have many files, so do not search them.
+    # Do not search folders of other data, which may have many files.
     if keys or partitions:
         refuse_unnamed_parts(folder)
     yield from (Part(file, keys) for file in files)

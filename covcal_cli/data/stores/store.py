@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
-# The numbers of some rows, and the values of these rows in each array.
+# The numbers of some rows, and the values of each array in these rows.
 Piece = tuple[Rows, dict[str, AnyArray]]
 WINDOW_BYTES = 4 << 20
 
@@ -91,7 +91,7 @@ class Store(Protocol):
     def taken(self, records: Iterator[T], start: int, rows: Rows) -> tuple[list[T], int]:
         """Return the records of ascending `rows`, and the number of the next record.
 
-        `records` yields record `start` and the records after it.
+        `records` yields the records from number `start` on.
         """
         taken: list[T] = []
         stop = int(rows[-1]) + 1
