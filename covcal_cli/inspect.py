@@ -129,7 +129,7 @@ def _table_lines(path: Path) -> Lines:
                 f"{fill}run covcal label or return the file; do not change the other columns",
             ),
             ("inclusion", "the probability with which the row was drawn"),
-            ("draw", "proof that the line is unchanged; covcal label needs this column"),
+            ("draw", "a checksum of the line; covcal label needs this column"),
         ]
     of_label = [name.removeprefix("prob_") for name in store.entries if name.startswith("prob_")]
     rest = {*store.entries} - {f"prob_{label}" for label in of_label}
@@ -376,7 +376,7 @@ def _calibration_lines(path: Path) -> Lines:
     if read.source_accuracy is not None:
         lines.append(("source", f"accuracy {read.source_accuracy}"))
     if read.labelled_rows is not None:
-        by_pick = "by covcal pick (uncertain rows more often)"
+        by_pick = "by covcal pick, which prefers uncertain rows"
         drawn = "at random" if read.labelled_rows.design == "random" else by_pick
         lines.append(("labels", f"{read.labelled_rows.n} labelled target rows, drawn {drawn}"))
     return lines + [("note", text) for text in read.notes]
@@ -492,7 +492,7 @@ def _reference_lines(path: Path) -> Lines:
     carried = ", from an earlier calibration" if read.is_carried_over else ""
     columns = [("columns", ", ".join(column.name for column in read.columns))]
     return [
-        ("purpose", f"covcal watch compares new rows with these{carried}"),
+        ("purpose", f"covcal watch compares new rows with these summaries{carried}"),
         ("calibration", f"sha256 {read.calibration_sha256[:12]}"),
         (
             "rows",

@@ -74,7 +74,7 @@ class Projection:
     scale: float  # A scale that gives projected features a mean variance of 1.
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return projected features, (n, k) float32, of features, (n, d)."""
+        """Project features, (n, d), to (n, k) float32."""
         centred = features - self.mean
         if self.components is not None:
             centred = centred @ self.components

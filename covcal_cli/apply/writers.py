@@ -87,7 +87,10 @@ class Layout:
         return ["decision"] * self.with_decision + ["set"] * self.with_sets
 
     def texts_of(self, block: AppliedRows) -> list[list[str]]:
-        """Return the text columns of a block. "|" separates the classes of a set."""
+        """Return the decision and the set of each row as text.
+
+        "|" separates the classes of a set.
+        """
         texts = []
         if block.accept is not None:
             texts += [
@@ -333,7 +336,7 @@ _SPECIAL = re.compile(rb'[",\n\r]')  # A CSV field with one of these characters 
 _UNUSED = b"\xff"
 _DIGITS = 9  # Nine digits distinguish all float32 numbers.
 
-# The text of a number in parts: ``,0.000123456789``, ``,1.00000000`` or ``,1.23456789e-05``.
+# The text of a number in parts, such as ``,0.000123456789`` or ``,1.23456789e-05``.
 _NUMBER = np.dtype(
     [
         ("start", "<u4"),  # A comma, and perhaps "0.0".
@@ -428,7 +431,7 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return the CSV lines of a block of rows. `values` has shape (m, C)."""
+    """Return the CSV lines of a block of rows."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),

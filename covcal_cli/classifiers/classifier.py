@@ -114,7 +114,7 @@ class Outputs:
         self.doubt_on_order = evidence.doubt_on_order
         if evidence.form not in DISTRIBUTIONS and not alone:
             bounded = (
-                f"{evidence.fact}, but covcal reads them as logits. If they are "
+                f"{evidence.fact}, but covcal reads the outputs as logits. If the outputs are "
                 "probabilities, export the model with its logits"
             )
             self.warnings = (
@@ -139,7 +139,8 @@ class Outputs:
     def settle_as_extracted(self, tail: str | None, outputs: Floats) -> None:
         """Read the outputs as logits or probabilities, like an earlier extraction.
 
-        `tail` is stored in the features file. Without a `tail`, the numbers in `outputs` decide.
+        `tail` is stored in the features file. Without a `tail`, the numbers in `outputs` tell
+        logits from probabilities.
         """
         evidence = OutputEvidence()
         evidence.add(self.shown(outputs))
@@ -253,7 +254,7 @@ class Classifier(ABC):
         """
 
     def results(self, features: Floats | None, logits: AnyArray) -> Results:
-        """Return features and outputs in the types of `run`."""
+        """Convert features and outputs to float32."""
         phi = None if features is None else features.astype(np.float32, copy=False)
         return phi, self.outputs.to_float32(logits)
 

@@ -34,10 +34,10 @@ FAR = 1 << 12  # A common offset of this size costs float32 logits half of their
 # Largest matrix product in one OpenBLAS thread: rows times features times classes. More threads
 # doubled the processor time of `extract`, because waiting threads spin.
 _PRODUCT = 1 << 18
-_FEWEST_ROWS = 8  # With fewer rows, several threads are faster.
+_FEWEST_ROWS = 8  # Several threads are faster for batches with fewer rows.
 ONE_NUMBER = (
-    "the model gives one number per row. covcal uses it as the logit of the second class, and "
-    "0 as the logit of the first"
+    "the model gives one number per row. covcal uses this number as the logit of the second "
+    "class, and 0 as the logit of the first class"
 )
 SIGMOIDS = (
     "the model gives one sigmoid per class, but covcal uses the softmax of the logits, so "
@@ -50,7 +50,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def tolerance(dtype: np.dtype[np.generic]) -> float:
-    """Return the maximum relative rounding error of a type."""
+    """Return the maximum relative rounding error of a floating-point type."""
     return _TOLERANCE.get(dtype, _TOLERANCE[np.dtype(np.float32)])
 
 
@@ -134,11 +134,11 @@ class Proof:
         limit: float,
         step: float,
     ) -> float | None:
-        """Add a batch to the largest errors.
+        """Update the largest errors with a batch.
 
-        Returns None, or the relative error if it is too large. `limit` is the maximum error
-        relative to the largest logit or bias so far. `step` is an additional error for quantised
-        logits.
+        Returns the relative error if the error is too large, else None. `limit` is the maximum
+        error relative to the largest logit or bias so far. `step` is the additional error that
+        quantised logits may have.
         """
         worst, largest = difference(affine(features, weight, bias), logits)
         largest = max(self.largest_logit, largest)

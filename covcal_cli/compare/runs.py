@@ -58,7 +58,7 @@ class CompareSettings:
     methods: tuple[str, ...] = ALL
     seeds: int = 5  # The seeds are 0, 1, ..., seeds - 1.
     metric: str = "ece"
-    # Settings of adapt, without seed. If None, files are not adapted.
+    # Settings of adapt without the seed; None to leave files unadapted.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
     jobs: int = 1
 
@@ -132,7 +132,7 @@ class Record(Document):
     refused: Mapping[str, str]  # Methods that cannot be fitted, with the reasons.
     estimates: tuple[Estimate, ...]  # Estimates of the accuracy, the combined estimate first.
     seconds: Mapping[str, Duration]  # Time for each method and for each stage of adapt.
-    note: str = ""  # why an earlier record is not valid
+    note: str = ""  # Why an earlier record is not valid.
 
     def __post_init__(self) -> None:
         """Raise ValueError if metrics are impossible or missing."""
@@ -171,7 +171,7 @@ class Record(Document):
 def finished(
     runs: Sequence[Run], folder: Path, settings: CompareSettings
 ) -> Generator[tuple[Run, Record]]:
-    """Run all runs, and yield each run with its record."""
+    """Execute all runs, and yield each run with its record."""
     jobs = min(settings.jobs, len(runs))
     if jobs <= 1:
         for run in runs:

@@ -23,8 +23,8 @@ def grids(
     """Return the comparison as one table, or two if there are many shifts.
 
     The table has a row for each method, and a column for each shift. Several shifts also have
-    columns for mean, worst score, mean rank and the number of harmed shifts. `bold` marks the best
-    cell.
+    columns for mean, worst score, mean rank and the number of harmed shifts. `bold` formats the
+    text of the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:

@@ -107,7 +107,7 @@ class Original(Protocol):
     logits_tensor: str
     n_features: int | None
     model_outputs: Float32s  # The outputs for the random inputs.
-    settled: Outputs  # Turns `model_outputs` into logits.
+    settled: Outputs  # Converts `model_outputs` to logits.
 
     def write(self, merge: Merge) -> ExportReport:
         """Write the new model if it passes all checks."""

@@ -35,8 +35,7 @@ from covcal_cli.progress import Progress, ProgressCallback
 
 MAX_SKIPPED = 0.01
 _SATURATED = 0.999
-# Rounding error of a sum in another order, relative to the largest logit.
-_NOISE = 1e-5
+_NOISE = 1e-5  # Rounding error from another order of summation, relative to the largest logit.
 _COUNTED_VALUES = 1 << 18  # Block size in values; a block fits in the CPU's cache.
 
 
@@ -71,7 +70,7 @@ class DomainExtraction:
 
     name: str  # "source" or "target"
     data: DomainData
-    # Class numbers of all rows of the data, -1 if unknown: (n,), or (n, L) with several labels
+    # Class numbers of all rows, -1 if unknown. Shape (n,), or (n, L) with several labels.
     labels: Labels
     split: Splits  # The split of each row of the data, shape (n,).
     rows: Rows  # The numbers of the rows to run, ascending.
@@ -192,7 +191,7 @@ class DomainExtraction:
             return self._write_labels(writer, part, logits, labels)
         join = Join(self.name, [part])
         join.write(writer, self.statistics.add)
-        if classifier.weight is not None:  # If the outputs were probabilities, W is None.
+        if classifier.weight is not None:  # If the model gives probabilities, W is None.
             self.statistics.affine_difference = spool.affine_difference
         if self.name == "source":  # Target labels are only for evaluate.
             self.accuracy = self._accuracy(classes, logits)
@@ -292,7 +291,7 @@ class DomainExtraction:
             )
         if self.pipeline is not None:
             return "the pixels may be unscaled. Check --scale, --mean and --std"
-        return "the inputs may be unscaled. Scale them as in training"
+        return "the inputs may be unscaled. Scale the inputs as in training"
 
     def _require_readable(self, skipped: Sequence[tuple[int, str]]) -> None:
         if len(skipped) <= (MAX_SKIPPED * self.chosen if self.skip_unreadable else 0):
@@ -379,7 +378,7 @@ def prove(
         relative = moved / (largest or 1)
         raise CovcalError(
             f"{classifier.name} gives different outputs for the same rows (relative "
-            f"difference {relative:.1g}): export it without random operators, dropout or "
+            f"difference {relative:.1g}): export the model without random operators, dropout or "
             "noise layers"
         )
     return BatchRunner(classifier, size, alone=True), None

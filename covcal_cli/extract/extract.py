@@ -45,7 +45,7 @@ from covcal_cli.progress import ProgressCallback
 _DEFAULTS = ExtractSettings()
 # Minimum rise of the mean confidence that suggests exchanged domains. On 41 shifts of the
 # benchmark, the mean confidence was never higher on the target. With exchanged domains, the mean
-# confidence was always higher.
+# confidence was always higher on the target.
 _SURER, _SURER_DEVIATIONS = 0.05, 5
 # Minimum number and share of repeated target rows for a warning. The share must exceed
 # `_PER_REPEAT` times the share of repeated rows within a domain.
@@ -77,7 +77,7 @@ class ExtractReport(Summary):
 
     @property
     def facts(self) -> dict[str, str]:
-        """A summary of at most six lines, by the name of each line."""
+        """The summary for the screen: at most six lines, by name."""
         facts = {domain.name: str(domain) for domain in self.domains}
         if self.source_accuracy is not None:
             facts["accuracy"] = str(self.source_accuracy)
@@ -305,7 +305,7 @@ def dry_run(
     check_output(output, force=True, inputs=inputs)
     in_the_way = None
     if output.exists() and not force:
-        in_the_way = f"{output} already exists. To replace it in the real run, pass --force"
+        in_the_way = f"{output} already exists. To replace the file, pass --force in the real run"
     plan = prepare(model, source, target, settings)
     domains, evidence = plan.domains.values(), OutputEvidence()
     seconds = _seconds(plan, evidence)

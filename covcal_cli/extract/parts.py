@@ -131,7 +131,7 @@ class Join:
             yield block
 
     def _pieces(self, size: int) -> Iterator[tuple[list[tuple[Part, int, int]], Rows | None]]:
-        """Yield pieces (part, start, stop), and the order of their rows."""
+        """Yield the pieces (part, start, stop) of each block, and the order of their rows."""
         if len(self._parts) == 1:
             for start in range(0, self.n, size):
                 yield [(self._parts[0], start, min(start + size, self.n))], None
@@ -206,9 +206,9 @@ def difference(what: str, first: Path, a: Any, second: Path, b: Any) -> CovcalEr
 def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str | None]:
     """Return the folder for the parts of `output`, and a note on an earlier run.
 
-    `config` has every setting that changes the numbers. With `resume`, an earlier run with an equal
-    `config` is continued, and other runs are refused. Without `resume`, the parts of an earlier run
-    are removed.
+    `config` has every setting that changes the extracted numbers. With `resume`, an earlier run
+    with an equal `config` is continued, and other runs are refused. Without `resume`, the parts of
+    an earlier run are removed.
     """
     folder = _folder(output)
     earlier = _earlier(folder)
@@ -221,7 +221,7 @@ def open_spool(output: Path, config: Config, *, resume: bool) -> tuple[Path, str
     elif earlier is not None:
         note = (
             f"covcal extracts the rows of a stopped run of {output} again. Next time, pass "
-            "--resume to keep them"
+            "--resume to keep these rows"
         )
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -292,7 +292,7 @@ class DomainSpool:
         skipped: Sequence[tuple[int, str]],
         difference: float = 0.0,
     ) -> None:
-        """Add a batch: arrays of shape (m, width), or no arrays without readable rows.
+        """Add a batch of arrays, (m, width); no arrays if no row is readable.
 
         `done` is the number of finished rows after this batch. `skipped` has the unreadable rows of
         the batch. `difference` is the largest |phi W^T + b - logits| of the batch.

@@ -349,7 +349,7 @@ def _without_classes(target: DomainData, classes: ClassMap) -> str | None:
         return None
     return (
         f"{target.path}: the folders ({listed(folders)}) are not named like classes, so the "
-        "rows have no labels. If they are classes, rename the folders"
+        "rows have no labels. To use folders as classes, rename the folders"
     )
 
 
@@ -364,8 +364,8 @@ def _require_labelled(
             "add a column label_NAME with 1 or 0 for each label" if several else data.way_to_label
         )
         raise CovcalError(
-            f"{data.path} has no labels, but a source needs labels: {remedy}. If it is the "
-            "target, give its path second"
+            f"{data.path} has no labels, but a source needs labels: {remedy}. The path "
+            "of a target comes second"
         )
     if several:
         lacking = [

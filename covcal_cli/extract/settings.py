@@ -58,13 +58,13 @@ class Selection:
     shard: Shard | None = None  # The part of the chosen rows in this run.
 
     def describe(self) -> str:
-        """Describe the chosen rows without the shard, such as ``sample 5000``."""
+        """Describe the choice of rows without the shard, such as ``sample 5000``."""
         if self.sample is not None:
             return f"sample {self.sample}"
         return "all" if self.limit is None else f"limit {self.limit}"
 
     def chosen(self, ids: Sequence[str], seed: int) -> Rows:
-        """Return the numbers of the chosen rows without the shard, ascending.
+        """Return the numbers of the chosen rows of all shards, ascending.
 
         Among rows with equal ids, earlier rows are chosen first.
         """
@@ -81,7 +81,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return the chosen rows of this run."""
+        """Return the rows of the shard of this run."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -133,7 +133,7 @@ class ExtractSettings(ModelSettings):
     def options(self) -> list[str]:
         """Return options of ``covcal extract`` that give the same file.
 
-        Options that do not change the result are left out. A shard has the options of the whole
+        Options that do not change the result are left out. All shards have the options of the whole
         extraction.
         """
         options = [f"--{self.outputs}"] if self.outputs is not None else []

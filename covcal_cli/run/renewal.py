@@ -101,7 +101,7 @@ class Renewal:
     """The result of ``covcal run --from``."""
 
     report: RunReport
-    comparison: Comparison | None  # None if the new results existed already.
+    comparison: Comparison | None  # No comparison if the new results already existed.
     is_in_use: bool  # Whether the new calibration is now in use.
     second_names: tuple[Path, ...] = ()  # New names of the old results, such as cal.1.json.
     is_reference_kept: bool = False  # Whether the old reference data are used again.

@@ -70,7 +70,8 @@ class RunSettings:
     method: str = AUTO  # The method of ``covcal calibrate``.
     adapt: bool = False  # Whether to run adapt even if the method does not need it.
     device: str = "auto"  # Device of ``covcal adapt``.
-    expect_accuracy: float | None = None  # The run stops if the source accuracy is clearly lower.
+    # Expected accuracy on the source; a clearly lower accuracy stops the run.
+    expect_accuracy: float | None = None
 
     def __post_init__(self) -> None:
         method = METHODS.get(self.method)
@@ -142,8 +143,7 @@ class Steps:
         """Run the classifier on both domains, and return features.h5.
 
         With an `earlier` run, only the target is new: the source rows come from the earlier run.
-        Raises `CovcalError` if the classifier, its classes or the preprocessing have changed since
-        then.
+        Raises `CovcalError` if the classifier, its classes or the preprocessing have changed.
         """
         from covcal_cli.extract.extract import extract
         from covcal_cli.extract.merge import merge_target
@@ -216,8 +216,8 @@ class Steps:
             if not earlier:
                 raise
             raise LimitExceededError(
-                f"{error}. Do not use {', '.join(earlier)} in {self.folder}, which an earlier "
-                "run made from the same features"
+                f"{error}. An earlier run used the same features: do not use "
+                f"{', '.join(earlier)} in {self.folder}"
             ) from error
 
     def _model_name(self, model: str) -> str:

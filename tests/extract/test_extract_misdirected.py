@@ -260,7 +260,7 @@ class TestSaturation:
         save("csv", tmp_path, "t", table)
         done = covcal("extract", model(tmp_path), "--target", "t.csv", cwd=tmp_path)
         err = done.require_success().err
-        assert "is above 0.999: the inputs may be unscaled. Scale them as in" in err
+        assert "is above 0.999: the inputs may be unscaled. Scale the inputs" in err
         assert "pixels" not in err
         assert "--scale" not in err
 

@@ -319,7 +319,7 @@ class TestDryRun:
         """A dry run writes nothing, so it only says that the run itself would need --force."""
         (tmp_path / "features.h5").write_text("old")
         arguments: list[Argument] = ["extract", *digits_arguments, "--dry-run"]
-        told = "note: features.h5 already exists. To replace it in the real run, pass --force"
+        told = "note: features.h5 already exists. To replace the file, pass --force in the real run"
         assert told in covcal(*arguments, cwd=tmp_path).require_success().err
         assert told not in covcal(*arguments, "-f", cwd=tmp_path).require_success().err
         assert (tmp_path / "features.h5").read_text() == "old"

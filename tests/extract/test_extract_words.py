@@ -101,7 +101,7 @@ def test_a_source_without_labels_is_told_where_to_put_them(tmp_path: Path) -> No
     save("csv", tmp_path, "s", table)
     save("csv", tmp_path, "t", table)
     line = covcal("extract", name, "s.csv", "t.csv", cwd=tmp_path).error_line()
-    assert "add a column named 'label' with class numbers or names. If it is the target" in line
+    assert "add a column named 'label' with class numbers or names. The path of a target" in line
     np.savez(tmp_path / "s.npz", x=X["source"])
     line = covcal("extract", name, "s.npz", "t.csv", cwd=tmp_path).error_line()
     assert "save an array named 'y'" in line

@@ -397,7 +397,8 @@ def test_results_of_a_run_that_expected_less_are_named(folder: Path) -> None:
     (line,) = done.err.splitlines()[-1:]
     assert "calibrated.onnx" in line
     assert "report.html" in line
-    assert line.endswith("in out, which an earlier run made from the same features")
+    assert "An earlier run used the same features: do not use " in line
+    assert line.endswith(" in out")
     assert (folder / "out" / "calibrated.onnx").is_file()
 
 

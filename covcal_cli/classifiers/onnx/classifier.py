@@ -91,7 +91,7 @@ class OriginalModel:
         if moved > limit:
             raise CovcalError(
                 f"{self._where} gives different outputs for the same rows (relative "
-                f"difference {moved:.1g}): call model.eval() and export it again"
+                f"difference {moved:.1g}): call model.eval() and export the model again"
             )
 
 
@@ -138,7 +138,7 @@ class OpenedOnnx:
         self.logits_tensor = self._reading.head.logits.name
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "OnnxClassifier":
-        """Return the classifier, checked on a first batch if there is one."""
+        """Return the classifier, after a check on the first batch if there is one."""
         if batch is None:
             return OnnxClassifier(self._reading, self.notes)
         try:

@@ -17,7 +17,7 @@ _RANDOM = {
 }
 # Operators that read only the shape of a tensor.
 _SHAPE_ONLY = {"Shape", "Size"}
-# The second and third outputs of this operator are a scale and a zero point.
+# DynamicQuantizeLinear also returns a scale and a zero point.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
 # Operators that accept NaN as a missing value, and operators that return NaN for NaN.
 _TAKE_MISSING = {

@@ -87,7 +87,7 @@ class Quantisation:
 class Position:
     """A tensor that equals phi W^T + b."""
 
-    tensor: str  # Empty if the operator of the layer includes an activation.
+    tensor: str  # Name of the tensor; empty if the operator includes an activation.
     weight: Float64s  # W, shape (K, d).
     bias: Float64s  # b, shape (K,); 0 if the layer has no bias.
     step: float = 0.0  # The largest rounding error, if the tensor holds integers.
@@ -405,7 +405,7 @@ def _chosen_classes(graph: OnnxGraph, node: onnx.NodeProto, at: Position) -> Pos
         axes = list(more[0]) if more else list(range(len(starts)))
         step = int(more[1][0]) if len(more) > 1 else 1
         index = np.arange(k)[int(starts[0]) : int(ends[0]) : step]
-    # A slice of one class: the model has two classes, and a single output for one of them.
+    # If the graph slices a single class, the model has two classes and returns one of the two.
     if axes not in ([1], [-1]) or len(index) < 2:
         return None
     return replace(at, tensor=node.output[0], weight=at.weight[index], bias=at.bias[index])

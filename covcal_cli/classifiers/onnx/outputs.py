@@ -179,7 +179,7 @@ class OwnLabels:
 
     @property
     def tensors(self) -> list[str]:
-        """The name of the output with labels; empty without a comparison."""
+        """The name of the output with labels; empty if no labels are compared."""
         return [] if self._output is None else [self._output]
 
     def note(self, values: Mapping[str, AnyArray], logits: AnyArray) -> tuple[str, ...]:

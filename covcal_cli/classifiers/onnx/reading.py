@@ -109,7 +109,7 @@ class Tail:
         )
 
     def with_first_batch(self, tensor: AnyArray) -> "Tail":
-        """Return a copy with the number and type of the scores in the first batch.
+        """Return a copy with the number and dtype of the scores in the first batch.
 
         Some boosting models declare one column of probabilities and give two.
         """
@@ -123,7 +123,7 @@ class Tail:
         return proof.two_logits(scores) if self.is_single else scores
 
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
-        """Return a copy for the first output that follows from the scores.
+        """Return a copy for the first output that is a known function of the scores.
 
         Raises `UnknownTailError` if no output follows from the scores.
         """

@@ -192,7 +192,7 @@ class Reading:
         if error > self.source.limit:
             raise CovcalError(
                 f"{self.where} gives different outputs for the same rows (relative difference "
-                f"{error:.1g}): call model.eval() and save it again"
+                f"{error:.1g}): call model.eval() and save the model again"
             )
         return error
 
@@ -245,7 +245,7 @@ class OpenedTorch:
         self.logits_tensor = reading.logits_tensor
 
     def prove(self, batch: Inputs | None, few: int | None = None) -> "TorchClassifier":
-        """Return the classifier, checked on a first batch if there is one."""
+        """Return the classifier, after a check on the first batch if there is one."""
         if batch is None:
             return TorchClassifier(self._reading)
         few = None if self.fixed_batch else few
@@ -316,7 +316,7 @@ class TorchClassifier(Classifier):
     def __init__(
         self,
         reading: Reading,
-        so_far: Proof | None = None,  # None if no batch was checked.
+        so_far: Proof | None = None,  # Errors of the checks; None without a checked batch.
         exposure_error: float | None = None,
     ) -> None:
         self.name = reading.program.name

@@ -88,7 +88,7 @@ def open_file(path: Path, device: torch.device = CPU, *, trusted: bool = False) 
 
 
 def _kind(path: Path) -> str:
-    """Return the kind of a torch file: "TorchScript", "torch.export" or "weights"."""
+    """Return "TorchScript", "torch.export" or "weights" for a torch file."""
     if not _is_zip(path):
         with path.open("rb") as handle:
             start = handle.read(len(LFS_POINTER))
@@ -301,7 +301,9 @@ def _rows(
 
 
 def load_weights(module: nn.Module, path: Path, where: str) -> tuple[str, ...]:
-    """Load a file of weights into a module, and return notes. The names and shapes must be equal.
+    """Load a file of weights into a module, and return notes.
+
+    The names and shapes of the weights must match the module.
 
     The file is a ``.safetensors`` file, or a state_dict from ``torch.save``, perhaps inside a dict.
     `where` is the name of the module in messages.

@@ -153,7 +153,7 @@ class RandomRun:
     """Two runs of a program on n random rows."""
 
     trace: Trace  # The trace of the first run.
-    choices: Mapping[str, Tensor]  # The outputs of the first run that may be the classes.
+    choices: Mapping[str, Tensor]  # The outputs of the first run that may be class scores.
     outputs: Mapping[str, Tensor]  # The outputs of the second run.
     calls: Sequence[LayerCall]  # The calls of the last layers in the second run, with values.
     n: int
@@ -229,7 +229,7 @@ def _turn_of(calls: Sequence[LayerCall], key: tuple[object, ...], turn: int) -> 
 
 
 def _positions(counts: Sequence[int], *, tokens: bool) -> Iterator[int | None]:
-    """Yield positions in a row: None for the mean, and then each token."""
+    """Yield None for the mean over all positions, and then each token position."""
     most = min(counts)
     if most == 1:
         yield 0
@@ -350,7 +350,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
     """Yield the possible tails of `output`, and the logits for each tail.
 
-    The logits may lack a common constant per row.
+    The logits are known up to a constant per row.
     """
     if not np.isfinite(output).all():
         return

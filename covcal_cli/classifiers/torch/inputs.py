@@ -70,7 +70,7 @@ def find_inputs(
             f"{name} {shape_text(tensor.shape)}" for name, tensor in outputs.items()
         )
         failures.append(
-            f"{text}, because it gives {results or 'no tensor'} instead of one result per row"
+            f"{text}, because it returns {results or 'no tensor'} instead of one result per row"
         )
     if failures:
         more = f" (or of {len(failures) - 1} other shapes)" if len(failures) > 1 else ""
@@ -103,7 +103,7 @@ def _arguments(module: nn.Module, where: str) -> tuple[list[str], int]:
             signature = inspect.signature(module.forward)
         except (TypeError, ValueError) as error:
             raise CovcalError(
-                f"{where} has no forward method to call ({cause(error)}): define it"
+                f"{where} has no forward method to call ({cause(error)}): define forward"
             ) from error
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         arguments = [value for value in signature.parameters.values() if value.kind in kinds]

@@ -150,7 +150,7 @@ def cause(error: BaseException) -> str:
 def may_hold_classes(
     outputs: Mapping[str, Tensor], wanted: str | None, n: int, where: str
 ) -> dict[str, Tensor]:
-    """Return the outputs that may be the classes of n rows.
+    """Return the outputs that may be the class scores of n rows.
 
     `wanted` is the output that the user named. If one output is called logits, this output comes
     first. Raises `CovcalError` if `wanted` does not exist, or if no output has one vector per row.
@@ -184,7 +184,7 @@ def may_hold_classes(
 
 
 def read_answer(outputs: Mapping[str, Tensor], name: str, n: int, where: str) -> Float64s:
-    """Return an output as an array: (n, K), or (n,) for class numbers.
+    """Return an output as an array, (n, K), or class numbers, (n,).
 
     Refuses an output without values for all n rows.
     """

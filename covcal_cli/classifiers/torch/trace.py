@@ -132,7 +132,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def address(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory block, which is also the block of its views."""
+    """Return the address of a tensor's memory block, which all views of the tensor share."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -394,7 +394,7 @@ class _LayerTap(Tap):
 
 
 def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
-    """Return the reader of ``--phi``: ``input``, NAME, NAME.output or NAME.input.
+    """Return the reader of the features for ``--phi``, such as ``input``, NAME or NAME.output.
 
     `calls` are the calls of linear layers in a run. In a program from a file, NAME must be a linear
     layer.

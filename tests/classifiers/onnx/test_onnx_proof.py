@@ -138,7 +138,7 @@ def test_notes_say_how_the_output_is_to_be_read(tmp_path: Path) -> None:
     assert "gives one sigmoid per class, but covcal uses the softmax" in notes(
         "a sigmoid per class"
     )
-    assert "one number per row. covcal uses it as the logit" in notes("one logit and its sigmoid")
+    assert "one number per row. covcal uses this number" in notes("one logit and its sigmoid")
     assert "returns only a label" in notes("argmax alone")
     assert notes("softmax") == ""
 

@@ -128,9 +128,7 @@ def test_one_number_per_row_stands_for_two_classes(name: str) -> None:
     assert classifier.bias is not None
     assert classifier.weight.shape == (2, D)
     assert relative(features @ classifier.weight.T + classifier.bias, logits) <= 1e-5
-    assert any(
-        "one number per row. covcal uses it as the logit" in note for note in classifier.notes
-    )
+    assert any("one number per row. covcal uses this number" in note for note in classifier.notes)
     assert not any("one sigmoid per class" in note for note in classifier.notes)
 
 
