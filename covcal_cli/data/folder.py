@@ -158,7 +158,9 @@ def _entries(folder: Path | os.DirEntry[str]) -> tuple[_Entries, _Entries]:
 
 
 def _suffix(name: str) -> str:
-    _, dot, ending = name.rpartition(".")  # A Path object would take ten times as long.
+    _, dot, ending = name.rpartition(
+        "."
+    )  # Parsing the name with Path would take ten times as long.
     return (dot + ending).lower()
 
 

@@ -243,7 +243,7 @@ class RowFacts:
         )
 
     def _only(self, names: tuple[str, ...]) -> str | None:
-        """Return the name of the only array with one of these names, or None. Ignore case."""
+        """Return the array whose name is in `names`, in capitals or not. Refuse several arrays."""
         own = [name for name in self._store.entries if name.lower() in names]
         if len(own) > 1:
             raise self._store.error(

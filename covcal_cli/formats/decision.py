@@ -53,7 +53,7 @@ class GroupPoint:
     rows: Count  # Number of rows of the group.
     accepted: CurvePoint | None  # The expected error; None if no row is accepted.
     # The next fields are only used with `promise_by`.
-    threshold: Share | None = None  # Rows with a higher score are accepted; None accepts no row.
+    threshold: Share | None = None  # Rows above this score are accepted; None accepts no row.
     labels: "LabelUse | None" = None  # The labels that tested the limit on the error rate.
     # Number of further labels to prove the limit; 0 if none are needed or no number is enough.
     labels_needed: Count = 0
@@ -79,7 +79,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class CostPoint:
-    """The share of accepted rows with the lowest mean cost."""
+    """The share of rows to accept for the lowest mean cost."""
 
     share: Share
     cost: float  # Mean cost of a row, for errors and reviews.
@@ -133,7 +133,7 @@ class Decision(Document):
     certainty: Share
     covers: Covered  # Whether the limit is proved for future rows or only for these rows.
     score: str = SCORE
-    threshold: Share | None  # Rows with a higher score are accepted; None accepts no row.
+    threshold: Share | None  # Rows above this score are accepted; None accepts no row.
     share: Share  # The share of accepted rows.
     rows: Number  # Number of target rows of `splits`.
     splits: tuple[str, ...]

@@ -396,7 +396,7 @@ class FeatureFile:
         return self._file
 
     def sha256(self) -> str:
-        """Return the sha256 of the file without added labels."""
+        """Return the sha256 that the file had before labels were added."""
         if self._sha256 is None:  # Computed once, because reading the whole file takes long.
             self._sha256 = str(self.attributes.get(UNMARKED_SHA256) or sha256_of(self.path))
         return self._sha256
@@ -582,10 +582,7 @@ def _cut(rows: Rows, width: int) -> Iterator[Rows]:
 
 
 def _taken(dataset: Dataset, rows: Rows, axis: int) -> AnyArray:
-    """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows.
-
-    A span is at most a few MiB, or at most twice the size of `rows`.
-    """
+    """Read `rows` in contiguous spans, which is far faster than HDF5's selection of rows."""
     gaps = np.diff(rows)
     if (gaps <= 0).any():
         ascending, places = np.unique(rows, return_inverse=True)

@@ -157,7 +157,7 @@ def is_unchanged(entry: Input) -> bool:
 
 
 def unmarked_sha256(path: Path) -> str:
-    """Return the sha256 of a file without added labels."""
+    """Return the sha256 that a file had before labels were added."""
     try:
         marked = root_attributes(path, UNMARKED_SHA256, remedy=REMEDY).get(UNMARKED_SHA256)
     except CovcalError:  # The file is damaged or not HDF5.

@@ -93,7 +93,8 @@ def _outputs(
 ) -> Iterator[tuple[set[str], str, Any]]:
     """Yield the keys, the column and the values of the outputs in a line.
 
-    Lists of numbers beside class names become objects. Inner objects are searched too.
+    A list of numbers beside a list of class names becomes an object. Inner objects are searched
+    too.
     """
     inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
     names = [key for key, value in inner_values if may_name_classes(key) and _are_names(value)]
@@ -324,7 +325,7 @@ class AnswerCounts:
 def find_tokens(record: Any, depth: int = _DEPTH) -> list[Token] | None:
     """Return the first list of tokens with log-probabilities in a line, or None.
 
-    Raises `ValueError` for a value above 0.
+    Raises `ValueError` for a log-probability above 0.
     """
     tokens = _tokens(record)
     if tokens or depth == 0:
@@ -428,7 +429,7 @@ class Choices:
         texts = [self._folded(token.text) for token in tokens]
         start, answer, follows = self._place(texts)
         shares = dict.fromkeys(range(len(self.names)), 0.0)
-        # The upper limit of each unlisted answer.
+        # The upper limit of the probability of each unlisted answer.
         bounds: dict[int, float] = {}
         # The text that each possible answer still lacks.
         rest = dict(enumerate(self._texts))

@@ -36,7 +36,7 @@ class Entry:
     shape: tuple[int, ...]  # The first axis is the rows.
     dtype: np.dtype[Any]  # Kind "U" means texts of any length.
     is_encoded: bool = False  # Whether the values are image files.
-    # Names of the class numbers, or of the array's columns.
+    # Names of the classes, or names of the array's columns.
     class_names: tuple[str, ...] | None = None
     is_index: bool = False  # Whether the array is the index of the table.
 
