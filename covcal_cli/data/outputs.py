@@ -225,8 +225,8 @@ class OutputTable:
                 f"{listed(similar)} {IN_CASE}: write each class in one way"
             )
         lacking = (
-            f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability; "
-            "such a class gets at most half of the smallest probability in the row"
+            f"in {len(self._lacking)} of {seen.rows} rows, some classes have no probability, so "
+            "covcal fills in at most half of the smallest probability in the row"
         )
         order = seen.doubt_on_order
         self.doubt_on_order = order and f"{self.path}: {order}"

@@ -464,7 +464,7 @@ def note_on_index(store: Store) -> tuple[str, ...]:
     names = [name or "the column without a name" for name in index_columns(store)]
     if not store.is_table or not names:
         return ()
-    return (f"{store.path}: {', '.join(names)} is the index of pandas and not used as a feature",)
+    return (f"{store.path}: {', '.join(names)} is a pandas index, so it is not used as a feature",)
 
 
 def note_on_numbered_rows(path: Path, columns: Mapping[str, AnyArray]) -> tuple[str, ...]:

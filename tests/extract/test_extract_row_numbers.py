@@ -99,7 +99,7 @@ def test_the_index_of_pandas_names_the_rows_and_is_left_out(
 ) -> None:
     done = extract(tmp_path, both(kind, tmp_path, **{name: SHUFFLED})).require_success()
     shown = name or "the column without a name"
-    assert f"note: s.{kind}: {shown} is the index of pandas and not used as a feature" in done.err
+    assert f"note: s.{kind}: {shown} is a pandas index, so it is not used as a feature" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in SHUFFLED]
 
@@ -118,7 +118,7 @@ def test_a_named_index_of_pandas_is_known_by_what_the_file_says(name: str, tmp_p
         tables.append(f"{domain}.parquet")
         parquet().write_table(made, tmp_path / tables[-1])
     done = extract(tmp_path, tables).require_success()
-    assert f"source.parquet: {name} is the index of pandas and not used as a feature" in done.err
+    assert f"source.parquet: {name} is a pandas index, so it is not used as a feature" in done.err
     np.testing.assert_allclose(dataset(tmp_path, "target/logits"), X["target"], rtol=1e-6)
     ids = dataset(tmp_path, "target/ids").tolist()
     assert (ids == [str(v).encode() for v in SHUFFLED]) == (name == "customer")
@@ -128,7 +128,7 @@ def test_saved_twice_it_is_there_twice(tmp_path: Path) -> None:
     """The first names the rows; and a column id goes before any index."""
     twice = {"": SHUFFLED, "Unnamed: 0": COUNT}
     done = extract(tmp_path, both("csv", tmp_path, **twice)).require_success()
-    assert "s.csv: the column without a name, Unnamed: 0 is the index of pandas" in done.err
+    assert "s.csv: the column without a name, Unnamed: 0 is a pandas index" in done.err
     assert dataset(tmp_path, "source/ids")[0] == str(SHUFFLED[0]).encode()
     names = [f"r{row}" for row in range(N)]
     extract(tmp_path, both("csv", tmp_path, **twice, id=names), "-f").require_success()
@@ -156,7 +156,7 @@ def test_the_index_in_outputs_names_the_rows(tmp_path: Path) -> None:
     labels = [ANIMALS[k] for k in Y["source"]]
     save("csv", tmp_path, "t", {"Unnamed: 0": COUNT, **outputs(), "label": labels})
     done = covcal("extract", "--logits", "--target", "t.csv", cwd=tmp_path).require_success()
-    assert "note: t.csv: Unnamed: 0 is the index of pandas and not used as a feature" in done.err
+    assert "note: t.csv: Unnamed: 0 is a pandas index, so it is not used as a feature" in done.err
     assert dataset(tmp_path, "target/ids").tolist() == [str(v).encode() for v in COUNT]
 
 
