@@ -48,7 +48,7 @@ class MemberTrace:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The aligned networks of all members."""
+    """The aligned networks of all ensemble members."""
 
     psi: Perceptrons
     head: Perceptrons

@@ -20,7 +20,7 @@ from covcal_cli.arrays import Float32s
 
 
 def member_generators(seed: int, members: int, purpose: int) -> list[Generator]:
-    """Return one seeded generator per member."""
+    """Return one seeded generator per ensemble member."""
     generators = []
     for member in range(members):
         state = np.random.SeedSequence([seed, member, purpose]).generate_state(1, np.uint64)[0]
@@ -46,7 +46,7 @@ class Dropout:
 
 
 class Perceptrons:
-    """M perceptrons of the same shape, for M members.
+    """M perceptrons of the same shape, one for each ensemble member.
 
     Weights have shape (M, inputs, outputs), and biases (M, 1, outputs). A ReLU follows each hidden
     layer.
@@ -157,7 +157,7 @@ def input_gradient_penalty(discriminators: Perceptrons, hidden: list[Tensor]) ->
 # Training minimises the sum of the members' losses. Members share no weights, so each member is
 # trained independently.
 def forecaster_loss(logits: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """Return the mean loss of each member over labelled rows, shape (M,).
+    """Return each ensemble member's mean loss over labelled rows, shape (M,).
 
     `logits` has shape (M, n, K), and `labels` has shape (M, n). Rows with the label -1 are ignored.
     The loss "squared" is the Brier score, summed over the classes.

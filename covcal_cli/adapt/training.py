@@ -80,7 +80,7 @@ class MemberReport:
 
 @dataclass(frozen=True)
 class TrainedNetworks:
-    """The networks of all members, and a report on each member."""
+    """The networks of all ensemble members, and a report on each member."""
 
     psi: Perceptrons  # M networks.
     head: Perceptrons  # M networks.

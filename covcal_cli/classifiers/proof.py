@@ -19,7 +19,7 @@ from covcal_cli.maths.odds import sigmoid
 from covcal_cli.maths.softmax import DEPTH, masked
 
 TAILS = ("none", "softmax", "log_softmax", "sigmoid")
-ARGMAX = "argmax"  # The tail of class numbers, shape (m,) or (m, 1).
+ARGMAX = "argmax"  # The output is class numbers, shape (m,) or (m, 1).
 TAIL_TEXT = {
     "none": "logits",
     "softmax": "softmax(logits)",
@@ -160,7 +160,7 @@ class Proof:
 
 
 def tail_error(tail: str, logits: Floats, output: AnyArray) -> float:
-    """Return the relative difference between the model's output and the tail of the logits, (m, K).
+    """Return the relative difference between the output and `tail` of the logits, (m, K).
 
     `output` has shape (m, K), or (m, 1) for class numbers and for logits from `two_logits`.
     """

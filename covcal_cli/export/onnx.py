@@ -275,7 +275,7 @@ class OnnxOriginal:
         return parts[0] if len(parts) == 1 else build.node("Concat", *parts, axis=1)
 
     def add_logits(self, build: NodeBuilder) -> tuple[str, str]:
-        """Add nodes that compute the scores, [N, K], for the label and for the forecaster.
+        """Add nodes that compute scores, [N, K], for the label, and scores for the forecaster.
 
         Only the scores for the label can be float64.
         """

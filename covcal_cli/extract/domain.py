@@ -104,9 +104,9 @@ class DomainExtraction:
     def run(
         self, spool: DomainSpool, runner: "BatchRunner", progress: ProgressCallback | None
     ) -> None:
-        """Run the rows that are not yet in the spool (the files of a running extraction)."""
+        """Run the rows that an interrupted run has not finished."""
         self._require_readable(spool.skipped)
-        if spool.done:  # A resumed run continues after the rows in the spool.
+        if spool.done:  # A resumed run continues after the finished rows.
             self.forget_begun()
         if spool.done == len(self.rows):
             return
@@ -153,12 +153,11 @@ class DomainExtraction:
     def write(
         self, writer: HDF5Writer, spool: DomainSpool, classifier: Classifier, classes: Sequence[str]
     ) -> list[Join]:
-        """Write the group of this domain from a complete spool, and collect statistics.
+        """Write the finished rows of this domain to the features file, and collect statistics.
 
         With several labels, write one group per label.
         """
-        # The spool knows all unreadable rows, because every row was tried.
-        self.skipped = spool.skipped
+        self.skipped = spool.skipped  # Every row was tried, so all unreadable rows are known.
         left_out = np.array([row for row, _ in self.skipped], dtype=np.int64)
         self.kept = self.rows[~np.isin(self.rows, left_out)]
         self.statistics = OutputStatistics(len(self.kept))
@@ -254,7 +253,7 @@ class DomainExtraction:
     def warnings(self, *, has_features: bool) -> Iterator[str | None]:
         """Yield warnings about this domain, or None."""
         yield from self.data.notes
-        if not len(self.data.ids):  # The plan has a note about an empty domain.
+        if not len(self.data.ids):  # Another note tells the user that a domain is empty.
             return
         rows, hashed = rows_per_split(self.split[self.kept]), self.data.given_split is None
         # adapt and the discriminator need training rows, but --fractions may exclude such rows.

@@ -4,7 +4,7 @@
 - Check: check the last layer on a first batch, and whether rows of a batch influence each other.
 - Spool: write outputs to files beside features.h5, so that an interrupted run can be continued.
 - Decide: use all rows to tell logits from probabilities.
-- Join: write features.h5 from the spool. ``covcal merge`` uses the same code (`parts.Join`).
+- Join: write features.h5 from these files. ``covcal merge`` uses the same code (`parts.Join`).
 
 Rows are in a stable order, and the file has no dates. Equal inputs give equal bytes.
 """
@@ -232,7 +232,7 @@ def _run(
                 domain.write_shard(writer)
         paths = {name: domain.data.path for name, domain in domains.items()}
         doubt = None
-        # For equal paths, one table has both domains, or there is a warning already.
+        # If both paths are equal, one table has both domains, or the user was warned already.
         if len(paths) == 2 and not is_one_place(paths["source"], paths["target"]):
             rows = {name: domain.content for name, domain in domains.items()}
             doubt = _doubt_on_rows(rows, paths)

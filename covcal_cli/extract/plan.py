@@ -139,7 +139,7 @@ class ExtractPlan:
         return f"{read}; {classifier.n_features} {kind}"
 
     def attributes(self) -> dict[str, Attribute]:
-        """Return the root attributes that follow from the plan."""
+        """Return the root attributes of the features file."""
         settings, classifier = self.settings, self.classifier
         data = [domain.data for domain in self.domains.values()]
         # Source and target may be rows of one table with a column ``domain``.

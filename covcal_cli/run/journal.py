@@ -160,7 +160,7 @@ class Journal:
         return result is not None and output.is_file() and unmarked_sha256(output) == result.sha256
 
     def messages(self, output: Path) -> Messages:
-        """Return the messages of a result's step."""
+        """Return the messages of the step that made a result."""
         return self._results[output.name]
 
     def current(self, output: Path, key: str) -> Result | None:

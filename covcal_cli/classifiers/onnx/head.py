@@ -4,7 +4,7 @@
   and its input is phi. Several layers are the head if the logits are a weighted sum of their
   results.
 - Go forward while the result is linear in phi (`layers`). The last linear result is the logits.
-- The rest of the graph is the tail. The values of the output show the kind of the tail
+- The rest of the graph is the tail. The values of the output show which function the tail is
   (``classifiers/proof.py``).
 """
 
@@ -67,7 +67,7 @@ class Head:
 def choose_head(
     graph: OnnxGraph, output: str | None, phi: str | None, *, layer: bool = True
 ) -> Head:
-    """Return the head of an output, with the features of ``--phi``.
+    """Return the last linear layer before an output, with the features that ``--phi`` names.
 
     With `layer=False`, the logits are the input of the last softmax, or the output itself.
     """
@@ -293,7 +293,7 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 def sum_of_heads(
     graph: OnnxGraph, linears: list[Linear], output: str
 ) -> tuple[tuple[TensorRead, ...], Position]:
-    """Return phi and the last weighted sum of heads before `output`."""
+    """Return phi, and the last tensor before `output` that is a weighted sum of several heads."""
     starts = [_scores(graph, linear, output) for linear in linears]
     refusal = CovcalError(
         f"{graph.file.path}: output {output} combines {len(linears)} layers "

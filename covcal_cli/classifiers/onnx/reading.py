@@ -75,7 +75,7 @@ class Tail:
     where: str  # The name of the model, for messages.
     head: Head
     n_scores: int  # Number of columns of the scores, at least 1.
-    outputs: tuple[ClassOutput, ...]  # The outputs that may follow from the scores.
+    outputs: tuple[ClassOutput, ...]  # The outputs that may be functions of the scores.
     # A name in `proof.TAILS`, or `proof.ARGMAX`; None before the first batch.
     kind: str | None = None
     is_double: bool = False  # Whether the scores are float64.
@@ -125,7 +125,7 @@ class Tail:
     def recognised(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> "Tail":
         """Return a copy for the first output that is a known function of the scores.
 
-        Raises `UnknownTailError` if no output follows from the scores.
+        Raises `UnknownTailError` if no output is a known function of the scores.
         """
         for output in self.outputs:
             for kind in [proof.ARGMAX] if output.is_label else proof.TAILS:
@@ -135,7 +135,7 @@ class Tail:
         raise self._unknown()
 
     def check(self, scores: AnyArray, values: dict[str, AnyArray], limit: float) -> None:
-        """Raise `UnknownTailError` if the output of a batch does not follow from the scores."""
+        """Raise `UnknownTailError` if the output of a batch differs from the known function."""
         (output,) = self.outputs
         if self.kind == "none" and output.tensor == self.head.logits.tensor:
             return  # The output is the logits.

@@ -168,7 +168,7 @@ class Part:
         )
 
     def run(self, values: Sequence[Floats]) -> list[Float64s]:
-        """Return the values of the target tensors for these values of the cut tensors."""
+        """Return the values of the tensors `targets` for given values of the tensors `cut`."""
         fed = {
             name: value.astype(self.dtype) for name, value in zip(self._cut, values, strict=True)
         }

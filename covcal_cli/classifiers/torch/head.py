@@ -70,7 +70,7 @@ class Head:
 
     layers: tuple[HeadLayer, ...]  # One layer, or the layers of several averaged heads.
     output: str  # The output with the classes.
-    fit: Fit  # The formula of the output.
+    fit: Fit  # The formula from the layers to the output.
     weight: Float64s  # W, (K, d); the first row is 0 for a single output of two classes.
     bias: Float64s  # b, (K,).
     limit: float  # The maximum relative rounding error in the layers.
@@ -133,7 +133,7 @@ class Answer:
 
     @classmethod
     def of(cls, output: Float64s, where: str) -> "Answer":
-        """Return the answer of a model whose output has shape (n, K).
+        """Read an output of shape (n, K) as logits.
 
         Refuses class numbers, shape (n,). `where` is the name of the model in messages.
         """
@@ -155,13 +155,14 @@ class RandomRun:
     trace: Trace  # The trace of the first run.
     choices: Mapping[str, Tensor]  # The outputs of the first run that may be class scores.
     outputs: Mapping[str, Tensor]  # The outputs of the second run.
-    calls: Sequence[LayerCall]  # The calls of the last layers in the second run, with values.
+    # Calls of the last layers in the second run, with inputs and results.
+    calls: Sequence[LayerCall]
     n: int
     where: str  # The name of the model in messages.
 
 
 def find_head(run: RandomRun) -> Head:
-    """Return the head of the output with the classes."""
+    """Return the last linear layers before the output with the class scores."""
     heads: dict[str, Head] = {}
     reasons: list[str] = []
     for name, output in run.choices.items():
@@ -301,7 +302,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
     K), (n, 2) if K is 1, or (n,) for class numbers. `limit` is the maximum relative error.
     """
     k = results[0].shape[1]
-    # First, try every tail on the unchanged result of a single layer.
+    # First, try every known function, such as softmax, on the result of a single layer.
     if len(results) == 1:
         for tail in proof.TAILS if output.ndim > 1 else (proof.ARGMAX,):
             plain = Fit(tail, (np.ones(()),), np.zeros(k))
@@ -314,7 +315,7 @@ def fitted(results: Sequence[Float64s], output: Float64s, limit: float) -> Fit |
     # Results may be NaN. The output may be -inf for masked classes.
     if not (all(np.isfinite(z).all() for z in results) and (output < np.inf).all()):
         return None
-    # Then try factors and offsets with every tail that has an inverse.
+    # Then fit factors and offsets for every function that has an inverse.
     for tail, target in _before_tail(output):
         for factors, offset in _affine_maps(results, target, up_to_a_constant=tail != "none"):
             fit = Fit(tail, factors, offset)
@@ -348,7 +349,7 @@ def _fitted_but_masked(results: Sequence[Float64s], output: Float64s, limit: flo
 
 
 def _before_tail(output: Float64s) -> Iterator[tuple[str, Float64s]]:
-    """Yield the possible tails of `output`, and the logits for each tail.
+    """Yield each function that may give `output`, such as "softmax", with the logits.
 
     The logits are known up to a constant per row.
     """

@@ -192,7 +192,7 @@ def _seeded() -> torch.Generator:
 
 
 def _first_layer(module: nn.Module) -> tuple[str, int]:
-    """Return the class of the first layer with weights, and its width."""
+    """Return the type of the first layer with weights, and the width of this layer."""
     for layer in module.modules():
         name = getattr(layer, "original_name", "")
         weight = getattr(layer, "weight", None)

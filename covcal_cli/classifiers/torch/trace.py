@@ -24,7 +24,7 @@ from covcal_cli.errors import CovcalError
 
 _PRODUCTS = {"linear", "addmm", "mm", "matmul", "bmm"}
 _CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution", "_convolution"}
-_DECOMPOSED = {"einsum"}  # Operators that torch replaces by products.
+_DECOMPOSED = {"einsum"}  # Operators that torch replaces by matrix products.
 NAMES = _PRODUCTS | _CONVOLUTIONS
 
 
