@@ -2,8 +2,8 @@
 
 No true label is read. The label of a row is the predicted class, and the confidence is the
 calibrated probability of this class. With class offsets or adapted features, calibration can make
-another class more probable than the label. `ApplyReport.label_is_not_top` counts such rows
-(MATHEMATICS, section 6).
+another class more probable than the label. `ApplyReport.label_is_not_top` counts the rows with a
+more probable class (MATHEMATICS, section 6).
 """
 
 from collections.abc import Iterator, Mapping

@@ -332,7 +332,7 @@ def format_of(path: Path) -> Write:
 
 
 _BLOCK_VALUES = 1 << 14  # Number of values to write at a time.
-_SPECIAL = re.compile(rb'[",\n\r]')  # A CSV field with one of these characters needs quotes.
+_SPECIAL = re.compile(rb'[",\n\r]')  # Characters that force quotes around a CSV field.
 _UNUSED = b"\xff"
 _DIGITS = 9  # Nine digits distinguish all float32 numbers.
 

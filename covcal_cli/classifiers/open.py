@@ -11,7 +11,7 @@ _DEFAULTS = ModelSettings()
 def open_classifier(
     model: str | Path, settings: ModelSettings = _DEFAULTS, threads: int = 1
 ) -> OpenedClassifier:
-    """Open a classifier. The ending of its file name decides the kind.
+    """Open a classifier. The file name ending of a model decides which library opens the model.
 
     Raises `CovcalError` if covcal cannot use the model.
     """

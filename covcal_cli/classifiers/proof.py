@@ -30,7 +30,7 @@ TAIL_TEXT = {
 # Maximum rounding error, relative to the largest number in the batch. float16 has eleven bits, and
 # sums of many products are less precise.
 _TOLERANCE = {np.dtype(np.float64): 1e-5, np.dtype(np.float32): 1e-5, np.dtype(np.float16): 5e-3}
-FAR = 1 << 12  # A common offset of this size costs float32 logits half of their digits.
+FAR = 1 << 12  # A larger common offset costs float32 logits half of their digits.
 # Largest matrix product in one OpenBLAS thread: rows times features times classes. More threads
 # doubled the processor time of `extract`, because waiting threads spin.
 _PRODUCT = 1 << 18

@@ -22,9 +22,9 @@ def grids(
 ) -> list[Table]:
     """Return the comparison as one table, or two if there are many shifts.
 
-    The table has a row for each method, and a column for each shift. Several shifts also have
-    columns for mean, worst score, mean rank and the number of harmed shifts. `bold` formats the
-    text of the best cell.
+    The table has a row for each method, and a column for each shift. For several shifts, the table
+    also has columns for mean, worst score, mean rank and the number of harmed shifts. `bold`
+    formats the text of the best cell.
     """
     shifts = _by_shift(comparison, plus_minus, bold)
     if len(comparison.shifts) == 1:
@@ -222,7 +222,7 @@ FORMATS = {".csv": as_csv, ".md": as_markdown, ".tex": as_tex}
 
 
 def require_format(path: Path) -> Callable[[Comparison], str]:
-    """Return the function that formats a comparison for this file name ending."""
+    """Return the function that formats a comparison for a file name ending."""
     render = FORMATS.get(path.suffix.lower())
     if render is None:
         raise CovcalError(

@@ -88,7 +88,7 @@ def export(
     ------
     CovcalError
         If the calibration does not belong to the model, if its classes seem exchanged, or if the
-        new model fails a check. In all these cases, no file is written.
+        new model fails a check. If an error is raised, no file is written.
     """
     kind = kind_of(model)
     path, document = Path(output or default_output(model)), Path(document)

@@ -120,7 +120,7 @@ class Exporter:
 
     sha256: str
     outputs: Sequence[str]  # The names of the model's outputs.
-    # Opens the classifier as in `extract`, with this output and this ``--phi``.
+    # Opens the classifier with an output and a ``--phi``, as `extract` does.
     original: Callable[[str | None, str | None], Original]
 
 

@@ -105,7 +105,7 @@ def find_values(values: Mapping[str, Tensor], expected: Float32s) -> tuple[Value
 
 
 def read_found(places: Sequence[ValuePlace], values: Mapping[str, Tensor]) -> Tensor:
-    """Return the concatenated vectors of these nodes, (n, width)."""
+    """Return the concatenated vectors of the given nodes, (n, width)."""
     parts = [part.read(values) for part in places]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 

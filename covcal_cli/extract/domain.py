@@ -265,7 +265,8 @@ class DomainExtraction:
             if len(self.kept) < len(self.labels):
                 remedy = "extract more rows"
             yield f"{self.data.path} has no {self.name} {' and no '.join(empty)} rows: {remedy}"
-        if self.labels.ndim == 2:  # With several labels, ``covcal calibrate`` gives these warnings.
+        # With several labels, ``covcal calibrate`` warns about confidence and accuracy.
+        if self.labels.ndim == 2:
             return
         if len(self.kept) >= FEW_ROWS and self.statistics.least_confidence > _SATURATED:
             yield (
@@ -430,7 +431,7 @@ class BatchRunner:
         if weight is None or bias is None or "features" not in block:
             return 0.0
         logits = block["logits"]
-        # If no logits were shifted, the check of the last layer already has this difference.
+        # If no logits were shifted, the check of the last layer has measured the difference.
         latest = self.classifier.proof.latest_difference
         if is_latest and self._is_one_run and latest is not None and logits.all():
             return latest

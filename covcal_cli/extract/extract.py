@@ -4,7 +4,8 @@
 - Check: check the last layer on a first batch, and whether rows of a batch influence each other.
 - Spool: write outputs to files beside features.h5, so that an interrupted run can be continued.
 - Decide: use all rows to tell logits from probabilities.
-- Join: write features.h5 from these files. ``covcal merge`` uses the same code (`parts.Join`).
+- Join: write features.h5 from the files of the spool. ``covcal merge`` uses the same code
+  (`parts.Join`).
 
 Rows are in a stable order, and the file has no dates. Equal inputs give equal bytes.
 """
@@ -171,7 +172,7 @@ def _doubts_on_order(plan: ExtractPlan) -> list[str | None]:
     if source is not None and source.has_order_of_classes:
         return []
     doubts = {name: domain.doubt_on_order for name, domain in plan.domains.items()}
-    # with two classes, all rows of a target can have the same predicted class
+    # With two classes, all rows of a target can have the same predicted class.
     if source is not None and doubts["source"] is None and plan.classifier.n_classes == 2:
         del doubts["target"]
     return [plan.classifier.outputs.doubt_on_order, *doubts.values()]

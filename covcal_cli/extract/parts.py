@@ -407,7 +407,7 @@ class RawRows:
         return (self[start : min(start + size, n)] for start in range(0, n, size))
 
     def take(self, rows: Rows) -> Float32s:
-        """Return the rows with these numbers, which must ascend."""
+        """Return the rows with the given numbers, which must ascend."""
         chosen, start = [], 0
         for block in self.blocks():
             first, last = np.searchsorted(rows, (start, start + len(block)))
@@ -485,7 +485,7 @@ def _setting(value: Any, expected: Any) -> str:
 
 
 def require_same_run(first: FeatureFile, file: FeatureFile) -> None:
-    """Refuse a file with another model or other options."""
+    """Refuse a file that was extracted with another model or other options."""
     require_same_settings(first, file.path, file.classes, file.attributes)
     for name in HEAD:
         heads = [opened.handle.get(f"head/{name}") for opened in (first, file)]

@@ -314,7 +314,7 @@ def _proved(
             if first is None or not len(first.rows):
                 continue
             runner, results = prove(opened, first.inputs, size, few)
-            # Outputs of independent labels are converted differently, so run these rows again.
+            # Outputs of independent labels are converted differently, so run the first batch again.
             if results is not None and not are_independent:
                 domain.begun = batches, (Batch({}, first.rows, first.skipped), results)
                 stack.pop_all()

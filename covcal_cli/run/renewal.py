@@ -5,7 +5,7 @@ Then both calibrations are compared on the new rows. If the new rows have labels
 prove that the new calibration is better. The labels must also not prove that the new confidence is
 far off. Without labels, the new calibration is used only at the user's request.
 
-New rows that raised an alarm of ``covcal watch`` may not be normal. In this case, the new
+New rows that raised an alarm of ``covcal watch`` may not be normal. After an alarm, the new
 calibration gets the reference data of the earlier calibration.
 """
 

@@ -230,7 +230,7 @@ class Steps:
 
         try:
             preprocessing, _ = base_preprocessing(opened, self.settings.extraction, model)
-        except CovcalError as error:  # The extraction reports this error too.
+        except CovcalError as error:  # ``covcal extract`` reports the same error.
             return str(error)
         return preprocessing.to_json()
 

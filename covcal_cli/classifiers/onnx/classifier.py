@@ -1,8 +1,8 @@
 """An ONNX classifier that returns phi(x) and the logits from one run of the model.
 
 `OpenedOnnx` finds the last linear layer (the `Head`), and a copy of the model returns the tensors
-of the head. A `Reading` computes phi and the scores from these tensors. The `Tail` is the function
-from the scores to the model's output. Every batch is checked (``classifiers/proof.py``). A
+of the head. A `Reading` computes phi and the scores from the tensors of the head. The `Tail` is the
+function from the scores to the model's output. Every batch is checked (``classifiers/proof.py``). A
 quantised model also runs unchanged on every batch, because reading inner tensors can change its
 output.
 """

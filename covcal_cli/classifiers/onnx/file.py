@@ -18,7 +18,7 @@ from covcal_cli.files import require_file, sha256_of
 
 _EXPORT = "export the classifier as an .onnx file"
 _PICKLE = b"\x80"
-# Files of other kinds: the first bytes, the name of the kind, and a remedy.
+# First bytes, name and remedy for files that are not ONNX models.
 _OTHER_FORMATS = {
     LFS_POINTER: ("a Git LFS pointer", "run git lfs pull"),
     b"<": ("a web page", "download the file itself, not a web page about it"),
@@ -247,7 +247,7 @@ def _prepare_gpu(providers: Sequence[str]) -> None:
 def link_external_data(path: Path, model: onnx.ModelProto) -> tuple[Path, dict[str, Path]]:
     """Find the files with a model's external weights, and follow links.
 
-    Returns the folder of these files, and the path for each file name in the model. Raises
+    Returns the folder with the weights, and the path for each file name in the model. Raises
     `CovcalError` if a file is missing, too short, or outside the model's folder.
     """
     files: dict[str, Path] = {}

@@ -120,7 +120,7 @@ class OnnxGraph:
         inputs: Sequence[onnx.ValueInfoProto],
         outputs: Sequence[str],
     ) -> bytes:
-        """Return a model of these nodes, as bytes."""
+        """Return a model with only the given nodes, as bytes."""
         graph = helper.make_graph(
             nodes,
             "part",

@@ -261,7 +261,7 @@ def _same_head(graph: OnnxGraph, layers: dict[str, list[onnx.NodeProto]]) -> lis
         # The first result of a LinearClassifier is labels.
         results = {node.output[node.op_type == "LinearClassifier"] for node in layers[name]}
         others = (inside[other] for other in layers if other != name)
-        # If layers of another output follow, this output is inside the network.
+        # An output before the layers of another output is inside the network.
         return not results or any(results <= other for other in others)
 
     answers = [name for name in layers if not is_internal(name)]
