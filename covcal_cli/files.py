@@ -25,7 +25,6 @@ if sys.platform != "win32":
     import fcntl
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Extensions of other formats than HDF5.
 _OTHER_FORMATS = {".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".npz", ".npy", ".onnx"}
 _LONGEST_NAME = 255  # Longest file name that file systems allow, in bytes.
 # Largest plausible compression ratio, reached by an array of zeros.

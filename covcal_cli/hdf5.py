@@ -27,7 +27,6 @@ from covcal_cli.errors import CovcalError, one_line
 from covcal_cli.files import as_word, grows_beyond_belief, require_file
 
 Plain = str | int | float
-# Matches the file name of a table.
 _TABLE = re.compile(r"(.+?)\.(csv|tsv|parquet|jsonl|ndjson|npz|npy)(\.gz)?", re.IGNORECASE)
 # Attribute of a dataset; see `Checksums`.
 CRC32 = "covcal_crc32"
@@ -421,10 +420,7 @@ class _readable:  # noqa: N801
 
 
 def _examined(path: Path, group: Any, *, needs_checksums: bool) -> dict[str, Dataset]:
-    """Return all datasets below a group, in the order of their names. Refuse links.
-
-    `group` is a low-level h5py identifier, because high-level objects are several times slower.
-    """
+    """Return all datasets below a low-level h5py group, in the order of names. Refuse links."""
     datasets = dict[str, Dataset]()
     seen = set()  # A group may contain itself.
     waiting = [("", group)]

@@ -45,7 +45,6 @@ _LONGEST_JSON = 256 << 20  # Maximum size of a JSON file, in bytes.
 _DEEPEST_JSON = 64  # Maximum depth of nested objects and lists.
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255  # Limits of Linux, in bytes.
 _MOST_DIGITS = 20
-# How messages name the types.
 _WANTED = {
     str: "a text",
     bool: "true or false",
@@ -112,9 +111,6 @@ def require_fields(place: str, content: Any, kinds: Mapping[str, Any]) -> None:
 
 
 NOT_STORED = {"at": ""}  # Marks a field that is not stored in the file.
-
-
-# Records that several documents contain.
 
 
 @dataclass(frozen=True)

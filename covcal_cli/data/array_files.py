@@ -96,7 +96,6 @@ class ArrayData:
         self.columns = facts.groups
         self._file, self._feeds = file, feeds or []
         self._input = wanted[0].name
-        # Feature columns in the order of the model's input.
         self.feature_columns = columns_of(feeds)
         self.holds_images = feeds is None or (len(feeds) == 1 and _is_pixels(file.store, feeds[0]))
         used = [name for feed in self._feeds for name in feed.names]

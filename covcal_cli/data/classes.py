@@ -45,7 +45,6 @@ class ClassMap:
     by_number: bool
     # Where the names come from, for messages.
     whose: str = field(default="the model", compare=False)
-    # Whether covcal assumes the order of the names.
     is_assumed: bool = field(default=False, compare=False)
 
     @property

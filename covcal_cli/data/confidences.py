@@ -48,7 +48,6 @@ _NONE = -1.0  # Many tools write -1 for "no confidence".
 _MOST_DECIMALS = 7
 # The predicted class gets at least 1/K plus this margin.
 _ABOVE_CHANCE = 1e-4
-# Values in a column that says whether predictions are right.
 ANSWERS = dict.fromkeys(("1", "1.0", "true", "yes", "right", "correct"), True)
 ANSWERS |= dict.fromkeys(("0", "0.0", "false", "no", "wrong", "incorrect"), False)
 _MISSING = ("", "nan", "<na>", "none", "null", "na", "n/a")
@@ -82,7 +81,6 @@ class _Columns:
         self.used = {name for name in used if name is not None}
         self.values = self._confidences(self.confidence)
         self.n = len(self.values)  # Number of rows in the file.
-        # Rows without a confidence are left out.
         self.rows: Rows = np.flatnonzero(np.isfinite(self.values)).astype(np.int64)
         if len(self.rows) < min(1, len(self.values)):
             raise store.error(

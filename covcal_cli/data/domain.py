@@ -35,7 +35,6 @@ class DomainData(Protocol):
     given_split: Splits | None  # The splits that the data contain, (n,); None without splits.
     class_folders: tuple[str, ...] | None  # See `covcal_cli.data.classes.NamesClasses`.
     way_to_label: str  # How the user can label the rows, for messages.
-    # The kept columns by name, (n,) each.
     columns: Mapping[str, AnyArray]
     notes: tuple[str, ...]
     holds_images: bool  # Whether the rows are images, which need preprocessing.

@@ -28,7 +28,6 @@ _AHEAD = 2  # Number of batches that are decoded in advance.
 _SMALL = 64 * 64 * 3  # Maximum number of values in a small image.
 _SMALL_RUN = (32, 64)
 _LARGE_RUN = (1, 8)
-# Errors of Pillow for damaged files.
 _UNREADABLE = (
     OSError,
     SyntaxError,
@@ -44,7 +43,6 @@ _UNREADABLE = (
 class _Run:
     start: int
     decoded: list[int] = field(default_factory=list)
-    # Index and reason for each skipped image.
     skipped: list[tuple[int, str]] = field(default_factory=list)
 
 

@@ -33,14 +33,11 @@ LABEL_NAMES = (
 
 _MINUS_ONE, _SIGNS = "-1", (-1, 0, 1)
 _MINUS_ONES = (_MINUS_ONE, "-1.0")
-# Texts that mean a missing value.
 _MISSING = ("", "nan", "NaN", "None", "null", "NULL", "<NA>", "NA", "N/A", "n/a", "#N/A", ".", "[]")
 _LARGEST = 1 << 53  # the limit up to which float64 represents all whole numbers
 _WHOLE = re.compile(r"-?[0-9]+")
-# Describes the names that `differing_in_case` returns.
 IN_CASE = "differ only in case, spaces, the encoding of letters or a final .0"
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]+)\.0+$")
-# Matches a list of numbers, such as "[0, 1]".
 _LIST = re.compile(r"[\[(]\s*[-+.0-9eE]+([,\s]+[-+.0-9eE]+)+\s*[\])]")
 
 

@@ -135,7 +135,6 @@ def _require_no_row_numbers(table: ArrayFile, names: Sequence[str], wanted: Mode
     width = wanted.shape[1] if len(wanted.shape) == 2 else None
     if width is None or len(names) <= width:
         return
-    # Ascending numbers are the clearest sign of row numbers.
     for rising in (True, False):
         numbering = numbering_columns(table.store, names, rising=rising)
         if len(names) - len(numbering) == width:

@@ -112,7 +112,6 @@ class OutputFile:
                 f"{facts.labels.n_classes} classes of labels: give one column of outputs per "
                 "class"
             )
-        # Columns of numbers that may be forgotten features.
         numbers = [
             name
             for name, entry in store.entries.items()

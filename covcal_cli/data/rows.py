@@ -116,7 +116,6 @@ _MOST_ROWS = _COLUMN_BYTES // _LONGEST_GROUP
 _LONGEST_ID = 4096  # Longest id, in characters.
 _TO_TABLE = "add a column named 'label' with class numbers or names"
 _TO_ARRAYS = "save an array named 'y' of class numbers or names in the same .npz or .h5 file"
-# Names of a pandas index in CSV and Parquet.
 _INDEX = re.compile(r"|unnamed: 0(\.\d+)*|__index_level_\d+__")
 
 
@@ -186,7 +185,6 @@ class RowFacts:
             and name != self._choice()
             and (name.startswith(GROUP_PREFIX) or name == DOMAIN or not is_of_rows(store, name))
         ]
-        # Long texts could fill the memory.
         long = {name: size for name in groups if (size := self._longest(name)) > _LONGEST_GROUP}
         texts_kept = {*long} if keeps_texts and n <= _MOST_ROWS else asked & {*long}
         left_out = [name for name in long if name not in texts_kept]

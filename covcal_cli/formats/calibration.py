@@ -162,7 +162,6 @@ class Calibration(Document):
     reading: Mapping[str, Any] = field(default_factory=dict)
     networks_sha256: str | None  # Hash of the networks of `adapt`; None without networks.
     inputs: tuple[Input, ...]
-    # The file of the calibration, for messages.
     path: Path = field(default=Path("cal.json"), compare=False, metadata=NOT_STORED)
 
     @property

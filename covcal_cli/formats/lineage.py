@@ -29,7 +29,6 @@ from covcal_cli.hdf5 import root_attributes
 from covcal_cli.records import Input, labels_of_document, read_json
 
 _ADAPTED, _FEATURES = Path("adapted.h5"), Path("features.h5")
-# Attributes of an adapted file that describe its features file.
 _ORIGIN = ("schema", FEATURES_FILE, FEATURES_CONTENT, FEATURES_SHA256)
 
 

@@ -69,12 +69,10 @@ class HDF5Writer:
         *,
         schema: str,  # Such as "covcal.features/1".
         classes: Sequence[str],  # The class names in the order of the logits.
-        # Root attributes about the origin of the file.
         attributes: Mapping[str, Attribute],
     ) -> None:
         self._sink = _Sink(path)
         self._file = h5py.File(self._sink, "w")
-        # The datasets of the file by name, with their checksums so far.
         self._datasets: dict[str, tuple[Any, Checksums]] = {}
         try:
             self._file.attrs["schema"] = schema

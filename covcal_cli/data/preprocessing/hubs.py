@@ -290,7 +290,6 @@ class _Reader(_Values):
         if not self.value("do_resize", True):
             return Resize("none"), crop
         short, size = self._size()
-        # Three image processors have their own rules for the crop or the shorter side.
         if rule == "ConvNext" and short is not None:
             if crop not in (None, (short, short)):
                 raise self.wrong("crop_size", f"{short}, because ConvNeXT crops to this size")

@@ -211,7 +211,6 @@ class HDF5Store(ArrayStore):
         self.path = path
         with File(path, remedy=_REMEDY) as file:
             self._require_foreign(file)
-            # Other types than numbers and texts are ignored.
             self.entries = {
                 name: Entry(dataset.shape, np.dtype(str) if dataset.is_text else dataset.dtype)
                 for name, dataset in file.datasets.items()

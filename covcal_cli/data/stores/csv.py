@@ -185,7 +185,7 @@ class CSVStore(Store):
         """Count the rows, read the texts, and find the type of each column."""
         paths = [name for name in self._names if name.lower() in PATH_NAMES]
         about_images = self._of_images and bool(paths)
-        # Labels, ids and groups are texts. Beside paths of images, all columns are texts.
+        # Labels, ids and groups are texts. In a table of images, all columns are texts.
         kinds = {
             name: "text"
             for name in self._names

@@ -91,11 +91,7 @@ def columns_of(record: Any) -> Any:
 def _outputs(
     record: Mapping[str, Any], depth: int = _DEEPEST
 ) -> Iterator[tuple[set[str], str, Any]]:
-    """Yield the keys, the column and the values of the outputs in a line.
-
-    A list of numbers beside a list of class names becomes an object. Inner objects are searched
-    too.
-    """
+    """Yield the keys, the column and the values of the outputs in a line and its inner objects."""
     inner_values = [(key, value) for key, value in record.items() if type(value) in (dict, list)]
     names = [key for key, value in inner_values if may_name_classes(key) and _are_names(value)]
     by_number = record.get("id2label")
