@@ -1,7 +1,7 @@
 """Train all networks of ``covcal adapt``, report on every member, and write adapted.h5.
 
-The feature network psi and the head are trained first. Source discriminators follow: on phi, and on
-psi(phi) (Section 6 of the paper).
+The feature network psi and the head are trained first. Then one source discriminator is trained on
+phi, and one on psi(phi) (Section 6 of the paper).
 """
 
 import json

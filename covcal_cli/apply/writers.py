@@ -60,8 +60,7 @@ class Layout:
     with_sets: bool = False
     integer_ids: bool = False  # Whether the ids of the input are integers.
     is_multilabel: bool = False  # Whether rows can have several labels.
-    # The type of labels that are not classes.
-    label_dtype: np.dtype[Any] | None = None
+    label_dtype: np.dtype[Any] | None = None  # NumPy type of labels that are not class names.
 
     @property
     def answer(self) -> list[str]:

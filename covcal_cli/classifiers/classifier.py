@@ -185,7 +185,7 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
 
 
 class OpenedClassifier(Protocol):
-    """A trained classifier before its first batch."""
+    """A trained classifier, opened but not yet checked on a batch."""
 
     name: str  # Base name of the file.
     sha256: str  # Hash of the file and of its weights in other files.
@@ -209,7 +209,7 @@ class OpenedClassifier(Protocol):
 
 
 class Classifier(ABC):
-    """A classifier after its first batch. Usually its logits are phi(x) W^T + b."""
+    """A classifier that was checked on a first batch. Usually its logits are phi(x) W^T + b."""
 
     name: str
     n_classes: int  # K.

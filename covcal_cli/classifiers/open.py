@@ -15,7 +15,7 @@ def open_classifier(
 
     Raises `CovcalError` if covcal cannot use the model.
     """
-    if kind_of(model) is TORCH:  # Import only the library of the kind.
+    if kind_of(model) is TORCH:  # Import only the library for this kind of model.
         from covcal_cli.classifiers.torch.classifier import open_torch
 
         return open_torch(model, settings, threads)

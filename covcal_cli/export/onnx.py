@@ -51,7 +51,7 @@ _FEATURES, _LOGITS = "features", "logits"
 
 
 class NodeBuilder:
-    """A graph to which nodes are added.
+    """A builder that adds nodes to an ONNX graph.
 
     Each method adds nodes, and returns the name of the result. The nodes use the opset of the
     model, which must be 7 or later.

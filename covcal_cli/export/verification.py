@@ -12,7 +12,7 @@ from covcal_cli.export.forecaster import Agreement, Merge, StoredRows
 from covcal_cli.maths.softmax import valid_rows
 
 ROWS = 16
-TOLERANCE = 1e-5  # Maximum difference of a probability.
+TOLERANCE = 1e-5  # Maximum allowed difference between two probabilities.
 # Sizes for a free axis of the input, such as the side of an image.
 _OPEN_SIZES = (32, 224, 8, 64, 128, 256, 299, 384, 512)
 
@@ -138,7 +138,7 @@ def _probability_error(added: Sequence[AnyArray], expected: AnyArray) -> float:
 
 
 def _difference(before: Any, after: Any) -> float:
-    """Return the largest relative change of an output. Two NaN count as equal.
+    """Return the largest relative change of an output. Two NaN values count as equal.
 
     The result is infinite if shapes, types, texts, maps or integers differ.
     """

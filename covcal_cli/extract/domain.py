@@ -75,7 +75,7 @@ class DomainExtraction:
     split: Splits  # The split of each row of the data, shape (n,).
     rows: Rows  # The numbers of the rows to run, ascending.
     chosen: int  # Number of rows in all shards together.
-    pipeline: ImagePipeline | None  # Turns images into inputs; None for other data.
+    pipeline: ImagePipeline | None  # Converts images to model inputs; None for other data.
     size: int  # Number of rows in a batch.
     threads: int
     skip_unreadable: bool
@@ -87,7 +87,7 @@ class DomainExtraction:
         self.statistics = OutputStatistics(0)
         # Datasets by name (with several labels, the datasets of the first label).
         self.content: Mapping[str, Any] = {}
-        # The reader of later batches, and the first batch with results.
+        # The reader of later batches, and the first batch with its results.
         self.begun: tuple[Generator[Batch, None, None], tuple[Batch, Results]] | None = None
         # The accuracy on labelled source rows (validation and test), from `write`.
         self.accuracy: SourceAccuracy | None = None
@@ -239,7 +239,7 @@ class DomainExtraction:
 
     @property
     def _unseen(self) -> Rows:
-        """Numbers of the kept validation and test rows."""
+        """Positions of validation and test rows among the kept rows."""
         codes = [SPLITS.index(name) for name in UNSEEN]
         return np.flatnonzero(np.isin(self.split[self.kept], codes))
 
@@ -385,7 +385,7 @@ def prove(
 
 
 def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, copies: int) -> bool:
-    """Return whether the logits of the first row depend on its batch."""
+    """Return whether the logits of the first row depend on the other rows of the batch."""
     repeated = {name: np.repeat(values[:1], copies, axis=0) for name, values in inputs.items()}
     _, outputs = classifier.run(repeated)
     moved, _ = difference(outputs, np.broadcast_to(logits[0], outputs.shape))
@@ -397,12 +397,12 @@ class BatchRunner:
 
     def __init__(self, classifier: Classifier, size: int, *, alone: bool = False) -> None:
         self.classifier = classifier
-        self.size = size  # Number of rows in a run.
-        self._alone = alone  # Whether each row is run alone.
+        self.size = size  # Number of rows per run of the model.
+        self._alone = alone  # Whether the model runs on one row at a time.
 
     @property
     def note(self) -> str | None:
-        """A note if each row is run alone, else None."""
+        """A note if the model runs on one row at a time, else None."""
         if not self._alone:
             return None
         return (

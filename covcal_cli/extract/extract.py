@@ -56,7 +56,7 @@ _COMPARED_ROWS = 4096  # Maximum number of rows of each domain to compare.
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The common parts of the reports of an extraction and of a dry run."""
+    """The fields that the reports of an extraction and of a dry run share."""
 
     reading: str  # How the classifier's output is read.
     head: str  # The last linear layer and its error, in one line.
@@ -395,8 +395,8 @@ def _doubt_on_rows(rows: Mapping[str, Mapping[str, Any]], paths: Mapping[str, Pa
 def _shared_rows(source: Float32s, target: Float32s, n_source: int) -> float | None:
     """Return the share of target rows that are also source rows; None if possible by chance.
 
-    `source` and `target` are samples. Rounded outputs and outputs of trees are often equal by
-    chance.
+    `source` and `target` are samples of rows. Rounded outputs and outputs of trees are often equal
+    by chance.
     """
     keys = [[hash(row.tobytes()) for row in logits] for logits in (source, target)]
     distinct = [set(rows) for rows in keys]

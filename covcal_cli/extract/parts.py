@@ -480,7 +480,7 @@ def require_origin(file: FeatureFile) -> None:
 def _setting(value: Any, expected: Any) -> str:
     try:
         return setting_that_differs(parsed_json(value), parsed_json(expected))
-    except (TypeError, ValueError):  # A damaged attribute is not JSON.
+    except (TypeError, ValueError):  # A damaged attribute may not be JSON.
         return f"{shown(value)}, not {shown(expected)}"
 
 

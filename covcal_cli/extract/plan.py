@@ -75,8 +75,8 @@ class ExtractPlan:
     settings: ExtractSettings
     opened: OpenedClassifier
     classes: ClassMap
-    pipeline: ImagePipeline | None  # Turns images into inputs; None without images.
-    runner: BatchRunner  # Runs the checked classifier.
+    pipeline: ImagePipeline | None  # Converts images to model inputs; None without images.
+    runner: BatchRunner  # The runner of the checked classifier.
     threads: int
     domains: Mapping[str, DomainExtraction]  # The source first.
     warnings: tuple[str, ...]

@@ -81,7 +81,7 @@ class Selection:
         return np.sort(order[: self.sample]).astype(np.int64)
 
     def of_shard(self, rows: Rows) -> Rows:
-        """Return the rows of the shard of this run."""
+        """Return the rows of this run's shard."""
         if self.shard is None:
             return rows
         return rows[self.shard.index - 1 :: self.shard.count]
@@ -111,7 +111,7 @@ class ExtractSettings(ModelSettings):
     outputs: OutputKind | None = None
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.
     choices: tuple[str, ...] = ()  # The possible answers in logs of a language model.
-    multilabel: bool = False  # Whether the outputs are independent labels.
+    multilabel: bool = False  # Whether each row can have several independent labels.
     skip_unreadable: bool = True  # Whether to skip up to 1 % of unreadable rows.
 
     def __post_init__(self) -> None:

@@ -289,7 +289,7 @@ def data_digest(path: Path) -> str:
 
 def _files_below(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
     real = folder.resolve()
-    if real in above:  # A link to a folder above would never end.
+    if real in above:  # Following a link to a parent folder would never end.
         return
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):

@@ -91,7 +91,7 @@ class Comparison:
     old: float  # Mean confidence with the old calibration.
     new: float  # Mean confidence with the new calibration.
     answer: str  # The verdict of ``covcal watch`` on the old calibration, with its reason.
-    change: str  # A sentence about the change of the rows.
+    change: str  # A sentence on how the rows have changed.
     is_alarm_raised: bool
     by_labels: LabelledComparison | None  # None without labels
 

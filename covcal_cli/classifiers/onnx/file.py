@@ -61,8 +61,8 @@ class OnnxFile:
     ) -> Any:
         """Start ONNX Runtime on `data`, which is this model or a changed copy.
 
-        By default, external weights are read from `self.folder`. With `fuse=False`, operators are
-        not fused, so rounding is as in the graph.
+        By default, external weights are read from `self.folder`. With `fuse=False`, ONNX Runtime
+        does not fuse operators, because fusion can change rounding.
         """
         _prepare_gpu(providers)
         options = onnxruntime.SessionOptions()

@@ -285,9 +285,9 @@ def _ambiguous(graph: OnnxGraph, outputs: list[str]) -> CovcalError:
 
 
 # Classifiers whose logits are a weighted sum of several heads. The part of the graph after the
-# heads runs on random scores, and least squares finds the coefficients. A small residual proves the
-# weighted sum. The features of all heads side by side are phi. The weights of all heads, times the
-# coefficients, are W.
+# heads runs on random scores, and least squares finds the coefficients. A small residual proves
+# that the logits are a weighted sum. The features of all heads side by side are phi. The weights of
+# all heads, times the coefficients, are W.
 
 
 def sum_of_heads(

@@ -93,7 +93,7 @@ class Position:
     step: float = 0.0  # The largest rounding error, if the tensor holds integers.
     quantised: Quantisation | None = None  # The scale and zero point, if the tensor holds integers.
     pending: str | None = None  # A scale that a later node applies to the tensor.
-    follower: str | None = None  # The next operator, which is not linear.
+    follower: str | None = None  # The first later operator that is not linear.
     is_flat: bool = False  # Whether the second axis is the classes, and not tokens.
 
 
@@ -224,8 +224,8 @@ def _read_linear_classifier(node: onnx.NodeProto) -> Linear:
     return Linear(describe(node), TensorRead(node.input[0]), Position("", weight, bias))
 
 
-# Read linear layers of quantised numbers. The functions convert phi and W to floats. The stored
-# result may differ from phi W^T + b by one quantisation step.
+# Read linear layers of quantised numbers, and convert phi and W to floats. The stored result may
+# differ from phi W^T + b by one quantisation step.
 
 
 def holds_quantised(graph: OnnxGraph) -> bool:

@@ -33,7 +33,7 @@ class ClassOutput:
     name: str
     tensor: str  # The tensor to read: the output, or the input of its ZipMap.
     is_label: bool = False  # Whether the output is the number of the most probable class.
-    is_vector: bool = False  # Whether the output has no axis of classes.
+    is_vector: bool = False  # Whether the output has one number per row, instead of one per class.
     columns: int = 0  # The declared number of columns; 0 if unknown.
     zipped: tuple[str | int, ...] = ()  # Dictionary keys in the order of the columns.
 

@@ -99,7 +99,7 @@ class Reading:
         program: Program,
         source: Head | Answer,  # The head or answer that gives the logits.
         output_name: str,  # The output with the classes.
-        tap: Tap | None,  # Reads the features of --phi; None for the input of the head.
+        tap: Tap | None,  # Reads the features that --phi names; None to use the layer's input.
         *,
         features: bool,  # Whether to return features.
     ) -> None:
@@ -181,7 +181,7 @@ class Reading:
         for wanted in self.program.inputs:
             array = batch[wanted.name]
             require_fit(self.where, wanted, array)
-            # torch warns about arrays that are read-only.
+            # torch warns about read-only arrays.
             rows.append(torch.from_numpy(np.require(array, requirements=["C", "W"])))
         return rows
 

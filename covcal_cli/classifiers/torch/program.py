@@ -54,7 +54,7 @@ class Program:
             ) from error
 
     def run(self, rows: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Return the outputs by name."""
+        """Return the program's outputs by name."""
         try:
             return run_module(self.module, [row.to(self.device) for row in rows])
         except Exception as error:  # A module may raise any error.
