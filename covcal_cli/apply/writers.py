@@ -1,7 +1,5 @@
 """Write calibrated rows as CSV, Parquet, NPZ or HDF5.
 
-`FORMATS` maps each file name ending to a function that writes the rows in blocks.
-
 CSV is written with NumPy. Each line starts as a record of fixed size, and its padding is removed at
 the end. This is six times as fast as formatting each number in Python.
 """
@@ -116,7 +114,6 @@ def _write_csv_file(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -
 
 
 def _write_parquet(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write a Parquet file with row groups of about 32 MiB."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     names = layout.columns()
     of_ids = pyarrow.int64() if layout.integer_ids else pyarrow.string()
@@ -169,18 +166,7 @@ def _arrow_texts(pyarrow: Any, parts: Sequence[NDArray[np.bytes_]]) -> Any:
 
 
 def _write_npz(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write an uncompressed archive, one array after the other. Equal rows give equal bytes.
-
-    Arrays:
-
-    - ``id``, (n,) text
-    - ``label``, (n,) text, if labels are not classes
-    - ``label_index``, (n,) i8
-    - ``confidence``, (n,) f4
-    - ``probabilities``, (n, K) f4, optional
-    - ``classes``, (K,) text
-    - scalars: the names and hashes of the input files
-    """
+    """Write an uncompressed archive, one array after the other. Equal rows give equal bytes."""
     dtypes: dict[str, Any] = {"id": layout.id_dtype}
     if layout.label_dtype is not None:
         dtypes["label"] = layout.label_dtype
@@ -263,16 +249,7 @@ def _raw(values: Any, dtype: Any) -> bytes:
 
 
 def _write_hdf5(path: Path, layout: Layout, blocks: Iterable[AppliedRows]) -> None:
-    """Write the datasets of schema ``covcal.applied/1``.
-
-    - ``id``, (n,) UTF-8 bytes
-    - ``label``, (n,) UTF-8 bytes, if labels are not classes
-    - ``label_index``, (n,) i8
-    - ``confidence``, (n,) f4
-    - ``probabilities``, (n, K) f4, optional
-    - ``classes``, (K,)
-    - root attributes: ``complete``, and the names and hashes of the input files
-    """
+    """Write the datasets of schema ``covcal.applied/1`` (see formats/README.md)."""
     n = layout.rows
     with HDF5Writer(
         path, schema=APPLIED_SCHEMA, classes=layout.classes, attributes=layout.provenance
@@ -430,7 +407,6 @@ def _quoted_ids(
 def _lines(
     ids: AnyArray, labels: AnyArray, values: Float32s, texts: Sequence[AnyArray] = ()
 ) -> bytes:
-    """Return the CSV lines of a block of rows."""
     line = [
         ("id", "u1", ids.shape[1]),
         ("label", "u1", labels.shape[1]),

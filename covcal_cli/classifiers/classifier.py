@@ -234,10 +234,7 @@ class Classifier(ABC):
 
     @property
     def tail(self) -> str | None:
-        """The function from the logits to the model's output; None if nothing was checked.
-
-        The function is "none", "softmax", "log_softmax", "sigmoid" or "argmax".
-        """
+        """The function from the logits to the output, such as "softmax"; None without a check."""
         return self.outputs.tail
 
     @property

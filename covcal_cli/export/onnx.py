@@ -1,7 +1,4 @@
-"""Add a calibrated forecaster to an ONNX classifier, and check the new file.
-
-`NodeBuilder` adds nodes to a graph. The functions ``add_...`` add the forecaster.
-"""
+"""Add a calibrated forecaster to an ONNX classifier, and check the new file."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -434,7 +431,6 @@ def _rows(original: OnnxOriginal) -> int | str | None:
 
 
 def _pack_weights(tensors: Sequence[onnx.TensorProto], folder: Path, packed: Path) -> None:
-    """Copy external weights into the file `packed`."""
     for tensor in tensors:
         tensor.raw_data = external_bytes(tensor, folder)
         start = -(-packed.stat().st_size // _PAGE) * _PAGE

@@ -1,12 +1,9 @@
 """Run the model on one domain in batches, and write the rows to features.h5.
 
-Results must not depend on the batches, because runs can be split or resumed. `BatchRunner` follows
-two rules:
-
-- Every run of the model has the same number of rows. A shorter batch is filled up, because
-  numerical libraries choose algorithms by the batch size.
-- If the logits of a row depend on the other rows of its batch, each row is run alone. The usual
-  cause is dynamic quantisation, which has one scale for the whole batch.
+Results must not depend on the batches, because runs can be split or resumed. Every run of the model
+has the same number of rows, because numerical libraries choose algorithms by the batch size. If the
+logits of a row depend on the other rows of its batch, each row is run alone. The usual cause is
+dynamic quantisation, which has one scale for the whole batch.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -385,7 +382,6 @@ def prove(
 
 
 def _moves_first_row(classifier: Classifier, inputs: Inputs, logits: Float32s, copies: int) -> bool:
-    """Return whether the logits of the first row depend on the other rows of the batch."""
     repeated = {name: np.repeat(values[:1], copies, axis=0) for name, values in inputs.items()}
     _, outputs = classifier.run(repeated)
     moved, _ = difference(outputs, np.broadcast_to(logits[0], outputs.shape))

@@ -254,7 +254,6 @@ def _run(
 def _require_one_form(
     plan: ExtractPlan, spools: Mapping[str, DomainSpool], evidence: OutputEvidence
 ) -> None:
-    """Refuse outputs if most, but not all, rows are probabilities."""
     if (
         plan.settings.multilabel
         or evidence.form != "mixed"

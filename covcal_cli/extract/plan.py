@@ -305,7 +305,6 @@ def _proved(
     *,
     are_independent: bool,
 ) -> BatchRunner:
-    """Check the last layer on a first batch, and whether rows influence each other."""
     runner = None
     for domain in domains.values():
         with ExitStack() as stack:

@@ -307,10 +307,7 @@ def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
 
 
 def model_sha256(data: bytes, files: dict[str, Path]) -> str:
-    """Return the sha256 of a model and its external weights.
-
-    With external weights, the result is the sha256 of a list of hashes.
-    """
+    """Return the sha256 of a model and its external weights."""
     own = hashlib.sha256(data).hexdigest()
     if not files:
         return own

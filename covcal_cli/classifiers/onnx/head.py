@@ -232,7 +232,6 @@ def _head(graph: OnnxGraph, linears: list[Linear], choice: ClassOutput) -> Head:
 
 
 def _last_layers(graph: OnnxGraph, output: str) -> list[onnx.NodeProto]:
-    """Return the nearest layers before `output` with constant weights."""
     layers: dict[str, onnx.NodeProto] = {}
     seen: set[str] = set()
     pending = [output]
@@ -355,10 +354,7 @@ def _between(graph: OnnxGraph, cut: list[str], output: str) -> list[str]:
 def _coefficients(
     scores: list[Float64s], value: Float64s, close: float
 ) -> tuple[list[float], Float64s] | None:
-    """Fit `value` by a weighted sum of scores.
-
-    Returns one coefficient per head and one constant per class. Returns None if no sum fits.
-    """
+    """Fit `value` by a weighted sum of scores and a constant per class; None if impossible."""
     if value.size != scores[0].size:
         return None
     wanted = value.reshape(scores[0].shape)

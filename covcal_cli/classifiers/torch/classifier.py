@@ -1,11 +1,8 @@
 """A torch classifier that returns phi(x) and the logits from one run of the program.
 
-TorchScript programs, torch.export programs and modules are read in the same way:
-
-- `OpenedTorch` finds the last linear layer (the `Head`) from runs on random rows. Without a head,
-  the output itself (an `Answer`) is used.
-- A `Reading` runs the program on data, records the values in the last linear layer, and checks
-  every batch (``classifiers/proof.py``).
+`OpenedTorch` finds the last linear layer (the `Head`) from runs on random rows. Without a head, the
+output itself (an `Answer`) is used. A `Reading` runs the program on data, records the values in the
+last linear layer, and checks every batch (``classifiers/proof.py``).
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,10 +2,6 @@
 
 Eager modules, TorchScript and exported programs run the same operators. A `LayerCall` is therefore
 identified by its operator and arguments.
-
-- A `Trace` records which layers lead to an output.
-- A `LayerReader` records the values in chosen layers.
-- A `Tap` reads the features of ``--phi``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -48,10 +44,7 @@ class LayerCall:
         return self.op in _CONVOLUTIONS
 
     def rows(self, n: int) -> tuple[Tensor, Tensor] | None:
-        """Return features, (n, P, d), and results, (n, P, K), for P pixels or tokens per row.
-
-        Returns None if the call does not have n rows.
-        """
+        """Return features, (n, P, d), and results, (n, P, K), for P positions per row, or None."""
         x, z = self.features, self.result
         k, d = self.weight.shape
         if self.is_convolution:
@@ -346,8 +339,6 @@ class Tap:
 
 
 class _ModuleTap(Tap):
-    """A reader of the input or output of a module, with a hook."""
-
     def __init__(self, where: str, name: str, module: torch.nn.Module) -> None:
         super().__init__(where, name)
         self._module = module
@@ -379,8 +370,6 @@ class _ModuleTap(Tap):
 
 
 class _LayerTap(Tap):
-    """A reader of the input or output of a linear layer."""
-
     def __init__(self, where: str, name: str, call: LayerCall) -> None:
         super().__init__(where, name)
         self.keys = frozenset({call.key})
