@@ -1,21 +1,21 @@
 """The public Python API of covcal: functions for files, and classes for arrays.
 
-    import covcal_cli.api as covcal
+>>> import covcal_cli.api as covcal
 
-    covcal.extract("model.onnx", "source", "target", "features.h5")
-    calibration = covcal.calibrate("features.h5", covcal.CalibrateSettings(labels=50))
-    covcal.write_document(calibration, "cal.json", force=True)
+>>> covcal.extract("model.onnx", "source", "target", "features.h5")
+>>> calibration = covcal.calibrate("features.h5", covcal.CalibrateSettings(labels=50))
+>>> covcal.write_document(calibration, "cal.json", force=True)
 
-    calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
-    probabilities = calibrator.predict_proba(new_logits)
+>>> calibrator = covcal.Calibrator().fit(source_logits, source_labels, target_logits)
+>>> probabilities = calibrator.predict_proba(new_logits)
 
-    # Accept rows with an error rate of at most 5 %, tested with the labels of random rows.
-    decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
-    accept = decision.fit(target_logits, rows, labels).accept(new_logits)
+>>> # Accept rows with an error rate of at most 5 %, tested with the labels of random rows.
+>>> decision = covcal.Decision(error=0.05, temperature=calibrator.temperature_)
+>>> accept = decision.fit(target_logits, rows, labels).accept(new_logits)
 
-    # Check the calibration on later rows. The answer is "holds", "off" or "not known".
-    watch = covcal.Watch("cal.json", history="watch.jsonl")
-    print(watch.observe(new_logits, period="2026-11-29").answer)
+>>> # Check the calibration on later rows. The answer is "holds", "off" or "not known".
+>>> watch = covcal.Watch("cal.json", history="watch.jsonl")
+>>> print(watch.observe(new_logits, period="2026-11-29").answer)
 
 The names in `__all__` are public, and keep their meaning within a major version. Later versions may
 add fields to results. All other names are private and may change. Modules are imported on first

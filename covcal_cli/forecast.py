@@ -1,8 +1,8 @@
 """Apply calibrations to features files, and refuse files of another classifier.
 
-A "forecaster" gives the logits to scale: the classifier ("original") or the networks of covcal
-adapt ("aligned"). An adapted file contains the aligned logits of its own rows. For later rows,
-`networks_for` returns networks that compute aligned logits from features.
+A "forecaster" gives the logits that are scaled: the classifier ("original"), or the networks of
+covcal adapt ("aligned"). An adapted file contains the aligned logits of its own rows. For later
+rows, `networks_for` returns networks that compute aligned logits from features.
 
 A calibration can be applied to a file if both have the same model, classes, feature columns, output
 tensors and preprocessing.

@@ -3,8 +3,8 @@
 By default, a command reads files of the current folder, and refuses files from different runs of
 extract. A file that the user names is always used; a note warns about a mismatch.
 
-JSON documents are not trusted. A path in a document is opened in two cases: the file is in the
-document's folder, or the user names the file.
+JSON documents are not trusted. covcal opens a path in a document only if the file is in the
+document's folder, or if the user names the file.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Preprocess images with a function of the user: ``--preprocess module:function``.
 
-The function takes a PIL image and returns one row of the model's input. covcal stores the sha256 of
-the function's source file, so that a change is noticed. Several threads may call the function at
-once.
+The function takes a PIL image and returns one row of the model's input. The sha256 of the
+function's source file is stored, so that a change is noticed. Several threads may call the function
+at once.
 """
 
 import hashlib

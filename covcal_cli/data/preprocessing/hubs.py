@@ -1,9 +1,8 @@
 """Read the preprocessing settings of Hugging Face, timm and torchvision.
 
-Hugging Face's ``preprocessor_config.json`` names a class of image processors. covcal knows the
-defaults of each class for missing keys. For an unknown class, the file must have all keys. covcal
-refuses unknown keys, which might change pixels. Crops are rounded as in transformers, not as in
-torchvision.
+Hugging Face's ``preprocessor_config.json`` names a class of image processors. Missing keys get the
+defaults of the class. For an unknown class, the file must have all keys. Unknown keys are refused,
+because they might change pixels. Crops are rounded as in transformers, not as in torchvision.
 
 timm's ``config.json`` has the settings in ``pretrained_cfg`` or at the top level.
 

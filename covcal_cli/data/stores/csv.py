@@ -3,8 +3,8 @@
 The first pass counts rows and reads texts. The second pass reads numbers in blocks, so a column of
 numbers is never in memory as a whole.
 
-The first value of a column shows whether the column has numbers, booleans or texts. pyarrow, if
-installed, parses large files several times as fast as NumPy and Python. Python parses lines with
+The first value of a column shows whether the column has numbers, booleans or texts. With pyarrow,
+large files are parsed several times as fast as with NumPy and Python. Python parses lines with
 quotes, empty cells or infinite numbers.
 """
 

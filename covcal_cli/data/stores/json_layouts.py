@@ -490,8 +490,8 @@ class Choices:
     def _place(self, texts: Sequence[str]) -> tuple[int, int | None, bool]:
         """Return the token of the answer, the answer's number, and whether text precedes it.
 
-        An answer at the beginning of the text is preferred, then an answer after the word "answer",
-        and then the last answer. Without an answer in the text, the first token is returned.
+        The answer at the start of the text comes first, then an answer after the word "answer",
+        then the last answer. Without an answer in the text, the first token is returned.
         """
         whole = "".join(texts)
         matches = list(self._pattern.finditer(whole))
