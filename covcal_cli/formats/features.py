@@ -195,7 +195,7 @@ class Domain:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the kept columns in the file, such as groups."""
+        """Names of the columns that extract kept, such as groups."""
         return tuple(self._group["columns"]) if "columns" in self._group else ()
 
     def column(self, name: str, rows: Rows) -> AnyArray:

@@ -114,7 +114,7 @@ def require_current(calibration: Calibration, *, purpose: str, named: Path | Non
 
 
 def notes_on_named(path: Path | None) -> list[str]:
-    """Return a note if an adapted file was not made from the features file beside it."""
+    """Return a note if an adapted file was not made from its features file."""
     text = None if path is None else _other_origin(path)[0]
     return [] if text is None else [text]
 
