@@ -277,7 +277,7 @@ def read_named(
         name = given or (path.stem if is_unclear and method != NONE else method)
         if name in by_name or (name == NONE and method != NONE):
             raise CovcalError(
-                f"two calibrations would be named {name!r}: rename {path}, or give it a name: "
+                f"two calibrations have the name {name!r}: rename {path}, or give it a name: "
                 f"-c NAME={path}"
             )
         by_name[name] = calibration

@@ -287,7 +287,7 @@ def _fault(calibration: Calibration) -> str | None:
     if rows is not None and rows.logits and len(rows.logits) != rows.n:
         return f"labelled_rows has hashes of {len(rows.logits)} rows, not {rows.n}"
     if rows is not None and not all(map(_HASH.fullmatch, rows.logits)):
-        return "labelled_rows.logits has a text that is no hash"
+        return "labelled_rows.logits has a text that is not a hash"
     if not calibration.classes:
         return "classes is empty"
     return None if calibration.inputs else "inputs is empty"

@@ -164,7 +164,7 @@ class Decision(Document):
             if share is not None and not 0 < share < 1:
                 raise ValueError(f"{name} is {share}, not between 0 and 1")
         if not self.splits or not set(self.splits) <= set(SPLITS):
-            raise ValueError(f"splits must name some of {', '.join(SPLITS)}")
+            raise ValueError(f"splits must be some of {', '.join(SPLITS)}")
         if not self.curve:
             raise ValueError("curve is empty")
         for point, following in pairwise(self.curve):

@@ -141,7 +141,7 @@ def test_a_stricter_promise_never_needs_fewer_labels(folder: Path) -> None:
 DAMAGED: dict[str, tuple[str, Any]] = {
     "certainty is 0.0, not between 0 and 1": ("certainty", 0.0),
     "certainty is 1.0, not between 0 and 1": ("certainty", 1.0),
-    "splits must name some of train, validation, test": ("splits", ["x"]),
+    "splits must be some of train, validation, test": ("splits", ["x"]),
     "curve is empty": ("curve", []),
     "the shares in curve are not in ascending order": ("curve", None),  # in reverse
 }

@@ -277,7 +277,7 @@ class TestCalibrations:
         copy = Path(shutil.copy(small_files / "temp.json", tmp_path))
         done = covcal("evaluate", "adapted.h5", "-c", "temp.json", "-c", copy, cwd=small_files)
         assert done.error_line() == (
-            f"two calibrations would be named 'temp': rename {copy}, or give it a name: "
+            f"two calibrations have the name 'temp': rename {copy}, or give it a name: "
             f"-c NAME={copy}"
         )
 
