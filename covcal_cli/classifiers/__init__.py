@@ -7,7 +7,6 @@ from pathlib import Path
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
-# The first bytes of a Git LFS pointer file.
 LFS_POINTER = b"version https://git-lfs"
 
 

@@ -112,7 +112,7 @@ class ExtractSettings(ModelSettings):
     keep: Sequence[str] = ()  # Names of further columns of tables to keep.
     choices: tuple[str, ...] = ()  # The possible answers in logs of a language model.
     multilabel: bool = False  # Whether each row can have several independent labels.
-    skip_unreadable: bool = True  # Whether to skip up to 1 % of unreadable rows.
+    skip_unreadable: bool = True  # Whether to skip unreadable rows, up to 1 % of all rows.
 
     def __post_init__(self) -> None:
         if self.outputs is not None:

@@ -279,7 +279,6 @@ class OnnxClassifier(Classifier):
         self.features_tensor, self.logits_tensor = _features_tensor(head), head.logits.name
         self.exposure_error = compared.error if compared else None
         self.is_quantised = holds_quantised(reading.graph)
-        # A quantised model is compared with the unchanged model on every batch.
         self._original = compared.original if compared and self.is_quantised else None
         self._labels = labels
 
@@ -291,7 +290,6 @@ class OnnxClassifier(Classifier):
         features, scores = reading.read(values)
         require_width(reading.where, features, self.n_features)
         logits = reading.tail.logits(scores)
-        # The caller reports NaN and infinity, because the caller knows the ids of the rows.
         if labels is not None and valid_rows(logits).all():
             limit = reading.rounding(values, features)
             reading = reading.proved_affine(self.proof, features, scores, limit)

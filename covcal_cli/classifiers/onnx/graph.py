@@ -15,7 +15,6 @@ _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 }
-# Operators that read only the shape of a tensor.
 _SHAPE_ONLY = {"Shape", "Size"}
 # DynamicQuantizeLinear also returns a scale and a zero point.
 _DYNAMIC_QUANTIZE = "DynamicQuantizeLinear"
