@@ -55,7 +55,7 @@ _WANTED = {
 }
 
 
-# Number types with a range, for fields such as `accuracy: Share`.
+# Number types with a range of values.
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Calibration(Document):
     # T_f in the probabilities softmax(z / T_f + b + a 1[k = f]), where f is the predicted class.
     # For most methods, the offsets a and b are 0.
     forecaster_temperature: Positive = field(metadata=at("temperatures.forecaster"))
-    # T_a of the aligned logits, for a blend
+    # T_a of the aligned logits, if the forecaster is a blend.
     aligned_temperature: Positive | None = field(default=None, metadata=at("temperatures.aligned"))
     # T_g of each discriminator; empty without importance weights.
     discriminator_temperatures: tuple[Positive, ...] = field(

@@ -45,8 +45,8 @@ FEATURES_SHA256, FEATURES_CONTENT = "features_sha256", "features_content_sha256"
 UNMARKED_SHA256 = "unmarked_sha256"
 # Attributes about how the model was read; the value of ``preprocessing`` is JSON.
 _READING = ("tail", "preprocessing", "features_tensor", "logits_tensor")
-# The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). In
-# such files, all classes except the predicted class have equal logits.
+# The value of ``tail`` in files with one confidence per row (`covcal_cli.data.confidences`). With
+# one confidence per row, all classes except the predicted class have equal logits.
 ONE_CONFIDENCE = "confidence"
 # Class names for a file that has confidences but no class names. The confidence of the most
 # probable of 20 classes can be as low as 0.05.

@@ -179,7 +179,7 @@ class JSONLinesStore(Store):
         return full
 
     def _filler(self, name: str) -> float:
-        """Return the value for a missing number: NaN, or -inf for a log-likelihood."""
+        """Return NaN for a missing number, or -inf for a missing log-likelihood."""
         impossible = name == CHOICES and self._columns[name].kind == "list"
         return -math.inf if impossible else math.nan
 
