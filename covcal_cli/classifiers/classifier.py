@@ -104,7 +104,7 @@ class Outputs:
                 "per class"
             )
         if evidence.form == "reversed":
-            where = "" if evidence.reversal == "ranks" else "add a layer to the model for this: "
+            where = "" if evidence.reversal == "ranks" else "add a last layer to the model: "
             raise CovcalError(f"{self._where}: {evidence.fact}: {where}{evidence.remedy}")
         if evidence.form in DISTRIBUTIONS and evidence.lowest:
             raise CovcalError(
@@ -175,7 +175,7 @@ def _readings(seen: OutputEvidence) -> tuple[str, ...]:
     if seen.width == 1:
         return (
             f"the model gives one number per row. All {seen.rows} numbers are between 0 and "
-            "1, so they are used as the probability of the second of two classes",
+            "1, so covcal uses each number as the probability of the second class",
         )
     if seen.form in ("percentages", "shares"):
         return (f"{seen.fact}, so each row is scaled to the sum 1 and used as probabilities",)

@@ -365,7 +365,7 @@ def _merged(original: OnnxOriginal, merge: Merge, added: Sequence[str]) -> onnx.
     if opset_of(model) < _LEAST_OPSET:
         raise CovcalError(
             f"{original.file.path} has opset {opset_of(model)}, but the calibration needs "
-            f"{_LEAST_OPSET} or later: convert it with onnx.version_converter, and extract "
+            f"{_LEAST_OPSET} or later: convert the model with onnx.version_converter, and extract "
             "again"
         )
     build, forecaster = NodeBuilder(model), merge.forecaster

@@ -297,8 +297,8 @@ class DomainExtraction:
         more = f" and {len(skipped) - 3} more" if len(skipped) > 3 else ""
         if not self.skip_unreadable:
             raise CovcalError(
-                f"{self.data.path}: {named}{more} cannot be read: repair or remove them, or pass "
-                "--on-error skip"
+                f"{self.data.path}: {named}{more} cannot be read: repair or remove these files, or "
+                "pass --on-error skip"
             )
         raise CovcalError(
             f"{self.data.path}: more than {percent(MAX_SKIPPED, 0)} of {self.chosen} images cannot "
@@ -320,8 +320,8 @@ class DomainExtraction:
                 column = int(np.argmax(np.isnan(values[row])))
                 name = columns[column] if columns else f"number {column}"
                 raise CovcalError(
-                    f"{self.data.path}: the feature {name} of {row_id} is missing (NaN): fill it "
-                    "in, or pass --phi none to keep no features"
+                    f"{self.data.path}: the feature {name} of {row_id} is missing (NaN): fill in "
+                    "a value, or pass --phi none to keep no features"
                 )
             remedy = "its values" if self.pipeline is None else "the preprocessing (--scale)"
             raise CovcalError(

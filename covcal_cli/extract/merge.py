@@ -175,7 +175,7 @@ def _parts(name: str, files: Sequence[FeatureFile]) -> list[Part]:
     if skipped > MAX_SKIPPED * chosen:
         raise CovcalError(
             f"{skipped} of {chosen} {name} images could not be read (at most "
-            f"{percent(MAX_SKIPPED, 0)} allowed): repair or remove them, and extract again"
+            f"{percent(MAX_SKIPPED, 0)} allowed): repair or remove these images, and extract again"
         )
     return parts
 

@@ -474,7 +474,7 @@ def require_origin(file: FeatureFile) -> None:
         )
     for name in _ROOT_NUMBERS:
         if isinstance(file.attributes[name], str):
-            raise CovcalError(f"{file.path}: its {name} is not a number: extract it again")
+            raise CovcalError(f"{file.path}: attribute {name} is not a number: extract again")
 
 
 def _setting(value: Any, expected: Any) -> str:

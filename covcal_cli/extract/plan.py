@@ -97,7 +97,7 @@ class ExtractPlan:
         missing = None
         target = self.domains.get("target")
         if target is not None and not len(target.data.ids):
-            missing = f"{target.data.path} has no rows: covcal watch counts it as an empty period"
+            missing = f"{target.data.path} has no rows: covcal watch counts an empty period"
         elif target is not None and not several and self.classes.names != EVENTS:
             missing = missing_classes(target.data.path, target.labels, self.classes)
         on_settings = (self.origin, self.classes.note, self.runner.note)
@@ -324,7 +324,7 @@ def _proved(
     if n_scores != n_classes:
         raise CovcalError(
             f"{runner.classifier.name} gives {n_scores} scores per row, but its last linear "
-            f"layer has {n_classes} classes: export it with a declared output shape"
+            f"layer has {n_classes} classes: export the model with a declared output shape"
         )
     return runner
 
@@ -410,7 +410,7 @@ def _opened(
         return TableClassifier(list(tables.values())), tables, ()
     if settings.choices:
         raise CovcalError(
-            "--choices is only for logs of a language model: leave it out, or leave out the MODEL"
+            "--choices is only for logs of a language model: leave out --choices or the MODEL"
         )
     from covcal_cli.data.open import open_domains
 

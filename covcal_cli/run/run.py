@@ -499,7 +499,7 @@ def results_folder(folder: Path) -> Iterator[Path]:
         raise CovcalError(f"{fault}: name another folder with -o") from error
     if not is_own:
         raise CovcalError(
-            f"{folder} exists, but covcal run did not make it: move it, or name another folder "
+            f"{folder} exists, but covcal run did not make it: move the folder, or name another "
             "with -o"
         )
     try:

@@ -384,7 +384,7 @@ class TestNoRows:
         report = extract(model, source and folder / source, folder / name, folder / "features.h5")
         with h5py.File(folder / "features.h5") as file:
             assert file["target/logits"].shape == (0, K)
-        assert f"{folder / name} has no rows: covcal watch counts it as" in report.notes[-1]
+        assert f"{folder / name} has no rows: covcal watch counts an" in report.notes[-1]
 
     def test_a_source_without_rows_is_refused(self, model: Path) -> None:
         folder = model.parent

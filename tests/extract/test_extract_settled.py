@@ -167,7 +167,7 @@ def test_shifted_and_negated_probabilities_are_refused(
 ) -> None:
     data = save(tmp_path, scale * probabilities() + offset)
     line = covcal("extract", *same(tmp_path, kind), *data, cwd=tmp_path).error_line()
-    assert f"as {'negated' if scale < 0 else 'shifted'} probabilities do: add a layer" in line
+    assert f"as {'negated' if scale < 0 else 'shifted'} probabilities do: add a " in line
 
 
 def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
     data = save(tmp_path, 1 - probabilities())
     line = covcal("extract", *same(tmp_path, "alone"), *data, cwd=tmp_path).error_line()
     assert "each value may be 1 minus a probability" in line
-    assert line.endswith("add a layer to the model for this: subtract every value from 1")
+    assert line.endswith("add a last layer to the model: subtract every value from 1")
 
 
 @pytest.mark.parametrize("kind", ["onnx", "torch"])
@@ -201,7 +201,7 @@ def test_one_number_that_no_layer_explains(beyond: bool, kind: str, tmp_path: Pa
         assert "one number per row, from " in done.error_line()
         assert "with unknown meaning" in done.error_line()
         return
-    assert "used as the probability of the second of two classes" in done.require_success().err
+    assert "as the probability of the second class" in done.require_success().err
     with h5py.File(tmp_path / "features.h5") as file:
         found = softmax(file["target/logits"][:], axis=1)
     np.testing.assert_allclose(found, np.hstack([1 - p, p]), atol=1e-6)

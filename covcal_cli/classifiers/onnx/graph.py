@@ -103,7 +103,7 @@ class OnnxGraph:
             except (ValueError, TypeError, KeyError) as error:
                 raise CovcalError(
                     f"{self.file.path} is damaged: the values of {shown(tensor)} do not fit "
-                    "its type and shape: copy or download it again, or export it again"
+                    "the declared type and shape: copy, download or export the model again"
                 ) from error
         nodes, initializers = self.part_before([tensor])
         out = f"{tensor}__covcal"
@@ -232,8 +232,8 @@ def require_declared_width(
     if value is None or len(value.shape) != 2 or value.shape[1] in (None, width):
         return
     raise CovcalError(
-        f"{graph.file.path} declares input {value.name} as {_shape(value)}, but its weights "
-        f"need {width} columns: export the model again with [N, {width}]"
+        f"{graph.file.path} declares input {value.name} as {_shape(value)}, but the "
+        f"weights need {width} columns: export the model again with [N, {width}]"
     )
 
 

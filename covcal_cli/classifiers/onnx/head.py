@@ -148,7 +148,7 @@ def _tensor(graph: OnnxGraph, phi: str) -> str:
     listed = list(dict.fromkeys([*near, *tensors[::-1]]))[:_SHOWN]
     more = f" ({len(tensors) - len(listed)} more)" if len(tensors) > len(listed) else ""
     raise CovcalError(
-        f"{graph.file.path} has no tensor {phi!r} that depends on its input: pass --phi "
+        f"{graph.file.path} has no tensor {phi!r} that depends on the input: pass --phi "
         f"input, --phi none or one of {', '.join(listed)}{more}"
     )
 

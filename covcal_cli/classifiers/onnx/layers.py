@@ -157,7 +157,7 @@ def _read_float(graph: OnnxGraph, node: onnx.NodeProto) -> Linear:
     if is_activated and node.op_type == "FusedConv":
         raise CovcalError(
             f"{graph.file.path}: the last layer {describe(node)} includes "
-            f"{attributes['activation'].decode()}, so it is not linear: {LOGITS_ONLY}"
+            f"{attributes['activation'].decode()}, so the layer is not linear: {LOGITS_ONLY}"
         )
     result = Position(
         "" if is_activated else node.output[0],

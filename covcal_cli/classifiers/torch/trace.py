@@ -405,7 +405,7 @@ def open_tap(phi: str, program: Program, calls: Sequence[LayerCall]) -> Tap:
         raise CovcalError(
             f"{program.where} has no {'module' if hookable else 'linear layer'} {phi} for "
             f"--phi: choose input, none, or one of {listed}. To select the input of a module, "
-            "add .input to its name"
+            "add .input to the name"
         )
     if hookable:
         return _ModuleTap(program.where, name + side, modules[name])

@@ -182,7 +182,7 @@ REFUSED: dict[str, Refused] = {
             outputs=("y",),
             shape=(3, 2),
         ),
-        r"declares input x as \[3, 2\], but its weights need 4 columns: export the model again "
+        r"declares input x as \[3, 2\], but the weights need 4 columns: export the model again "
         r"with \[N, 4\]",
     ),
     "labels without a layer": Refused(
@@ -196,12 +196,12 @@ REFUSED: dict[str, Refused] = {
     ),
     "an unknown tensor": Refused(
         DEEPER,
-        "has no tensor 'midle' that depends on its input: pass --phi input, --phi none or one of "
+        "has no tensor 'midle' that depends on the input: pass --phi input, --phi none or one of "
         "middle, y, z",
         {"phi": "midle"},
     ),
     "a constant as features": Refused(
-        DEEPER, "has no tensor 'w55' that depends on its input", {"phi": "w55"}
+        DEEPER, "has no tensor 'w55' that depends on the input", {"phi": "w55"}
     ),
     "maps as features": Refused(
         NOT_AFFINE,

@@ -206,7 +206,7 @@ def test_unknown_phi_lists_what_there_is() -> None:
         open_torch(f"{ZOO}:mlp", phi="hidden")
     assert str(error.value) == (
         f"{ZOO}:mlp has no module hidden for --phi: choose input, none, or one of body, head. To "
-        "select the input of a module, add .input to its name"
+        "select the input of a module, add .input to the name"
     )
     with pytest.raises(
         CovcalError, match=r"mix.output has shape \[4, 4, 6\] for 4 rows, but features need one"
