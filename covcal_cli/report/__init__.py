@@ -1,4 +1,4 @@
-"""``covcal report``: one self-contained page about calibrations of a file.
+"""Write ``covcal report``: one self-contained page about calibrations of a file.
 
 ``report.py`` collects the content and writes the page. ``verdict.py`` states the conclusions in
 sentences, and ``tables.py`` and ``page.py`` draw the rest.

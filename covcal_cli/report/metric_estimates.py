@@ -18,7 +18,7 @@ from covcal_cli.evaluate.limits import limit_from
 from covcal_cli.report.tables import Table
 
 MOST_CLASSES = 20
-# Smallest share that a useful range excludes at one end.
+# A range that reaches from 0 to 1, up to this tolerance, contains no information.
 _ALL = 0.005
 ALL_CLASSES = "all classes"
 UNKNOWN = "A range of 0 to 100 % contains no information: label rows with covcal pick."
@@ -28,7 +28,7 @@ TOO_FEW_ROWS = (
     "fewer than 5 rows predicted as the class."
 )
 LEAST, MOST = "--fail-below", "--fail-above"
-# A metric and its limit: an upper limit for a cost, else a lower limit.
+# (metric, limit, option): --fail-above for a cost, else --fail-below.
 MetricLimit = tuple[Wanted, float, str]
 
 
@@ -65,10 +65,10 @@ def metric_gate(
     end: str | None,
     subject: str = "target",
 ) -> GateResult:
-    """Compare a metric with its limit.
+    """Compare an estimated metric with its limit.
 
-    `end` is the end of the range to compare, by default the worse end. Raises `CovcalError` if the
-    limit must name one of two classes.
+    `end` says which end of the range is compared, by default the worse end. Raises `CovcalError` if
+    a metric of two classes does not name the class.
     """
     (metric, of), limit, option = gate
     name = metric if of is None else f"{metric}:{printable(of)}"
@@ -114,11 +114,11 @@ def metric_table(
     group: str = "group",
     has_answer: bool = False,
 ) -> Table:
-    """Return a table of metrics, by group and class.
+    """Return a table of metrics, with a row per group and class.
 
-    - `most`: maximum number of classes, the worst first.
+    - `most`: maximum number of classes. The table has the classes with the lowest values.
     - `group`: heading of the column of groups.
-    - `has_answer`: whether accuracy and cost are already shown above.
+    - `has_answer`: whether accuracy and cost are printed above the table.
     """
     grouped = any(estimate.group is not None for estimate in estimates)
     lowest: dict[str | None, float] = {}
@@ -130,7 +130,6 @@ def metric_table(
     left_out = set(classes[most:])
     rows: dict[tuple[str | None, str | None], dict[str, str]] = {}
     for estimate in estimates:
-        # Leave out values that are shown above the table.
         is_above = estimate.metric == ACCURACY or (estimate.metric == COST and has_answer)
         is_above &= not grouped
         if estimate.class_name not in left_out and not is_above:
@@ -155,13 +154,13 @@ def metric_table(
 
 
 def is_unknown(estimate: MetricEstimate) -> bool:
-    """Return whether the range of a metric excludes no value."""
+    """Return whether the range of a metric is 0 to 1, so that the metric is unknown."""
     low, high, is_cost = estimate.low, estimate.high, estimate.metric == COST
     return not is_cost and low is not None and high is not None and low < _ALL and high > 1 - _ALL
 
 
 def metric_cell(estimate: MetricEstimate) -> str:
-    """Return a metric as text, with its range."""
+    """Return the value and the range of a metric as text."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return TOO_FEW
     has_range = estimate.low < estimate.high

@@ -1,6 +1,6 @@
 """Make the page: HTML, CSS and SVG in one file, without scripts.
 
-The page can be read on a phone and on paper, and its diagrams without colour.
+The page is readable on a phone, on paper and without colour.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ DEFINITIONS = f"""<svg width="0" height="0" aria-hidden="true" class="definition
 
 
 def swatch(kind: str) -> str:
-    """Return the start of a legend entry, before its text and ``</span>``."""
+    """Return the coloured box of a legend entry as HTML. The caller adds a text and ``</span>``."""
     return (
         f'<span><svg viewBox="0 0 24 14" aria-hidden="true"><rect width="24" height="14" '
         f'fill="url(#{kind})" stroke="var(--faint)"/></svg> '
@@ -57,7 +57,7 @@ def swatch(kind: str) -> str:
 
 
 def reliability_diagram(name: str, metrics: Metrics) -> str:
-    """Return an SVG diagram with the accuracy, the confidence and the number of rows per bin."""
+    """Return a reliability diagram as SVG: accuracy, confidence and number of rows per bin."""
     bins = metrics.bins
     most = int(bins.counts.max())
     parts = [
@@ -137,7 +137,7 @@ _SCALE_WIDTH, _SCALE_LEFT, _SCALE_SPAN, _ROW = 360, 16, 328, 46
 
 
 def estimate_diagram(content: ReportContent) -> str:
-    """Return an SVG diagram of the estimated accuracy, and the confidence before and after."""
+    """Return an SVG diagram of the estimated accuracy and the mean confidence."""
     assert content.estimation is not None
     best = content.estimation.estimates[0]
     before, after = content.calibration.target_confidence
@@ -170,7 +170,6 @@ def estimate_diagram(content: ReportContent) -> str:
         )
     for row, (name, value, colour) in enumerate(marks):
         y = 8 + _ROW * row + 16
-        # Put the text on the side with more room.
         anchor, shift = ("end", 9) if value > 0.5 else ("start", -9)
         parts.append(
             f'<circle cx="{_at(value):.1f}" cy="{y + 14}" r="5" fill="{colour}"/>'
@@ -209,7 +208,7 @@ def _at(share: float) -> float:
 
 
 def page(content: ReportContent) -> str:
-    """Return the whole page as HTML. Equal content gives equal bytes."""
+    """Return the report as an HTML page. Equal content gives equal bytes."""
     result = verdict(content)
     title = f"Can the confidence be trusted? {content.path.name}"
     parts = [
@@ -231,7 +230,7 @@ def _commands(content: ReportContent) -> str:
 
 
 def whole_page(title: str, style: str, parts: Iterable[str]) -> str:
-    """Return a page with a heading and all parts that are not empty."""
+    """Return an HTML page with a heading. Empty parts are left out."""
     lines = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -271,7 +270,7 @@ def _origin(content: ReportContent) -> str:
     if not content.calibration.model["sha256"]:
         model = "A table of outputs"
     rows = "; ".join(f"{name}: {text}" for name, text in content.rows.items())
-    return f"{model}, {classes}. Rows of the {rows}."
+    return f"{model}, {classes}. Number of rows: {rows}."
 
 
 def _verdict_box(result: Verdict) -> str:
@@ -317,7 +316,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     ]
     if evaluation.resamples:
         texts[0] += (
-            f" Parentheses hold {level} intervals from {evaluation.resamples} resamples. By "
+            f" The {level} intervals in parentheses come from {evaluation.resamples} resamples. By "
             "chance, even a perfect calibration has a measured ECE above 0. The interval of "
             "the ECE accounts for this."
         )
@@ -330,7 +329,7 @@ def _measured(content: ReportContent) -> Iterable[str]:
     if groups:
         table, left_out = class_table(groups)
         more = f" The {left_out} least over-confident classes are not shown."
-        small = f"* fewer than {SMALL_GROUP} rows: its ECE is mostly noise."
+        small = f"* The class has fewer than {SMALL_GROUP} rows, so its ECE is mostly noise."
         is_small = any(group.small and group.n for group in groups)
         note = f"<p>{small if is_small else ''}{more if left_out else ''}</p>"
         yield section(f"By predicted class, with {content.name}", table + note)
@@ -439,10 +438,10 @@ details { margin: 2rem 0 .5rem; } summary { font-weight: 600; cursor: pointer; }
 
 
 def section(heading: str, body: str) -> str:
-    """Return a section of a page; `body` is HTML."""
+    """Return a section with a heading. `body` is HTML."""
     return f"<section><h2>{safe(heading)}</h2>\n{body}</section>"
 
 
 def folded(heading: str, body: str) -> str:
-    """Return a folded section. `body` is HTML."""
+    """Return a section that opens on a click. `body` is HTML."""
     return f"<details><summary>{safe(heading)}</summary>\n{body}</details>"

@@ -34,24 +34,24 @@ def report(
 ) -> ReportContent:
     """Write one self-contained HTML page about calibrations of a file.
 
-    With target labels, the page shows measurements, else estimates with the settings of the first
-    calibration. With several labels, the page has a verdict and a table for all labels, and a
-    section for each label. Equal input gives equal bytes.
+    If target rows have labels, the page shows measurements. Otherwise, it shows estimates with the
+    settings of the first calibration. If a row can have several labels, the page also has a section
+    for each label. Equal input gives equal bytes.
 
     Parameters
     ----------
     path : str or Path
         A features or adapted file.
     documents : sequence of str or Path
-        Calibrations. The verdict is about the first calibration.
+        Calibration files. The verdict is about the first calibration.
     output : str or Path
-        The page to write.
+        The HTML file to write.
     settings, networks
         See `evaluate`.
     names : sequence of str
-        Names of the calibrations.
+        Names of the calibrations in the page.
     decision : str or Path, optional
-        A decide.json of one of these calibrations.
+        A decide.json that was made with one of these calibrations.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Make the tables of a report, and the diagram of a decision, as HTML.
+"""Make tables of results, and the diagram of a decision.
 
-`Table` escapes texts from users and files.
+`Table` makes texts from users and files safe to print.
 """
 
 import math
@@ -37,13 +37,13 @@ Points = Sequence[tuple[float, float]]  # accepted shares with their errors
 
 
 class Lines(str):
-    """A cell of several lines, which contains no text of a user or a file."""
+    """A table cell with several lines. It must not contain text from a user or a file."""
 
     __slots__ = ()
 
 
 class Raw(str):
-    """A cell of LaTeX or Markdown code, which is not escaped."""
+    """A table cell of LaTeX or Markdown code that is not escaped."""
 
     __slots__ = ()
 
@@ -52,16 +52,15 @@ class Raw(str):
 class Table:
     """A table that can be drawn as text, Markdown, LaTeX or HTML.
 
-    Unprintable characters are replaced, except in `Lines` and `Raw`.
+    Unprintable characters are replaced, except in cells of type `Lines` and `Raw`.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    # indices of text columns, which are left-aligned
+    # indices of left-aligned columns
     texts: Collection[int] = (0,)
 
     def __post_init__(self) -> None:
-        """Replace characters that cannot be printed."""
         object.__setattr__(self, "columns", [printable(text) for text in self.columns])
         rows = [
             [cell if isinstance(cell, Lines | Raw) else printable(cell) for cell in row]
@@ -80,7 +79,7 @@ _TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 
 
 def latex(table: Table) -> str:
-    """Return a table as a LaTeX tabular of the package booktabs."""
+    """Return a table in LaTeX, for the package booktabs."""
     aligned = "".join("l" if index in table.texts else "r" for index in range(len(table.columns)))
     lines = [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", _tex_row(table.columns), r"\midrule"]
     lines += [_tex_row(row) for row in table.rows]
@@ -99,14 +98,14 @@ _TAG, _ENTITY = re.compile("<(?=[A-Za-z/!?])"), re.compile("&(?=[A-Za-z#])")
 
 
 def markdown(table: Table) -> str:
-    """Return a table as Markdown, whose cells are escaped."""
+    """Return a table in Markdown, with escaped cells."""
     rules = ["---" if index in table.texts else "---:" for index in range(len(table.columns))]
     lines = [f"| {' | '.join(map(in_markdown, row))} |" for row in (table.columns, *table.rows)]
     return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]])
 
 
 def in_markdown(text: str) -> str:
-    """Return a text without characters that Markdown would read as markup."""
+    """Escape a text for Markdown."""
     if isinstance(text, Raw):
         return text
     escaped = _MARKS.sub(r"\\\g<0>", printable(text))
@@ -114,15 +113,15 @@ def in_markdown(text: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Return a text, escaped for HTML. No line breaks between a number and its %."""
+    """Escape a text for HTML. A number and its % stay on one line."""
     return escape(printable(text)).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def html(table: Table, *, long_words: bool = False) -> str:
     """Return a table as HTML, with escaped cells.
 
-    On a narrow screen, a wide table shows each row as a list of labelled cells. `long_words` allows
-    breaks within words, such as hashes and paths.
+    On a narrow screen, each row of a wide table becomes a list. `long_words` allows line breaks
+    within hashes and paths.
     """
     last = len(table.columns) - 1
     stacks = last > 2 or (last in table.texts and last > 0)
@@ -148,7 +147,7 @@ def html(table: Table, *, long_words: bool = False) -> str:
 
 
 def metrics_table(evaluation: Evaluation) -> str:
-    """Return a table of all metrics of all calibrations, with intervals if they were computed."""
+    """Return a table of the metrics of all calibrations, with intervals if there are any."""
     names = list(evaluation.metrics)
     rows = [["Rows", *(str(evaluation.metrics[name].n) for name in names)]]
     rows.append(["Temperature", *(evaluation.scalings[name].shown(3) for name in names)])
@@ -166,7 +165,7 @@ def metrics_table(evaluation: Evaluation) -> str:
 
 
 def labels_table(labels: Mapping[str, ReportContent], advice: Mapping[str, str]) -> str:
-    """Return a table of several labels: accuracy, confidence, ECE, T and the advice for each."""
+    """Return a table with accuracy, confidence, ECE, T and advice for each label."""
     rows = []
     for label, content in labels.items():
         accuracy, eces = "", ["-", "-"]
@@ -197,7 +196,7 @@ def differences_table(
 ) -> Table:
     """Return a table of the differences between calibrations on the same rows.
 
-    `metrics` are named as in the report, or as on the screen.
+    `metrics` maps each metric to its heading.
     """
     rows = []
     for difference in evaluation.differences:
@@ -205,7 +204,7 @@ def differences_table(
         display = metric.screen if on_screen else metric.report
         if metric.name not in metrics:
             continue
-        # Paired differences can be known to less than 0.05 points.
+        # Paired differences can be very small.
         is_precise = difference.high - difference.low < 4 * 0.0005
         digits = 2 if is_precise else 1
         value, low, high = (
@@ -221,7 +220,7 @@ def differences_table(
 
 
 def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
-    """Return a table of the most over-confident predicted classes, and how many are left out."""
+    """Return a table of the most over-confident classes, and the number of other classes."""
     filled = [group for group in groups if group.n]
     if len(filled) > MAX_CLASSES:
         filled = sorted(filled, key=lambda group: -(group.over_ece or 0.0) * group.n)
@@ -241,7 +240,7 @@ def class_table(groups: Sequence[GroupMetrics]) -> tuple[str, int]:
 
 
 def weights_table(calibration: Calibration) -> Table:
-    """Return a table of the checks of importance weights, which is empty without weights."""
+    """Return a table of measures of the importance weights, or an empty table without weights."""
     health = calibration.weights
     rows = (
         []
@@ -268,7 +267,7 @@ def weights_table(calibration: Calibration) -> Table:
 
 
 def candidates_table(calibration: Calibration) -> Table:
-    """Return a table of the methods that ``auto`` compared, which is empty for other methods."""
+    """Return a table of the methods that ``auto`` compared, or an empty table for other methods."""
     rows = [
         [
             candidate.method,
@@ -291,7 +290,7 @@ def checks_table(guards: Sequence[Guard]) -> Table:
 
 
 def estimates_table(estimation: "Estimation") -> Table:
-    """Return a table with the target accuracy by each estimator."""
+    """Return a table of the target accuracy estimated by each estimator."""
     rows = []
     for estimate in estimation.estimates:
         accuracy, low, high = (
@@ -323,7 +322,10 @@ def _number(value: float | None, in_percent: bool) -> str:
 def acceptance(
     decision: Decision, measured: DecisionMetrics | None, metrics: Metrics | None
 ) -> str:
-    """Return the section on a decision. `metrics` are the metrics of its calibration."""
+    """Return the HTML section about a decision.
+
+    `metrics` are those of the decision's calibration.
+    """
     curve = () if metrics is None else measured_curve(metrics)
     texts = [sentence(decision), *(() if measured is None else _in_words(measured))]
     figure = ""
@@ -351,7 +353,7 @@ def _in_words(measured: DecisionMetrics) -> Iterable[str]:
 
 
 def measured_curve(metrics: Metrics) -> Points:
-    """Return points of the measured error, by share of accepted rows."""
+    """Return points (share of accepted rows, measured error) for the diagram of a decision."""
     rows = metrics.ranked
     n = len(rows)
     starts = np.unique(np.linspace(0, n, min(n, _POINTS), endpoint=False).astype(np.int64))
@@ -363,7 +365,7 @@ def measured_curve(metrics: Metrics) -> Points:
 
 
 def diagram(decision: Decision, measured: Points) -> str:
-    """Return an SVG diagram of the error by share of accepted rows."""
+    """Return an SVG diagram of the error against the share of accepted rows."""
     limit = decision.error or 0.0
     errors = (*(point.high for point in decision.curve), *(error for _, error in measured))
     largest = min(1.0, max(limit * 1.5, 0.01, *errors))

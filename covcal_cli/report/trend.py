@@ -1,7 +1,6 @@
-"""Draw the history of watched periods over time, as a page or as an SVG picture.
+"""Draw the history of ``covcal watch``, as an HTML page or as an SVG picture.
 
-Positions are in percent of the width, so the drawing fits phones and wide screens. Marks differ in
-shape as well as in colour.
+Horizontal positions are in percent of the width, so the drawing fits phones and wide screens.
 """
 
 import math
@@ -69,7 +68,7 @@ td:last-child:not(.number) { min-width: 10rem; }
 
 @dataclass(frozen=True)
 class Timeline:
-    """The latest periods of a history, for a drawing."""
+    """The latest periods of a history, with their positions in a drawing."""
 
     periods: Sequence[Period]
     earlier: int = 0
@@ -92,27 +91,27 @@ class Timeline:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """The position of every name."""
+        """The position of each period on the time axis, by name."""
         return {name: place for place, name in enumerate(self.names)}
 
     @cached_property
     def calibrations(self) -> dict[str, list[Period]]:
-        """The periods of each calibration, by sha256."""
+        """The periods of each calibration, by the SHA-256 of the calibration."""
         periods: dict[str, list[Period]] = {}
         for period in sorted(self.periods, key=lambda entry: self.places[entry.measured.period]):
             periods.setdefault(period.calibration.sha256, []).append(period)
         return periods
 
     def x(self, period: Period) -> float:
-        """Return the x of the middle of a period, in percent of the width."""
+        """Return the horizontal position of the middle of a period, in percent of the width."""
         return self.at(self.places[period.measured.period] + 0.5)
 
     def at(self, place: float) -> float:
-        """Return the x of a position, in percent of the width."""
+        """Return the horizontal position of a place on the time axis, in percent of the width."""
         return 100 * place / len(self.names)
 
     def runs(self, has: Callable[[Period], object]) -> Iterator[list[Period]]:
-        """Yield successive periods of a calibration for which `has` returns a value."""
+        """Yield lists of successive periods of one calibration for which `has` returns a value."""
         for periods in self.calibrations.values():
             run: list[Period] = []
             for period in periods:
@@ -129,7 +128,7 @@ class Timeline:
                 yield run
 
     def shares(self) -> tuple[float, float]:
-        """Return the ends of the axis of shares (multiples of 0.1)."""
+        """Return the lowest and the highest value of the vertical axis (multiples of 0.1)."""
         shares: list[float] = []
         for period in self.with_rows:
             numbers = period.measured
@@ -149,9 +148,9 @@ def check_trend(path: Path) -> None:
 
 
 def write_trend(history: History, path: Path, *, force: bool) -> None:
-    """Write the trend of a history, completely or not at all.
+    """Write a drawing of a history, completely or not at all.
 
-    Raises `CovcalError` if there is no period, or `path` does not end in .html or .svg.
+    Raises `CovcalError` if the history has no period, or `path` does not end in .html or .svg.
     """
     check_trend(path)
     if not history.periods:
@@ -165,7 +164,7 @@ def write_trend(history: History, path: Path, *, force: bool) -> None:
 
 
 def page(trend: Timeline) -> str:
-    """Return the page as HTML. Equal periods give equal bytes."""
+    """Return the HTML page of a history. Equal periods give equal bytes."""
     last = trend.periods[-1]
     title = f"Is the calibration still good? {last.calibration.path.name}"
     verdicts = Counter(period.verdict for period in trend.periods)
@@ -200,13 +199,13 @@ def page(trend: Timeline) -> str:
 
 
 def picture(trend: Timeline) -> str:
-    """Return the figures of the page as one SVG picture, in colours for a light background."""
+    """Return all figures as one SVG picture, for a light background."""
     drawings = _accuracy(trend), _evidence_drawing(trend)
     parts, y = [], _KEY
     for drawing in drawings:
         parts.append(drawing.nested(y))
         y += drawing.height + 8
-    # The first of two colours with one name is for a light background.
+    # The style sheet defines each colour twice, first for a light background.
     colours = dict(reversed(re.findall(r"(--[a-z]+): (#[0-9a-f]+);", STYLE + _STYLE)))
     style = _STYLE[_STYLE.index("figure.trend") : _STYLE.rindex("@media")]
     style = re.sub(r"var\((--[a-z]+)\)", lambda match: colours[match[1]], style)
@@ -280,7 +279,7 @@ def _promise(period: Period) -> str:
 
 
 def column_table(period: Period) -> Table:
-    """Return a table of changes in the columns of a period."""
+    """Return a table of the column changes that covcal found in a period."""
     drifted = [column.name for column in period.drifts]
     rows = [
         [
@@ -302,7 +301,7 @@ def column_table(period: Period) -> Table:
 
 
 def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
-    """Return a table of the metrics of periods, with the `most_classes` worst classes."""
+    """Return a table of metrics by period and class, for the `most_classes` worst classes."""
     estimates = [
         replace(metric, group=period.measured.period)
         for period in periods
@@ -312,7 +311,7 @@ def period_metrics(periods: Sequence[Period], most_classes: int) -> Table:
 
 
 def kinds_of_metrics(periods: Sequence[Period]) -> list[str]:
-    """Return the different sentences that explain the ranges of metrics."""
+    """Return the sentences that explain the ranges of metrics, each sentence once."""
     metrics = [metric for period in periods for metric in period.measured.metrics]
     return list(dict.fromkeys(metric.interval for metric in metrics))
 
@@ -325,7 +324,7 @@ def _metrics_section(trend: Timeline) -> str:
 
 
 def segment_table(segments: Sequence[SegmentVerdict]) -> Table:
-    """Return a table with the verdict and the drift of every segment of a period."""
+    """Return a table of the verdict and the drift of each segment of a period."""
     rows = [
         [
             part.segment,
@@ -383,8 +382,6 @@ _DRIFT_NOTE = (
 
 @dataclass(frozen=True)
 class _Drawing:
-    """The SVG of a figure: its axis and its area."""
-
     words: str  # for screen readers
     height: int
     axis: str
@@ -400,7 +397,6 @@ class _Drawing:
         )
 
     def nested(self, y: int) -> str:
-        """Return the figure for a picture, at `y` pixels from the top."""
         width = _WIDTH - _AXIS - 24
         return (
             f'<g class="plot"><svg y="{y}" width="{_AXIS}" height="{self.height}">{self.axis}</svg>'
@@ -411,7 +407,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class _Field:
-    """The area of a figure: x in percent of the width, y in pixels."""
+    """The plot area of a figure: x in percent of the width, y in pixels."""
 
     trend: Timeline
     height: int
@@ -434,7 +430,6 @@ class _Field:
         return _Drawing(words, self.height + _TOP + _BOTTOM, "".join(axis), "\n".join(lines))
 
     def scaled(self, shapes: Iterable[str]) -> str:
-        """Stretch SVG shapes to the width of the figure."""
         return (
             f'<svg y="{_TOP}" width="100%" height="{self.height}" viewBox="0 {_TOP} 100 '
             f'{self.height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'

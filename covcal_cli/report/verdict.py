@@ -1,8 +1,8 @@
-"""The verdict of a report: what to do, and why.
+"""Decide the verdict of a report: advice, and its reasons.
 
-With labels, an interval or a paired difference must prove every statement. Every class is tested,
-because a mean can hide a wrong class. Without labels, the verdict uses the estimated accuracy, and
-says that nothing was measured.
+With target labels, every statement is statistically significant. Every class is tested, because an
+average can hide a class with a wrong confidence. Without labels, the verdict uses the estimated
+accuracy, and says that nothing was measured.
 """
 
 import re
@@ -47,14 +47,14 @@ _EVALUATE_OPTIONS = _REPORT_OPTIONS | {"predictions": "--predictions", "by": "--
 
 @dataclass(frozen=True)
 class ReportContent:
-    """The content of a report."""
+    """Everything that a report shows."""
 
     path: Path
     documents: tuple[Path, ...]
-    # Calibrations by name. The verdict is about the first calibration.
+    # calibrations by name; the verdict is about the first
     calibrations: Mapping[str, Calibration]
-    evaluation: Evaluation | None  # None without target labels.
-    estimation: "Estimation | None"  # None with too few rows.
+    evaluation: Evaluation | None  # None without target labels
+    estimation: "Estimation | None"  # None if there are too few rows
     attributes: Mapping[str, str]
     origins: Mapping[Path, Mapping[str, str]]
     rows: Mapping[str, str]
@@ -65,10 +65,9 @@ class ReportContent:
     decision: Decision | None = None
     decided: Path | None = None
     names: tuple[str, ...] = ()
-    # The batches of labelled rows, by file.
+    # batches of rows from ``covcal pick``, by file
     batches: Mapping[Path, tuple[Batch, ...]] = field(default_factory=dict)
-    # The content of each label, if there are several. The other fields then describe the first
-    # label.
+    # The content for each label, if a row can have several. Other fields then describe the first.
     labels: Mapping[str, "ReportContent"] = field(default_factory=dict)
 
     @property
@@ -78,7 +77,7 @@ class ReportContent:
 
     @property
     def reading(self) -> str | None:
-        """A sentence on the source accuracy."""
+        """A sentence about the source accuracy."""
         if self.source_accuracy is None:
             return None
         doubt = self.source_accuracy.doubt
@@ -97,7 +96,7 @@ class ReportContent:
 def commands(content: ReportContent) -> list[str]:
     """Return the commands that reproduce this report.
 
-    Words in capitals, such as SOURCE, replace unknown names.
+    Words in capitals, such as SOURCE, stand for unknown names.
     """
     fitted = [calibration.inputs[0].path for calibration in content.calibrations.values()]
     lines: dict[str, None] = {}
@@ -242,17 +241,16 @@ def _seed(seed: object) -> str:
 
 
 Tone = Literal["good", "mixed", "bad"]
-# An ECE below NEGLIGIBLE does not matter. An ECE is known well enough if its interval ends below
-# NARROW.
+# A lower ECE does not matter. The interval of a good ECE ends below NARROW.
 NEGLIGIBLE, NARROW = 0.01, 0.05
-# Minimum relevant change. If every confidence is wrong by NARROW, the Brier score rises by at least
-# NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
+# Smallest change that matters. If every confidence is wrong by NARROW, the Brier score rises by at
+# least NARROW^2, and the log loss by at least 2 NARROW^2 (Pinsker's inequality).
 _SMALL = {"ece": NEGLIGIBLE, "brier": NARROW**2, "nll": 2 * NARROW**2}
-WIDE = 0.2  # largest useful width of the accuracy's range
+WIDE = 0.2  # maximum width of a useful range of the accuracy
 _NAMES = {"ece": "ECE", "brier": "Brier score", "nll": "log loss"}
 _NAMED = 4
-_END_OF_FACT = re.compile(r"[.:;] ")  # In a warning, advice or details follow the fact.
-# Tones from good to bad, with the advice on a label.
+_END_OF_FACT = re.compile(r"[.:;] ")  # A warning begins with the fact; details follow.
+# from good to bad, each with its advice
 _TONES: tuple[Tone, ...] = ("good", "mixed", "bad")
 _ADVICE = (
     "Trust the confidence in",
@@ -260,8 +258,8 @@ _ADVICE = (
     "Do not trust the confidence in",
 )
 _USE_LABEL = (
-    "Calibration does not change labels: use the columns label and confidence, and review rows "
-    "with a confidence below 50 % first."
+    "Calibration does not change the predicted class: use the columns label and confidence, and "
+    "review rows with a confidence below 50 % first."
 )
 BASIS = "This verdict uses no target labels: covcal evaluate measures with labels"
 _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few hundred to measure."
@@ -269,7 +267,7 @@ _LABELS_HELP = "Label about 50 rows with covcal pick for an estimate, or a few h
 
 @dataclass(frozen=True)
 class Verdict:
-    """Advice and reasons."""
+    """Advice, and the sentences that give its reasons."""
 
     tone: Tone
     headline: str
@@ -277,7 +275,10 @@ class Verdict:
 
 
 def verdict(content: ReportContent) -> Verdict:
-    """Return the verdict on the decision and the first calibration, or on the worst label."""
+    """Return the verdict on the decision and the first calibration.
+
+    For several labels, the verdict is on the worst label.
+    """
     if content.labels:
         return _of_labels(content.labels)
     result, decision = _of_confidence(content), content.decision
@@ -320,7 +321,7 @@ def _of_confidence(content: ReportContent) -> Verdict:
 
 
 def sentence(decision: Decision) -> str:
-    """Return a sentence on the accepted rows and their error."""
+    """Return a sentence about the accepted rows of a decision, and about their error."""
     if not decision.accepts_rows:
         return "The decision gives each row a set of classes."
     limit = None if decision.error is None else short_percent(decision.error)
@@ -343,12 +344,14 @@ def sentence(decision: Decision) -> str:
     if decision.expected is not None:
         error = decision.expected
         ends = interval(error.low, error.high, error.error)
-        expected = f" An estimate expects {in_percent(error.error)} % of them to be wrong ({ends})."
+        expected = (
+            f" An estimate expects {in_percent(error.error)} % of these rows to be wrong ({ends})."
+        )
     return f"{rows}{expected}{'' if limit is None else f' The limit is {limit}.'}"
 
 
 def accepted_sentence(measured: DecisionMetrics) -> str:
-    """Return the measured share of accepted rows and their error."""
+    """Return a sentence about the measured share and error of the accepted rows."""
     return (
         f"On {measured.n} labelled rows, {percent(measured.accepted_share)} are accepted. "
         f"{percent(measured.accepted_error)} of the accepted rows are wrong."
@@ -386,7 +389,7 @@ def _of_labels(labels: Mapping[str, ReportContent]) -> Verdict:
 
 
 def off(content: ReportContent) -> float:
-    """Return the ECE after calibration, or its estimate without labels."""
+    """Return the ECE after calibration: measured, or without labels estimated."""
     if content.evaluation is not None:
         return content.evaluation.metrics[content.name].ece
     after = content.calibration.target_confidence[1]
@@ -414,7 +417,7 @@ def _measured(content: ReportContent, evaluation: Evaluation) -> Verdict:
 
 
 def measured_rows(evaluation: Evaluation) -> str:
-    """Name the rows by their split, such as "test rows"."""
+    """Return the name of the measured rows, such as "test rows"."""
     return "rows of all splits" if evaluation.split == ALL else f"{evaluation.split} rows"
 
 
@@ -424,7 +427,7 @@ def _differences(evaluation: Evaluation, name: str, against: str = NONE) -> list
 
 
 def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
-    """Return the tone and the headline of a verdict on measured rows."""
+    """Return tone and headline of a verdict on labelled rows."""
     evaluation = evaluation.judged
     level = evaluation.level
     gap = MeanGap.of(evaluation.metrics[name].bins, level)
@@ -469,7 +472,7 @@ def measured_action(evaluation: Evaluation, name: str) -> tuple[Tone, str]:
 
 
 def no_calibration(evaluation: Evaluation) -> str:
-    """Return what was measured if no calibration was given, else ""."""
+    """Return a sentence if the user gave no calibration, else ""."""
     if any(entry.role == "calibration" for entry in evaluation.inputs):
         return ""
     path = evaluation.inputs[0].path
@@ -479,7 +482,7 @@ def no_calibration(evaluation: Evaluation) -> str:
 
 
 def is_large(change: Difference) -> bool:
-    """Return whether a change of the ECE, the Brier score or the log loss matters."""
+    """Return whether a change of ECE, Brier score or log loss is large enough to matter."""
     return abs(change.value) >= _SMALL[change.metric]
 
 
@@ -541,8 +544,8 @@ def _overtaken(evaluation: Evaluation, name: str) -> list[str]:
     if rows == 0:
         return []
     return [
-        f"In {rows:,} of {metrics.n:,} rows, the label is no longer the most probable class, so "
-        f"it is probably wrong. {_USE_LABEL}"
+        f"In {rows:,} of {metrics.n:,} rows, the predicted class is no longer the most probable "
+        f"class, so it is probably wrong. {_USE_LABEL}"
     ]
 
 
@@ -619,7 +622,7 @@ def _expected(content: ReportContent) -> Verdict:
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     if calibration.scaling.can_move_the_top and has_all_classes:
         sentences.append(
-            f"In some rows, the label may no longer be the most probable class. {_USE_LABEL}"
+            f"In some rows, the predicted class may no longer be the most probable class. {_USE_LABEL}"
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(
@@ -631,7 +634,7 @@ def _expected(content: ReportContent) -> Verdict:
 
 
 def basis(estimation: "Estimation") -> str:
-    """Return a sentence on the rows and the labels of the estimated accuracy."""
+    """Return a sentence about the rows and labels on which the estimated accuracy is based."""
     rows = f"{estimation.target_rows:,} target {' and '.join(ESTIMATED)} rows"
     if estimation.labelled_rows is None:
         return f"The estimate uses {rows}, without labels."
@@ -641,9 +644,9 @@ def basis(estimation: "Estimation") -> str:
 def unmeasured_action(
     calibration: Calibration, ends: tuple[float, float] | None = None
 ) -> tuple[Tone, str]:
-    """Return the tone and the headline of a verdict without measurement.
+    """Return tone and headline of a verdict without labels.
 
-    `ends` is the range of the estimated accuracy; default: the range of the calibration.
+    `ends` is the range of the estimated accuracy, by default the range in the calibration.
     """
     wrong_order = class_order_action(calibration)
     if wrong_order is not None:
@@ -681,7 +684,7 @@ def unmeasured_action(
 
 
 def class_order_action(calibration: Calibration) -> tuple[Tone, str] | None:
-    """Return the tone and the headline if the class order seems wrong, else None."""
+    """Return tone and headline of the verdict if the class order seems wrong, else None."""
     accuracy = calibration.source_accuracy
     if accuracy is None or accuracy.class_order is None:
         return None

@@ -587,7 +587,9 @@ def test_report_draws_the_error_against_the_share_accepted(folder: Path) -> None
     metrics = printed_json("evaluate", "--decide", "decide.json", "-q", cwd=folder)["decision"]
     assert "<h2>Rows to accept</h2>" in page
     assert "limit 20 %" in page
-    assert re.search(r"An estimate expects \d+ % of them to be wrong \(.* The limit is 20 %", page)
+    assert re.search(
+        r"An estimate expects \d+ % of these rows to be wrong \(.* The limit is 20 %", page
+    )
     assert f"{100 * metrics['accepted_error']:.1f} % of the accepted rows are wrong" in page
     # What labels say of the accepted rows stands in the box, with the estimate or instead of it.
     box = page[: page.index("<h2>Rows to accept</h2>")]

@@ -322,7 +322,7 @@ class TestVerdict:
         content = json.loads(path.read_text()) | {"confidence_offset": 0.1}
         write_document(content, path, force=True)
         page = reported(tmp_path, "-c", str(path), "-f")
-        assert "the label may no longer be the most probable class" in page.words
+        assert "the predicted class may no longer be the most probable class" in page.words
         assert page.tags.count("figure") == 1
         # The text beside the diagram says which confidence is outside the range.
         low, high = (
