@@ -622,7 +622,8 @@ def _expected(content: ReportContent) -> Verdict:
     has_all_classes = calibration.reading.get("tail") != ONE_CONFIDENCE
     if calibration.scaling.can_move_the_top and has_all_classes:
         sentences.append(
-            f"In some rows, the predicted class may no longer be the most probable class. {_USE_LABEL}"
+            "In some rows, the predicted class may no longer be the most probable class. "
+            f"{_USE_LABEL}"
         )
     sentences += [f"Warning: {_sentence(warning)}" for warning in calibration.warnings]
     sentences.append(

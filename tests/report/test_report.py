@@ -607,6 +607,8 @@ def test_rows_whose_label_is_not_the_likeliest_class_are_counted(
     metrics = next(values for name, values in measured["metrics"].items() if name != "none")
     count = round((1 - metrics["agreement"]) * metrics["n"])
     assert count > 0
-    assert f"In {count} of {metrics['n']} rows, the label is no longer the most" in moved.out
+    assert (
+        f"In {count} of {metrics['n']} rows, the predicted class is no longer the most" in moved.out
+    )
     plain = covcal("report", small_files / "features.h5", "-c", small_files / "temp.json", *asked)
     assert "no longer" not in plain.require_success().out
