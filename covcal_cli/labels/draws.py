@@ -1,19 +1,19 @@
-"""Draw target rows at random with known probabilities, and store the draw in a file.
+"""Draw a random sample of target rows with known probabilities, and store it in a file.
 
 `covcal pick` draws rows in batches. Each batch is drawn from the rows that no earlier batch drew.
-`covcal label` stores the draw in the group ``/marked`` of a features or adapted file. Only the
-module `picked_labels` returns the labels of a draw, because `read_draw` hides them. A test lists
-the modules that import `picked_labels`.
+`covcal label` stores all batches (a draw) in the group ``/marked`` of a features or adapted file.
+`read_draw` hides the labels. Only the module `picked_labels` returns them, and a test lists the
+modules that import `picked_labels`.
 
 **The estimate from a batch.** Batch b draws n_b rows. Row i is drawn with probability pi_i. Let t_i
-be a number for each row, such as 1 if the classifier is right, else 0. The estimated sum of t over
-all rows is
+be a value of row i, such as 1 if the classifier is right, else 0. The estimated sum of t over all
+rows is
 
     (sum of t over the rows of earlier batches) + sum_{i in batch b} t_i / pi_i.
 
 The estimate is unbiased, given the earlier batches (Raj 1956; within a batch Horvitz & Thompson
 1952). The estimates of several batches are averaged in proportion to n_b, which does not depend on
-labels. So a later draw may use earlier labels.
+labels. So a later batch may be drawn with the help of earlier labels.
 
 **The probabilities.** Let s_i be the score of row i: an estimate of the probability that the
 classifier is right. The number of right rows is estimated by the difference estimator
@@ -25,13 +25,14 @@ proportion to sqrt(s_i (1 - s_i)) (Isaki & Fuller 1982; Särndal, Swensson & Wre
 12.2). So a row is rarely drawn if it is nearly certain to be right or wrong. Such a draw is called
 active testing (Kossen et al. 2021).
 
-The estimate is unbiased for any scores. Every row has at least the probability n FLOOR / N, so that
-no weight 1 / pi_i is very large.
+The estimate is unbiased for any scores. Every row has at least the probability n FLOOR / N, which
+limits the weights 1 / pi_i.
 
-**The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted by similarity,
-and laid along a line, on which row i has length pi_i. One row is drawn from every unit of length
-(stratum). The variance of an estimate is never above that of a draw with replacement (Chauvet 2012;
-Chauvet & Ruiz-Gazen 2017). So the formula of Hansen & Hurwitz (1943) gives valid intervals.
+**The design** is ordered pivotal sampling (Deville & Tillé 1998). Rows are sorted so that
+neighbours are similar. On a line, row i then gets the length pi_i. One row is drawn from every unit
+of length (stratum). The variance of an estimate is never above that of a draw with replacement
+(Chauvet 2012; Chauvet & Ruiz-Gazen 2017). So the formula of Hansen & Hurwitz (1943) gives valid
+intervals.
 """
 
 import hashlib
@@ -64,14 +65,14 @@ from covcal_cli.maths.acceptance import MOST_GROUPS, NEAR, OUTSIDE, inclusions
 from covcal_cli.multilabel import SCHEMA
 
 MAX_FRAME = 50_000
-HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Replaces labels that `read_draw` hides.
+HIDDEN_LABEL = int(np.iinfo(np.int64).max)  # Stands for a label that `read_draw` hides.
 MARKED = "marked"  # The HDF5 group of a draw.
 LABELS = f"{MARKED}/labels"  # (m,) int64: class of each drawn row, -1 if it has no label yet.
 _OWN_ATTRIBUTES = ("schema", "complete")
-# Endings of the datasets that each of several labels has.
+# If rows can have several labels, names of the datasets of each label end like this.
 _OF_EACH_LABEL = ("/logits", "/labels")
 _AGAIN = "put the labels in again with covcal label"
-# Kinds of dtypes of the datasets for rows, (m,), and for batches, (B,).
+# Allowed dtype kinds of the datasets for rows, (m,), and for batches, (B,).
 _OF_ROWS = {"rows": "iu", "inclusion": "f", "batch": "iu", "stratum": "iu", "labels": "iu"}
 _OF_BATCHES = {"drawn": "iu", "population": "iu", "seed": "iu", "splits": "S", "score": "S"}
 _NO_ROWS = np.empty(0, dtype=np.int64)
@@ -82,9 +83,9 @@ class Batch:
     """A batch of drawn rows."""
 
     drawn: int  # n_b, the number of drawn rows.
-    population: int  # N_b, the number of rows not drawn before.
+    population: int  # N_b, the number of rows from which the batch was drawn.
     seed: int
-    splits: tuple[str, ...]  # Splits of the rows, the same for all batches.
+    splits: tuple[str, ...]  # Splits from which rows are drawn, the same for all batches.
     score: str
 
 
@@ -94,14 +95,15 @@ class Draw:
 
     rows: Rows  # (m,), row numbers in the target.
     inclusion: Float64s  # (m,), the inclusion probability of each row, above 0.
-    batch: Integers  # (m,), the batch of each row as an index into `batches`.
+    batch: Integers  # (m,), index of each row's batch in `batches`.
     # (m,), the stratum from which each row was drawn, from 0 to n_b - 1.
     stratum: Integers
     labels: Labels  # (m,), class of each row, `UNKNOWN_LABEL` or `HIDDEN_LABEL`.
     batches: tuple[Batch, ...]  # The batches in order.
-    # All rows that could be drawn (the frame), or a sample, ascending. Empty for hidden labels.
+    # All rows that could be drawn (the frame), or a sample of them, ascending. Empty if labels are
+    # hidden.
     frame: Rows = field(default_factory=lambda: _NO_ROWS)
-    # "marked": drawn by `covcal pick`. "random": drawn by ``--labels N``.
+    # "marked" for rows from `covcal pick`, "random" for rows from ``--labels N``.
     design: Literal["marked", "random"] = "marked"
 
     def __len__(self) -> int:
@@ -123,9 +125,8 @@ class Draw:
         return True in self._are_for_decision()
 
     def _are_for_decision(self) -> set[bool]:
-        """Return which kinds of batches have labels; True for a decision with a limited error."""
+        """Return True for labelled batches that were drawn for a decision, False for others."""
         batches = np.unique(self.batch[self.labelled])
-        # A merged file joins the names of the scores of its parts.
         parts = [part for i in batches for part in self.batches[i].score.split("; ")]
         return {region is not None and region >= 0 for region in map(region_of, parts)}
 
@@ -151,7 +152,7 @@ class Draw:
         )
 
     def right(self, logits: Floats) -> Float64s:
-        """Return 1 for each right row, else 0, (m,).
+        """Return 1 for each row that the classifier predicts correctly, else 0, (m,).
 
         `logits` are the classifier's logits of the drawn rows, shape (m, K).
         """
@@ -169,16 +170,17 @@ class Draw:
 
     @property
     def exponents(self) -> Float64s:
-        """Return weights for a likelihood, (m,), whose sum is the effective number of rows.
+        """Return the exponents of the rows in a likelihood, (m,).
 
-        If the sum were m, a few rows with large weights would count like many rows.
+        They sum to the effective number of rows. If they summed to m, a few rows with large weights
+        would count like many rows.
         """
         weights = self.weights
         return np.asarray(weights * (weights.sum() / max(float(weights @ weights), 1e-300)))
 
     @property
     def variances(self) -> Float64s:
-        """Return each row's factor in the variance of an estimated sum, (m,)."""
+        """Return the factor of each row in the variance of an estimated sum, (m,)."""
         share = self._shares[self.batch]
         return np.asarray(share**2 * (1 - self.inclusion) / self.inclusion**2)
 
@@ -188,7 +190,7 @@ class Draw:
 
     @classmethod
     def joined(cls, parts: Sequence["Draw"], batches: tuple[Batch, ...]) -> "Draw":
-        """Return the rows of all parts in ascending order."""
+        """Join draws to one draw, with the rows in ascending order."""
         order = np.argsort(np.concatenate([part.rows for part in parts]))
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(part, name) for part in parts])[order]
@@ -197,11 +199,11 @@ class Draw:
         return cls(**columns, batches=batches)
 
     def taken(self, chosen: Booleans) -> "Draw":
-        """Return the chosen rows. `chosen` has shape (m,)."""
+        """Return the draw with only the chosen rows. `chosen` has shape (m,)."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _OF_ROWS})
 
     def without(self, out: Booleans) -> "Draw":
-        """Return the draw without the rows `out`, with smaller inclusion probabilities."""
+        """Return the draw without the rows `out`, (m,), and reduce the inclusion probabilities."""
         left, before = self.taken(~out), np.bincount(self.batch)
         share = np.bincount(left.batch, minlength=len(before)) / np.maximum(before, 1)
         return replace(left, inclusion=left.inclusion * share[left.batch])
@@ -228,11 +230,11 @@ NO_DRAW = Draw(_NO_ROWS, np.empty(0), _NO_ROWS, _NO_ROWS, _NO_ROWS, ())
 
 
 def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
-    """Return which `rows` a calibration was fitted to, shape (m,).
+    """Return whether a calibration was fitted to each of `rows`, shape (m,).
 
-    Rows are found by their ids. If most of these ids have other logits in this file, the ids may be
-    row numbers of other data. In this case, rows are also found by their logits. Logits that are
-    more frequent in this file than in the fit are ignored.
+    Rows are recognised by their ids. If most of these ids have other logits in this file, the ids
+    may be row numbers of other data. Rows are then also recognised by their logits, unless these
+    logits are more frequent in this file than in the fit.
     """
     ids = np.array([row_id.encode() for row_id in fitted.ids])
     places = [np.zeros(0, dtype=np.int64)]
@@ -257,7 +259,7 @@ def rows_of_fit(target: Domain, rows: Rows, fitted: LabelledRows) -> Booleans:
 
 
 def frame_rows(target: Domain, splits: tuple[str, ...]) -> Rows:
-    """Return all rows of some splits, ascending, shape (N,) int64."""
+    """Return the numbers of all rows of some splits, ascending, shape (N,) int64."""
     return np.flatnonzero(np.isin(SPLITS, splits)[target.split]).astype(np.int64)
 
 
@@ -301,7 +303,7 @@ def write_copy(partial: Path, parts: Sequence[tuple[FeatureFile, Draw]]) -> None
     """Write a copy of a file to `partial`, with new draws.
 
     `parts` has the file with its draw, or a file and a draw for each label. The copy stores the
-    hash of the original file, so that calibrations of the original file fit the copy.
+    hash of the original file, so calibrations of the original file can be used with the copy.
     """
     file, _ = parts[0]
     attributes = {
@@ -352,7 +354,7 @@ def _text(value: bytes) -> str:
 
 
 def _fault(draw: Draw, target: Domain) -> str | None:
-    """Return the damage of a stored draw in words, or None."""
+    """Return a description of the damage if a stored draw is damaged, else None."""
     rows = draw.rows
     if len(rows) and not (rows[0] >= 0 and rows[-1] < target.n and (np.diff(rows) > 0).all()):
         return "a row does not exist in the target, or occurs twice"
@@ -377,11 +379,11 @@ def _damaged(file: FeatureFile, damage: str) -> CovcalError:
     )
 
 
-FLOOR = 0.2  # Minimum inclusion probability, as a share of the mean probability n / N.
+FLOOR = 0.2  # Minimum inclusion probability, divided by the mean probability n / N.
 _ROUNDING = 1e-9  # Largest rounding error of a sum of lengths.
-_SIGMAS = 6.0  # Accepted error of an estimated N, in standard errors.
-_BANDS = 5  # Number of groups by score.
-_CHUNK = 1 << 16  # Number of rows that are processed at a time.
+_SIGMAS = 6.0  # Accepted error of the estimated number of rows, in standard errors.
+_BANDS = 5  # Number of groups of rows with similar scores.
+_CHUNK = 1 << 16
 
 
 def inclusion_probabilities(scores: Float64s, n: int) -> Float64s:
@@ -408,9 +410,9 @@ def inclusion_rule(
             return np.full(len(spread), 1 / N)
         return np.asarray((1 - FLOOR) * spread / total + FLOOR * (1 / N))
 
-    # Rows with a probability above 1 are certain to be drawn. The probabilities of other rows rise,
-    # so more rows may be certain. Each round stores the number of rows left to draw, and the sum of
-    # the sizes of uncertain rows.
+    # Rows with a probability of 1 or more are certain to be drawn. Then the probabilities of the
+    # other rows rise, so more rows may become certain. Each round stores the number of rows left to
+    # draw, and the sum of the sizes of uncertain rows.
     rounds: list[tuple[int, float]] = []
 
     def is_certain(sizes: Float64s) -> Booleans:
@@ -419,7 +421,6 @@ def inclusion_rule(
             certain |= left * sizes / length >= 1
         return certain
 
-    # The row with the largest size is the first to be certain.
     while not rounds or is_certain(size(largest)).any():
         certain, rest = 0, 0.0
         for scores in parts():
@@ -438,10 +439,10 @@ def inclusion_rule(
 
 
 def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> bool:
-    """Return whether n drawn rows can have the probabilities `inclusion`, (n,).
+    """Return whether `inclusion`, (n,), can be the inclusion probabilities of n drawn rows.
 
-    A probability must be at least n FLOOR / N. The sum of the inverse probabilities must be near N
-    (Hansen & Hurwitz 1943), except for decisions.
+    A probability must be at least n FLOOR / N. Except for decisions, the inverse probabilities must
+    sum to about N (Hansen & Hurwitz 1943).
     """
     n, N = len(inclusion), population
     floor = OUTSIDE / MOST_GROUPS if for_decision else FLOOR
@@ -457,7 +458,7 @@ def is_possible(inclusion: Float64s, population: int, *, for_decision: bool) -> 
 
 
 def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> Float64s:
-    """Return `inclusions` of groups of rows that get equal numbers of labels, shape (G, 2).
+    """Return the inclusion probabilities of G groups with equal numbers of labels, shape (G, 2).
 
     `groups`, (n,), are numbers from 0. If a group has fewer rows than labels, the other groups get
     the remaining labels.
@@ -475,14 +476,14 @@ def inclusions_of_groups(labels: int, is_inside: Booleans, groups: Integers) -> 
 def inclusions_for_decision(
     target: Domain, draw: Draw, rows: Rows, scores: Float64s, groups: Integers
 ) -> list[Float64s]:
-    """Return inclusion probabilities inside and outside the region, an array for each batch.
+    """Return, for each batch, the inclusion probabilities inside and outside the decision's region.
 
-    The array has shape (1, 2) if the rows of the batch were drawn from all rows. It has shape (G,
-    2) if all groups got the same number of labels, and (0, 2) without a decision.
+    The array of a batch has shape (1, 2) if its rows were drawn from all rows. It has shape (G, 2)
+    if all groups got the same number of labels, and (0, 2) without a decision.
 
     - `rows`, (n,): all rows that could be drawn, with their `scores` and `groups`.
 
-    Raises `CovcalError` if rows were drawn with other probabilities.
+    Raises `CovcalError` if the rows were drawn for another calibration or for other groups.
     """
     of_batches, places = [], np.searchsorted(rows, draw.rows)
     for number, batch in enumerate(draw.batches):
@@ -516,9 +517,10 @@ def _spread(scores: Float64s) -> Float64s:
 
 
 def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integers]:
-    """Yield row numbers in parts, sorted so that neighbouring rows are similar.
+    """Yield blocks of row numbers, sorted so that neighbouring rows are similar.
 
-    Rows are grouped by score, and sorted by predicted class and score within a group.
+    Rows are divided into groups by score. Within a group, they are sorted by predicted class and
+    score.
 
     - `scores`, (N,): scores of the rows, perhaps transformed.
     - `predictions`, (N,): predicted classes, as signed integers.
@@ -532,10 +534,10 @@ def order_of_likeness(scores: Floats, predictions: AnyArray) -> Iterator[Integer
 
 
 def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the group of each row, (N,). Groups begin at the ranks `cuts`."""
+    """Return the number of each row's group, (N,). Groups begin at the ranks `cuts`."""
     ordered = np.sort(scores)
     values = ordered[list(cuts)]
-    # Number of equal scores that stay in the lower group, for each boundary of groups.
+    # For each boundary of groups, number of rows with the boundary's score in the lower group.
     skipped = [
         cut - below for cut, below in zip(cuts, np.searchsorted(ordered, values), strict=True)
     ]
@@ -555,7 +557,7 @@ def _bands_of(scores: Floats, cuts: Sequence[int]) -> NDArray[np.uint8]:
 def _in_band(
     places: Integers, scores: Floats, predictions: AnyArray, *, is_reversed: bool
 ) -> Iterator[Integers]:
-    """Yield the rows of a group in parts, sorted by predicted class and then by score."""
+    """Yield the rows of a group in blocks, sorted by predicted class and then by score."""
     size = len(places)
     highest = int(predictions.max(initial=0))
     place_bits, class_bits = max(1, size - 1).bit_length(), highest.bit_length()
@@ -564,7 +566,7 @@ def _in_band(
         order = np.lexsort((sign * scores[places], sign * predictions[places]))
         yield places[order]
         return
-    # For speed, sort one whole number per row, made from class, score and place.
+    # Pack class, score and position into one whole number per row, which is fast to sort.
     numbers = np.empty(size, dtype=np.uint64)
     for start in range(0, size, _CHUNK):
         part = places[start : start + _CHUNK]
@@ -589,17 +591,17 @@ def drawn(probabilities: Float64s, rng: np.random.Generator) -> Integers:
 
 
 def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Generator) -> Integers:
-    """Draw rows along a line. Return row numbers in the order of the line, (n,) int64.
+    """Draw one row from each unit of a line. Return row numbers along the line, (n,) int64.
 
-    - `parts`: row numbers in the order of the line, and their probabilities, which sum to n.
+    - `parts`: row numbers along the line, and inclusion probabilities, which sum to n.
     """
-    # Drawn rows, as position on the line and row number.
+    # Position on the line and row number of each drawn row.
     certain: list[tuple[int, int]] = []
     winners: list[tuple[int, int]] = []
-    # Rows after the last finished stratum: positions, numbers and ends.
+    # Positions, row numbers and ends of the rows after the last finished stratum.
     rows: list[Integers] = [np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)]
     edges, first = np.zeros(1), 0
-    # The row that is carried over to the next stratum.
+    # A row that reaches into the next stratum and may be drawn there.
     carried: tuple[int, int] | None = None
 
     def row(index: int) -> tuple[int, int]:
@@ -607,17 +609,16 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
         return int(place[index]), int(number[index])
 
     def draw_one(last: int) -> None:
-        """Draw a row from the next stratum, which ends inside row `last`."""
         nonlocal carried, first
         stratum = len(winners)
         inside = edges[last] - stratum
-        # Draw one of the rows before `last`, in proportion to their lengths on the line.
+        # Draw one of the rows before `last`, with probabilities in proportion to their lengths.
         point = stratum + rng.random() * inside
         winner = carried
         if point >= edges[first]:
             index = int(np.searchsorted(edges, point, "right")) - 1
             winner = row(index) if index >= 0 else None
-        # Draw `winner` or `last`. The other row is carried over to the next stratum.
+        # Draw either `winner` or `last`. The other row may be drawn in the next stratum.
         reaching = edges[last + 1] - edges[last]
         loses = winner is None or rng.random() * (2 - inside - reaching) < 1 - inside
         if winner is None or loses:
@@ -651,5 +652,4 @@ def drawn_along(parts: Iterable[tuple[Integers, Float64s]], rng: np.random.Gener
 
 
 def _reaching(edges: Float64s, stratum: int) -> int:
-    """Return the row that contains the end of a stratum."""
     return int(np.searchsorted(edges[1:], stratum + 1 - _ROUNDING))

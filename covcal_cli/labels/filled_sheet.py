@@ -44,7 +44,7 @@ from covcal_cli.labels.tasks import LabelTable, read_tables
 
 _REMEDY = "give the CSV file that covcal pick wrote, with its column label filled in"
 _AGAIN = "sort whole lines, never a single column; or fill in the CSV of covcal pick again"
-_NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, beside its labels.
+_NEEDED = ("id", "inclusion", "draw")  # Columns that every sheet has, besides the labels.
 _RELATIVE = 1e-3  # Largest relative error from rounding in a spreadsheet.
 _LINE = re.compile(r"b([1-9]\d{0,8})_(\d{1,9})_([\w-]{27})(?::(.+))?", re.ASCII)
 _FACTS = re.compile(
@@ -52,23 +52,23 @@ _FACTS = re.compile(
 )
 # Pandas writes class numbers as 2.0 if a column has empty cells.
 _WHOLE = re.compile(r"(\d+)[.,]0*")
-_WIDEST = 20  # Maximum number of digits of an id whose leading zeros are restored.
+_WIDEST = 20  # Leading zeros are restored up to this number of digits.
 # Significance level of the test for sorted labels.
 _LEAST_CHANCE = 1e-3
-_RAREST = 1e-4  # Significance level of the test for labels that moved by some lines.
-_MOST_STEPS = 5  # Number of lines by which labels may have moved.
+_RAREST = 1e-4  # Significance level of the test for labels that are some lines too high or too low.
+_MOST_STEPS = 5  # Maximum tested number of lines by which labels have moved.
 
 
 def read_sheet(path: Path) -> Sheet:
-    """Read the sheet of one person."""
+    """Read a sheet that one person filled in."""
     return read_sheets(path)[0]
 
 
 def read_sheets(path: Path) -> list[Sheet]:
     """Read a sheet or exported tasks.
 
-    Return one sheet per labeller. Raises `CovcalError` if the file is not a sheet, lacks or repeats
-    a row, or has a changed cell.
+    Return one sheet per labeller. Raises `CovcalError` if the file is not a sheet, a row is missing
+    or repeated, or a cell was changed.
     """
     return [_sheet(table) for table in read_tables(path)]
 
@@ -96,7 +96,7 @@ def _sheet(table: LabelTable) -> Sheet:
     if not table.is_export:
         _require_whole(path, places, batch, share)
 
-    # Step 2: prove each id by the hash in its line.
+    # Step 2: check each id with the hash in its line.
     strata, probabilities, confidences = [], [], []
     facts = facts_of(batch, data, share)
     for line, cell in enumerate(lines):
@@ -164,7 +164,7 @@ class _DrawCell:
     place: int  # Place of the row in the draw, from 0.
     numbers: bytes  # Stratum, inclusion probability and confidence.
     check: bytes  # Hash of the line.
-    facts: str | None  # Data of the whole draw, in one line of a sheet.
+    facts: str | None  # Description of the whole draw, which only one line of a sheet has.
 
 
 def _draw_cells(table: LabelTable) -> list[_DrawCell]:
@@ -212,7 +212,7 @@ def _require_unmoved(
 
 
 def _written_ids(cell: str) -> Iterator[str]:
-    """Yield the ids that a cell may mean; some programs turn ids into numbers."""
+    """Yield possible ids of a cell, because some programs turn ids into numbers."""
     yield cell
     yield unescaped(cell)
     text = plain_number(cell.strip())
@@ -272,9 +272,9 @@ def _require_whole(path: Path, places: Integers, batch: Batch, share: Share | No
 
 
 def joined_sheets(sheets: Sequence[Sheet]) -> Sheet:
-    """Join the sheets of a batch by several labellers to one sheet with all lines, without labels.
+    """Join the sheets that labellers share into one sheet with all lines, without labels.
 
-    Only sheets of the first sheet's batch are used.
+    Sheets of other batches than the first sheet's batch are ignored.
     """
     first = sheets[0]
     for sheet in sheets:
@@ -313,7 +313,7 @@ def _require_near(table: LabelTable, line: int, name: str, cell: str, expected: 
         value = float(text)
     except ValueError:
         value = math.nan
-    # A spreadsheet may round to the decimals that it shows, but it must show at least two.
+    # A spreadsheet may round a number to the decimals on the screen, at least two.
     half = 0.5001 * 10.0**-digits if digits >= 2 else 0.0
     near = abs(value - expected) <= half or math.isclose(value, expected, rel_tol=_RELATIVE)
     if not near:
@@ -332,8 +332,8 @@ def _require_possible(sheet: Sheet) -> None:
     for_decision = region_of(sheet.batch.score) is not None
     if not is_possible(sheet.inclusion, population, for_decision=for_decision):
         raise CovcalError(
-            f"{sheet.path}: {n} rows of {population} cannot have its inclusion probabilities: "
-            "take the file that covcal pick wrote"
+            f"{sheet.path}: the inclusion probabilities are impossible for {n} of {population} "
+            "rows: take the file that covcal pick wrote"
         )
 
 
@@ -342,21 +342,22 @@ def require_labels_beside_rows(
 ) -> None:
     """Raise a CovcalError if the labels seem to be beside the wrong rows.
 
-    `columns` has labels and predicted classes, for each column of labels. Three mistakes of users
-    are found:
+    `columns` has the labels and the predicted classes of each label column. Three mistakes are
+    found:
 
-    - Only the labels were sorted: the labels are in alphabetical order, but the lines are not.
-    - Only the other columns were sorted: the old order fits the predictions better.
-    - Cells were inserted or deleted: the labels fit the predictions of lines above or below better.
+    - Only the label column was sorted: labels are in alphabetical order, but lines are not.
+    - All columns except the labels were sorted: the labels agree better with predictions in the old
+      order.
+    - Cells were inserted or deleted: the labels agree better with the predictions some lines above
+      or below.
     """
-    if sheet.is_export:  # In an export, labels stay with the rows.
+    if sheet.is_export:
         return
     now = before = 0
     for column, (labels, predicted) in columns.items():
         labelled = [line for line in range(len(sheet)) if labels[line]]
         if np.array_equal(sheet.places, np.arange(len(sheet))):
             cells = [labels[line] for line in labelled]
-            # With many columns, one may be sorted by chance (Bonferroni).
             chance = 2 / _arrangements(cells) * len(columns)
             if _is_sorted(cells) and chance < _LEAST_CHANCE:
                 raise CovcalError(
@@ -388,7 +389,7 @@ def require_labels_beside_rows(
 def _is_shifted(
     labels: Sequence[str], predicted: Sequence[str], step: int, least_chance: float
 ) -> bool:
-    """Return whether labels that move by `step` lines fit the predictions far better."""
+    """Return whether labels agree far better with predictions after a move by `step` lines."""
     moves = stays = 0
     for line, label in enumerate(labels):
         other = line + step
@@ -401,8 +402,8 @@ def _is_shifted(
 def require_cells_beside_rows(sheet: Sheet, cells: Cells, predicted: Sequence[str]) -> None:
     """Raise a CovcalError if a column has the text of another row.
 
-    `cells` are the kept columns, and `predicted` are the predicted classes of these rows in the
-    file. Numbers are not compared, because a spreadsheet may have rounded them.
+    `cells` and `predicted` have the kept columns and the predicted classes in the features file.
+    Numbers are not compared, because a spreadsheet may have rounded them.
     """
     for line, cell in enumerate(sheet.predicted):
         if cell and not _is_same_class(cell, predicted[line]):
@@ -428,7 +429,7 @@ def plain_number(label: str) -> str:
 
 
 def _is_sorted(labels: Sequence[str]) -> bool:
-    """Return whether labels are sorted as a spreadsheet sorts them."""
+    """Return whether labels are sorted in the way of a spreadsheet."""
     try:
         keys = [(float(label.replace(",", ".")), "") for label in labels]
     except ValueError:
@@ -437,7 +438,6 @@ def _is_sorted(labels: Sequence[str]) -> bool:
 
 
 def _arrangements(labels: Sequence[str]) -> float:
-    """Return the number of distinct permutations of these labels."""
     logs = math.lgamma(len(labels) + 1)
     logs -= sum(math.lgamma(count + 1) for count in Counter(labels).values())
     return math.exp(min(logs, 700.0))
@@ -449,7 +449,7 @@ def _sign_test(hits: int, n: int) -> float:
 
 
 def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Draw:
-    """Add the batches of sheets to a draw."""
+    """Add the batches of several sheets to a draw, without labels."""
     by_number: dict[int, list[Sheet]] = {}
     for sheet in sheets:
         by_number.setdefault(sheet.number, []).append(sheet)
@@ -461,8 +461,8 @@ def with_batches(file: FeatureFile, before: Draw, sheets: Iterable[Sheet]) -> Dr
 def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Rows]:
     """Add the batch of a sheet to a draw, without labels.
 
-    Return the draw and the sheet's rows. Raises `CovcalError` if the sheet belongs to other data,
-    if an earlier batch is missing, or if a later batch is already in the file.
+    Return the new draw, and the target rows of the sheet. Raises `CovcalError` if the sheet belongs
+    to other data, an earlier batch is missing, or a later batch is already in the file.
     """
     batch, target = sheet.batch, file.require_target()
     if sheet.fingerprint != fingerprint(file):
@@ -489,7 +489,7 @@ def with_batch(file: FeatureFile, before: Draw, sheet: Sheet) -> tuple[Draw, Row
         same = before.batches[sheet.number] == batch
         if not same or not set(rows) <= set(before.rows[before.batch == sheet.number]):
             raise CovcalError(
-                f"{sheet.path} does not fit batch {sheet.number + 1} of {file.path}: pick a new "
+                f"{sheet.path} differs from batch {sheet.number + 1} of {file.path}: pick a new "
                 "batch from this file"
             )
         return before, rows

@@ -1,11 +1,11 @@
-"""``covcal label``: add the labels of picked rows to the file of these rows.
+"""``covcal label``: add the labels of picked rows to the features or adapted file.
 
-The new file replaces the old file only when it is complete. The new file stores the hash of the
-file without labels, so earlier calibrations still fit. The labels of ``evaluate`` are stored
-elsewhere (`covcal_cli.labels.draws`).
+The new file replaces the old file only when it is complete. It stores the hash of the file without
+labels, so earlier calibrations can still be used. The labels for ``evaluate`` are stored elsewhere
+(`labels.target_labels`).
 
 Several people may label the rows of a batch. Each person gets a sheet: the CSV or page that `covcal
-pick` wrote. If two people disagree about a row, the user says which label counts.
+pick` wrote. If two people disagree about a row, the user chooses a rule (``--resolve``).
 
 If rows can have several labels, a sheet has a column for each label.
 """
@@ -38,8 +38,8 @@ from covcal_cli.multilabel import CLASSES, current_label, for_each_label
 RESOLVE = ("first", "last", "drop", "majority")
 _JUDGEMENTS = ("right", "correct", "wrong", "incorrect")
 _SHOWN = 5  # Maximum number of rows in a message.
-# Labels look random if their agreement with predictions is at most `_RANDOM` standard errors above
-# chance. The mean confidence must also exceed chance, by `_RIGHT` standard errors and by
+# Labels look random if they agree with the predictions at most `_RANDOM` standard errors above
+# chance, although the mean confidence is above chance by `_RIGHT` standard errors and by
 # `_LEAST_GAIN`.
 _LEAST_DOUBTED, _RANDOM, _RIGHT, _LEAST_GAIN = 20, 1.5, 4, 0.2
 
@@ -48,7 +48,7 @@ Votes = Mapping[int, Mapping[int, int]]  # class numbers by row and sheet
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of labellers, on rows with two or more labels."""
+    """The agreement of people who labelled the same rows."""
 
     rows: int
     agreed: int  # number of rows on which all labellers agree
@@ -57,7 +57,7 @@ class Agreement:
 
     @property
     def kappa_name(self) -> str:
-        """The name of the kappa statistic."""
+        """The name of the kappa statistic: Cohen's or Fleiss'."""
         return "Cohen's kappa" if self.labellers == 2 else "Fleiss' kappa"
 
 
@@ -65,7 +65,7 @@ class Agreement:
 class Labelling:
     """The result of ``covcal label``.
 
-    If rows can have several labels, numbers of rows are sums over the labels.
+    If rows can have several labels, all numbers are sums over the labels.
     """
 
     new: int  # Number of rows with a new label.
@@ -78,9 +78,11 @@ class Labelling:
     for_decision: bool  # Whether the last batch was drawn with --for.
     has_source: bool  # Whether the file has source rows, which calibrate needs.
     agreement: Agreement | None = None  # None if no row has labels by two people.
-    differing: tuple[str, ...] = ()  # A sentence for each row with different labels.
-    doubts: tuple[str, ...] = ()  # Reasons to check the labels.
-    of_label: Mapping[str, "Labelling"] = field(default_factory=dict)  # Results of several labels.
+    differing: tuple[str, ...] = ()  # A sentence for each row on which labellers disagree.
+    doubts: tuple[str, ...] = ()  # Warnings that the labels may be wrong.
+    of_label: Mapping[str, "Labelling"] = field(
+        default_factory=dict
+    )  # The result of each label, if rows can have several labels.
 
 
 def label(
@@ -92,24 +94,23 @@ def label(
     resolve: str | None = None,
     force: bool = False,
 ) -> Labelling:
-    """Add the labels of filled sheets to a features or adapted file, all of them or none.
+    """Add the labels of filled-in sheets to a features or adapted file: all labels, or none.
 
     Parameters
     ----------
     path : str or Path
         The file from which the rows were picked, or its adapted file.
     sheets : sequence of str or Path
-        The CSV files of `pick`, filled in, or exports of annotation tools. Batches must be added in
-        the order in which they were drawn. Sheets of the same batch may overlap.
+        The filled-in CSV files of `pick`, or exports of annotation tools. Batches must be added in
+        the order in which they were drawn. Sheets of the same batch may have rows in common.
     output : str or Path, optional
         The file to write; by default `path` is replaced.
     partial : bool
         Accept rows without a label. The labelled rows are then assumed to be a random sample of the
         batch.
     resolve : str, optional
-        Which label to use if sheets disagree, "first", "last" or "majority", or "drop" for no
-        label. A label in the file comes before the labels of the sheets. By default, a disagreement
-        is an error.
+        Which label is used if sheets disagree: "first", "last", "majority" or "drop" (no label). A
+        label in the file counts as the first. By default, a disagreement is an error.
     force : bool
         Replace labels in the file, and an existing output.
 
@@ -117,7 +118,7 @@ def label(
     ------
     CovcalError
         If a sheet belongs to another file, was changed or lacks labels, a label is not a class, or
-        labellers disagree. The file is then unchanged.
+        labellers disagree. The file then stays unchanged.
     """
     path, output = Path(path), Path(path if output is None else output)
     if resolve is not None:
@@ -170,7 +171,7 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
         return {"": _with_class_names(sheet, file)}
     for name in sorted({*sheet.several} ^ {*names}):
         if name in names:
-            fault = f"has no column {LABEL_PREFIX}{name}: put it back, empty if you have no labels"
+            fault = f"has no column {LABEL_PREFIX}{name}: put the column back"
         else:
             fault = (
                 f"has the column {LABEL_PREFIX}{name}, but the file has no such label: remove "
@@ -188,10 +189,9 @@ def _sheets_by_label(sheet: Sheet, names: Sequence[str], file: FeatureFile) -> d
 
 
 def _with_class_names(sheet: Sheet, file: FeatureFile) -> Sheet:
-    """Return a sheet with class names for answers such as "correct" or 0.
+    """Replace answers such as "correct" or 0 in a sheet by class names.
 
-    An answer such as "wrong" gives the class if the file has two classes, or one confidence per
-    row.
+    The answer "wrong" is possible for two classes, or if the file has one confidence per row.
     """
     words = [filled_sheet.plain_number(cell).casefold() for cell in sheet.labels]
     if file.is_forecast_of_right:
@@ -268,11 +268,7 @@ def _joined(
 
 
 def _doubts(file: FeatureFile, rows: Rows, labels: Labels) -> tuple[str, ...]:
-    """Return a sentence if the labels look as if they were in random order.
-
-    Let c_k and r_k be the numbers of labels and predictions of class k among n rows. In random
-    order, sum_k c_k r_k / n labels agree with the prediction on average.
-    """
+    """Return a warning if the labels agree with the predictions no more often than by chance."""
     rows, labels = rows[labels != UNKNOWN_LABEL], labels[labels != UNKNOWN_LABEL]
     n = len(rows)
     if n < _LEAST_DOUBTED or file.is_forecast_of_right:
@@ -327,7 +323,7 @@ def _empty(labelling: Labelling, sheets: Sequence[Sheet]) -> str:
 
 
 def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
-    """Return the class of every line of a sheet, `UNKNOWN_LABEL` for an empty label."""
+    """Return the class number of every line of a sheet, `UNKNOWN_LABEL` without a label."""
     names = file.classes[:2] if file.is_forecast_of_right else file.classes
     classes = named_classes(names)
     if not all(name.endswith(str(number)) for number, name in enumerate(names)):
@@ -340,7 +336,7 @@ def _classes_of(file: FeatureFile, sheet: Sheet) -> list[int]:
 
 
 def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
-    """Return the class of a label, which may be written in another case."""
+    """Return the class number of a label. Upper and lower case are equal."""
     same = [name for name in classes.names if name.casefold() == text.casefold()]
     for name in (text, filled_sheet.plain_number(text), *(same if len(same) == 1 else ())):
         if classes.index(name) is not None:
@@ -351,7 +347,7 @@ def _class_of(classes: ClassMap, text: str, row_id: str, path: Path) -> int:
     nearest = (
         f"did you mean {names[like[0]]}?"
         if like
-        else f"use one of {classes_of_file}. If you cannot tell, leave it empty and pass --partial"
+        else f"use one of {classes_of_file}. Leave an unknown label empty, and pass --partial"
     )
     raise CovcalError(
         f"{path}: the label {shown(text)} of {shown(row_id)} is not a class: {nearest}"
@@ -373,8 +369,8 @@ def _labellers(sheets: Sequence[Sheet]) -> list[int]:
 def _agreement(votes: Votes, labellers: Sequence[int]) -> Agreement | None:
     """Return the agreement of labellers; None if no row has two labels.
 
-    Two labellers have Cohen's kappa (1960), more labellers have Fleiss' kappa (1971). `labellers`
-    has the labeller of each sheet.
+    The statistic is Cohen's kappa (1960) for two labellers, and Fleiss' kappa (1971) for more.
+    `labellers` has the number of each sheet's labeller.
     """
     several = [of_row for of_row in votes.values() if len(of_row) > 1]
     if not several:
@@ -406,7 +402,7 @@ def _cohens_kappa(labels: Sequence[tuple[int, int]]) -> float:
 def _fleiss_kappa(counts: Sequence[Counter[int]]) -> float:
     """Return Fleiss' kappa.
 
-    `counts` has the number of labels by class, for each row. All rows have the same weight.
+    For each row, `counts` has the number of labels of each class.
     """
     sizes = [count.total() for count in counts]
     pairs = [
@@ -431,7 +427,7 @@ def _resolved(
     *,
     force: bool,
 ) -> tuple[dict[int, int], tuple[str, ...]]:
-    """Return the class of every labelled row, and sentences on rows with different labels."""
+    """Return the class number of every labelled row, and a sentence for each disagreement."""
     labels: dict[int, int] = {}
     differing: dict[int, list[tuple[Path, int]]] = {}
     for row, of_row in votes.items():
@@ -487,6 +483,6 @@ def _disagreement(differing: Sequence[str], agreement: Agreement | None, *, with
 
 
 def some_of(differing: Sequence[str]) -> str:
-    """Join the first sentences on rows with different labels."""
+    """Join the first few sentences about rows on which labellers disagree."""
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     return f"{'; '.join(differing[:_SHOWN])}{more}"

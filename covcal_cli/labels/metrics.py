@@ -1,4 +1,4 @@
-"""Estimate the target accuracy, and metrics of each class, from labels of drawn rows.
+"""Estimate the target accuracy, and metrics of each class, from the labels of drawn rows.
 
 The N rows that could be drawn are called the frame. For each row, p is the forecast probability
 that the classifier is right. A drawn row i has the weight w_i. The accuracy A is a difference
@@ -9,18 +9,18 @@ estimate (Cassel, Särndal & Wretman 1976; prediction-powered inference, Angelop
 Here s is the score of `labels.score`: a confidence calibrated on the source. The offset a and the
 slope b are fitted to the weighted labels. The offset is shrunk towards 0, and the slope towards 1.
 
-Wilson's interval (1927) has the effective sample size n* = p(1-p) / V, with the mean forecast p and
-the variance V of A. With one to three errors, the upper end is a Poisson quantile (Brown, Cai &
-DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is a Poisson quantile.
-Without errors, the interval ends at 1. If rows were drawn for a decision, few rows outside its
-region have labels. The interval then combines the exact intervals of two strata. In 36 simulated
-cases, this interval contained the accuracy in 97 to 100 % of draws. Wilson's interval contained the
-accuracy in 73 to 100 %.
+The accuracy has Wilson's interval (1927) with the effective sample size n* = p(1-p) / V. Here p is
+the mean forecast, and V is the variance of A. With one to three errors, the upper end is a Poisson
+quantile (Brown, Cai & DasGupta 2001, section 4.1.1). With one to three right rows, the lower end is
+a Poisson quantile. Without errors, the interval ends at 1. If rows were drawn for a decision, few
+rows outside its region have labels. The exact intervals of two strata are then combined. In 36
+simulated cases, the combined interval contained the accuracy in 97 to 100 % of draws. Wilson's
+interval contained the accuracy in 73 to 100 %.
 
 The prior standard deviations of the slope (0.5) and of the offset (2) were chosen on 78 development
 shifts of ``examples/research/benchmark``.
 
-Precision, recall and other metrics are estimated in the same way. Let p be the calibrated
+Precision, recall and other metrics are difference estimates, too. Let p be the calibrated
 probability of a class, and y_i be 1 if row i has this class, else 0. Each cell of the confusion
 matrix is the sum of p over the frame, plus the sum of w_i (y_i - p_i) over the drawn rows. A metric
 is a function of these cells, and g_i is its derivative with respect to y_i. By the delta method
@@ -28,10 +28,9 @@ is a function of these cells, and g_i is its derivative with respect to y_i. By 
 
     V = sum_drawn v_i g_i^2 p_i (1 - p_i) n / (n - 1),
 
-where v_i is the factor of the design (`Draw.variances`). The interval is again Wilson's. A metric
-needs at least `LEAST_LABELS` labelled rows of each kind, such as positives. On 51 development
-shifts (50 to 500 labels, 3 draws each), 91 to 97 % of these intervals contained the metric of all
-rows.
+where v_i comes from `Draw.variances`. The interval is Wilson's. A metric needs at least
+`LEAST_LABELS` labelled rows in its denominators. On 51 development shifts (50 to 500 labels, 3
+draws each), 91 to 97 % of these intervals contained the metric of all rows.
 """
 
 import math
@@ -90,7 +89,7 @@ def difference_estimate(
     """Estimate the accuracy on all rows of a frame, from the labels of drawn rows.
 
     - `draw`: the drawn rows.
-    - `right`, (n,): 1 if the classifier is right on the drawn row, else 0.
+    - `right`, (n,): 1 if the classifier predicts the drawn row correctly, else 0.
     - `of_frame`, (m,): the scores of a sample of the frame.
     - `of_drawn`, (n,): the scores of the drawn rows.
     - `level`: confidence level of the interval.
@@ -123,7 +122,7 @@ def accuracy_and_size(
 
     If all rows have labels, n* is infinite.
 
-    - `weights`, `variances`, (n,): properties of `Draw`.
+    - `weights`, `variances`, (n,): see `Draw.weights` and `Draw.variances`.
     - `population`: N, the number of rows of the frame.
     - `right`, `of_frame`, `of_drawn`: see `difference_estimate`.
     """
@@ -154,10 +153,9 @@ def _interval(accuracy: float, size: float, right: Float64s, level: float) -> tu
 def _interval_by_strata(draw: Draw, right: Float64s, level: float) -> tuple[float, float]:
     """Return an interval of the accuracy for rows that were drawn for a decision.
 
-    Rows outside the region of the decision are drawn rarely, so their weights are large. These rows
-    form one stratum, and all other rows form a second stratum. The exact intervals of both strata
-    are combined by the method of Zou & Donner (2008). Nothing is known about a stratum without
-    labels.
+    Rows outside the decision's region are rarely drawn, so they form a stratum of their own. The
+    exact intervals of both strata are combined (Zou & Donner 2008). A stratum without labels has
+    the interval 0 to 1.
     """
     weights = draw.weights
     is_rare = weights > 2 * weights.min()
@@ -176,7 +174,7 @@ def _interval_by_strata(draw: Draw, right: Float64s, level: float) -> tuple[floa
 
 
 def _poisson_end(events: int, level: float) -> float:
-    """Return the Poisson mean at which `events` or more have the probability 1 - `level`."""
+    """Return the Poisson mean for which P(at least `events` events) is 1 - `level`."""
     low, high = 0.0, float(events)
     for _ in range(_HALVINGS):
         mean = (low + high) / 2
@@ -199,7 +197,7 @@ def _recalibrated(scores: Float64s, right: Float64s, weights: Float64s) -> Float
         return float(value), slope, curvature + np.diag(precision)
 
     fit = newton(derivatives, centre)
-    return centre if fit is None else fit  # without a fit, the scores are the forecasts
+    return centre if fit is None else fit
 
 
 @dataclass(frozen=True)
@@ -218,7 +216,7 @@ class LabelSpread:
         """The metric with its interval."""
         variance = float(self.design @ (self.second - self.first**2))
         value = float(np.clip(self.value, 0, 1))
-        if variance <= 0:  # All rows are labelled.
+        if variance <= 0:
             return Interval(value, value, value)
         nearest = 0.5 / (self.labels + 1)
         inside = float(np.clip(value, nearest, 1 - nearest))
@@ -226,7 +224,7 @@ class LabelSpread:
         return Interval(value, *wilson(value, size, LEVEL))
 
     def mean(self, others: Sequence[Self]) -> "LabelSpread":
-        """Return the mean over this class and `others`."""
+        """Return the mean of the metric over this class and the classes of `others`."""
         parts = (self, *others)
         count = len(parts)
         return LabelSpread(
@@ -249,7 +247,7 @@ def metrics_by_labels(
     groups: Groups | None = None,
     costs: Float64s | None = None,
 ) -> Iterator[MetricEstimate]:
-    """Estimate metrics on all rows that could be drawn, and then on each group.
+    """Estimate metrics of all rows that could be drawn, and then of each group.
 
     - `draw`: the labelled rows.
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
@@ -271,8 +269,6 @@ def metrics_by_labels(
     kind = _SAMPLED if design.any() else _COUNTED
 
     def spreads_of(inside: Booleans) -> Spreads:
-        """Return a function that estimates the metrics of a class on the rows `inside`."""
-
         def spreads(label: int, names: Collection[str]) -> SpreadsByName:
             is_predicted, ranks = predictions[inside] == label, ranks_of(odds[label, inside])
             is_class, chance = draw.labels == label, chances[label]
@@ -302,7 +298,7 @@ def metrics_by_labels(
         for name in names:
             metric = CLASS_METRICS[name]
             labels = min(counts[need] for need in metric.needs)
-            # An estimated number of rows can be near 0 or negative.
+            # Estimated numbers of rows can be near 0, or even negative.
             least = min(getattr(rows, need) for need in metric.needs)
             by_class[name] = labels, None
             if labels >= LEAST_LABELS and least >= 1:
@@ -314,7 +310,6 @@ def metrics_by_labels(
         return by_class
 
     def cost_of(inside: Booleans, costs: Float64s) -> MetricEstimate:
-        """Estimate the mean cost of the rows `inside`."""
         largest = positive(costs.max())
         of_row = costs[:, predictions] / largest
         expected = np.einsum("kn,kn->n", chances, of_row)

@@ -1,8 +1,8 @@
-"""The page on which a person labels the picked rows: one self-contained HTML file.
+"""A web page on which a person labels the picked rows, in one HTML file.
 
-Texts and pictures are embedded as JSON. The script of the page shows texts as text, never as HTML.
-A content security policy forbids all other scripts, and all requests. From the page, the user saves
-the CSV of `covcal pick` with the column ``label`` filled in.
+Texts and pictures are embedded as JSON. The page shows texts as text, never as HTML. A content
+security policy forbids all other scripts, and all requests. The user saves the CSV of `covcal pick`
+with a filled-in column ``label``.
 """
 
 import base64
@@ -34,8 +34,8 @@ _LEFT_OUT = ("label", "inclusion", "draw")  # Columns that do not help a person 
 _LONG = 60  # Maximum length of a text in the table.
 _FILE = Path("page")
 LONGEST_SIDE = 256  # Longest side of a thumbnail in pixels.
-_MOST_BYTES = 24_000  # Limit of a thumbnail: 60 thumbnails take less than 2 MB.
-_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities to try, until the image is small enough.
+_MOST_BYTES = 24_000  # Maximum size of a thumbnail, so that 60 thumbnails take less than 2 MB.
+_QUALITIES = (85, 70, 50, 30, 15)  # JPEG qualities that are tried until the image is small enough.
 _WHITE = (255, 255, 255)
 _BATCH = 64
 _THREADS = 4
@@ -46,7 +46,7 @@ def write_page(
 ) -> Mapping[str, str]:
     """Write the page of a sheet.
 
-    Return the reasons of unreadable images by row id. `images` are the target's images. Without
+    Return why images cannot be read, by row id. `images` are the images of the target rows. Without
     images, the page shows the columns of each row. Raises `CovcalError` if the images belong to
     other rows, or the page cannot be written.
     """
@@ -83,10 +83,11 @@ def page(
 
     - `table`: the CSV of the n rows, with a header that has a column ``label``.
     - `classes`: the allowed labels.
-    - `pictures`: the image of each row as a data URI, "" for an unreadable image; or None.
-    - `answers`: the classifier's answers, which the page shows only when the reader asks.
-    - `texts`: columns to show as text, because their cells are long.
-    - `numbers`: columns to show in a table.
+    - `pictures`: the image of each row as a data URI, "" for an unreadable image, None without
+      images.
+    - `answers`: the classifier's answers, which are hidden until the user asks for them.
+    - `texts`: columns with long texts.
+    - `numbers`: columns that are shown in a table.
     """
     columns, *rows = csv.reader(StringIO(table, newline=""))
     names = [unescaped(column) for column in columns]
@@ -104,7 +105,7 @@ def page(
         "answers": {column: list(cells) for column, cells in answers.items()},
         "classes": classes,
     }
-    # The browser stores labels under the digest of their table.
+    # The browser stores the labels under this key, which is different for every table.
     digest = hashlib.sha256(document_text(content, _FILE).encode()).hexdigest()
     data = document_text(content | {"name": name, "digest": digest, "images": pictures}, _FILE)
     here = files(__package__)
@@ -134,7 +135,7 @@ class Pictures:
     """The pictures of n rows, small enough to embed in a page."""
 
     uris: Sequence[str | None]  # Data URIs; "" if unreadable, None without images.
-    unreadable: Mapping[str, str]  # Reasons of unreadable images by row id.
+    unreadable: Mapping[str, str]  # Why images cannot be read, by row id.
 
 
 def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
@@ -168,7 +169,7 @@ def pictures_of(images: str | Path | None, ids: Sequence[str]) -> Pictures:
 
 
 class _Thumbnails:
-    """An `ImagePipeline` that turns an image into a data URI."""
+    """An `ImagePipeline` that turns images into data URIs."""
 
     row_shape: "RowShape" = (1,)
     dtype = "object"
@@ -190,7 +191,7 @@ def data_uri(image: "Image.Image") -> str:
     from covcal_cli.data.preprocessing.pixels import eight_bit
 
     kind = image.format
-    # Pillow reads a large JPEG faster at a smaller scale.
+    # Read a large JPEG at a smaller scale, which is faster.
     image.draft("RGB", (2 * LONGEST_SIDE, 2 * LONGEST_SIDE))
     image = eight_bit(ImageOps.exif_transpose(image), kind)
     if image.has_transparency_data:
@@ -199,7 +200,7 @@ def data_uri(image: "Image.Image") -> str:
         image = Image.alpha_composite(behind, image)
     image = image.convert("L" if image.mode in ("L", "1") else "RGB")
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS)
-    # Use PNG if it is small enough, because PNG loses nothing.
+    # PNG is lossless, so use PNG if the file is small enough.
     name, content = "png", _encoded(image, "png", optimize=True)
     for quality in _QUALITIES:
         if len(content) <= _MOST_BYTES:

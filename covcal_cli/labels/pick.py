@@ -2,10 +2,10 @@
 
 No target label is read, and the features file is not changed. The sheet (a CSV or tasks of an
 annotation tool) describes the draw for `covcal label`. Rows of earlier batches are not drawn again.
-The module `labels.draws` explains how rows are drawn. Only scores and predicted classes are held in
-memory for all rows.
+The module `labels.draws` explains how rows are drawn. The memory holds only a score and a predicted
+class per row.
 
-If rows can have several labels, the same rows are drawn for all labels (`labels.score`).
+If rows can have several labels, a person labels the same rows for all labels.
 """
 
 import math
@@ -76,11 +76,11 @@ from covcal_cli.maths.source_accuracy import RIGHT, WRONG
 from covcal_cli.multilabel import for_each_label
 from covcal_cli.progress import Progress, ProgressCallback, silent
 
-_UNSEEN = ("train", "validation")  # Splits on which `evaluate` does not measure.
+_UNSEEN = ("train", "validation")  # Splits that `evaluate` does not measure by default.
 _MEAN_OF_SIZE = float(np.sqrt(2 / np.pi))  # Mean absolute value of a standard normal variable.
 _EXACT_ROWS = 1 << 20  # Above this number of rows, scores are stored in 32 bits.
-_CHUNK = 1 << 18  # Number of rows that are processed at a time.
-# Returns inclusion probabilities from the scores of rows and the places of these rows.
+_CHUNK = 1 << 18
+# Maps scores and positions of rows to inclusion probabilities.
 _Inclusion = Callable[[Float64s, AnyArray], Float64s]
 
 
@@ -90,10 +90,10 @@ class PickSettings:
     """The settings of ``covcal pick``."""
 
     rows: int = 50  # Number of rows to draw.
-    labellers: int = 1  # Number of people who label rows.
-    overlap: int = 0  # Number of rows that all labellers get.
+    labellers: int = 1  # Number of people who label.
+    overlap: int = 0  # Number of rows that every person labels.
     seed: int = 0
-    # Splits to draw from. Default: the splits of the first batch, or else train and validation.
+    # Splits from which rows are drawn. Default: as in the first batch, or train and validation.
     splits: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -117,21 +117,23 @@ DEFAULTS = PickSettings()
 class PickReport:
     """The drawn rows, and the expected precision of the accuracy from their labels.
 
-    A half width is half the width of the 95 % interval of the accuracy. With several labels, the
-    half width is a root mean square over the labels.
+    A half width is half the width of the 95 % interval of the accuracy. With several labels, it is
+    the root mean square over the labels.
     """
 
     sheet: Sheet  # All drawn rows.
     sheets: tuple[Sheet, ...]  # The sheet of each labeller.
     pages: tuple[Path, ...]  # The written pages, in the order of the sheets.
-    classes: tuple[str, ...]  # The names of the classes, or of several labels.
+    classes: tuple[
+        str, ...
+    ]  # The names of the classes, or of the labels if rows can have several labels.
     before: int  # Number of rows drawn by earlier batches.
-    # Expected half widths, for the labels of this batch and of all batches.
+    # Expected half width with the labels of this batch, and with the labels of all batches.
     half_width: float
     half_width_of_all: float
-    # Half width for useless scores and an accuracy of 1/2.
+    # Half width in the worst case: useless scores, and an accuracy of 1/2.
     half_width_at_worst: float
-    unreadable: Mapping[str, str]  # reasons of unreadable images by row id
+    unreadable: Mapping[str, str]  # why images cannot be read, by row id
 
     @property
     def mean_error(self) -> float:
@@ -161,31 +163,31 @@ def pick(
     path : str or Path
         A features or adapted file with a target.
     output : str or Path, optional
-        The CSV to write, or .json (tasks for Label Studio), or .jsonl (tasks for doccano). None
+        The file to write: .csv, .json (tasks for Label Studio) or .jsonl (tasks for doccano). None
         writes nothing. Several labellers get numbered files, such as ``to-label-1.csv``.
     settings : PickSettings
     calibration : str or Path, optional
-        A cal.json whose confidence is the score of a row.
+        A cal.json. Its calibrated confidence is then the score of each row.
     networks : str or Path, optional
-        The adapted file with the networks, if the calibration needs them and `path` is a features
-        file.
+        The adapted file with the networks, if `path` is a features file and the calibration needs
+        networks.
     earlier : sequence of str or Path
         Sheets of earlier batches whose labels are not in the file yet.
     images : str or Path, optional
-        The target images, in the form that `extract` was given. The page shows them, and the sheet
-        has a column ``path`` if they are files in a folder.
+        The target images, in the same form as for `extract`. The page shows the images. If they are
+        files in a folder, the sheet has a column ``path``.
     page : str or Path, optional
         An HTML file to write, on which a person can label the rows.
     decision : str or Path, optional
-        A decide.json whose promise the labels shall prove. Mostly rows that may be accepted are
-        drawn.
+        A decide.json whose promise the labels shall prove. Rows that the decision may accept are
+        then drawn more often.
     predictions : bool
-        Whether the CSV shows the classifier's answers. The page shows the answers only when the
-        reader asks.
+        Whether the CSV shows the classifier's answers. The page always hides them until the user
+        asks.
     force : bool
         Replace existing outputs.
     progress : callable, optional
-        Called with a `Progress` for every block of rows.
+        A function that is called with a `Progress` after every block of rows.
 
     Raises
     ------
@@ -238,7 +240,7 @@ def pick(
         rng = np.random.default_rng([settings.seed, len(before.batches)])
         rows, right, inclusion = frame.drawn(probabilities, rng)
 
-        # Step 2: shuffle the lines, so that the labels are useful even if a person stops early.
+        # Step 2: shuffle the lines, so that the first labels are useful if a person stops early.
         strata = np.array(sorted(range(n), key=lambda _: rng.random()), dtype=np.int64)
         rows, right, inclusion = rows[strata], right[strata], inclusion[strata]
         ids = [str(row_id) for row_id in in_order(rows, target.ids)]
@@ -266,12 +268,12 @@ def pick(
             predictions,
             several={name: [""] * n for name in names},
         )
-        rows_of(target, sheet)  # refuse repeated ids now, before anybody labels rows
+        rows_of(target, sheet)  # raise an error for repeated ids before anybody labels rows
         classes = names or ((RIGHT, WRONG) if file.is_forecast_of_right else tuple(file.classes))
         sheets = _dealt(sheet, settings)
         unreadable = outputs.write(sheets, classes, force=force)
 
-        # Step 3: the expected precision of the accuracy.
+        # Step 3: compute the expected precision of the accuracy.
         of_before = np.concatenate(
             [right for _, right in blocks_of_labels(scored, before.rows)] or [np.empty(0)]
         )
@@ -325,7 +327,7 @@ class _Outputs:
     def write(
         self, sheets: Sequence[Sheet], classes: tuple[str, ...], *, force: bool
     ) -> dict[str, str]:
-        """Write all files, or none, and return the reasons of unreadable images."""
+        """Write all files, or none, and return why images cannot be read, by row id."""
         unreadable: dict[str, str] = {}
         with moved_together():
             for place, sheet in zip(self._sheets, sheets, strict=False):
@@ -357,11 +359,11 @@ class _Frame:
         self._scored, self._splits, self._before = scored, splits, before
         self._file = scored[0][0]
         self._is_exact = left <= _EXACT_ROWS
-        # In 32 bits, 1 - score is more exact, because most scores are near 1.
+        # Most scores are near 1, so store 1 - score, which is more exact in 32 bits.
         self._less = 0.0 if self._is_exact else 1.0
-        # Order of the rows before the draw: random, by score, or (if both are False) by similarity.
+        # Rows are sorted before the draw: at random, by score, or by similarity if both are False.
         self._is_random, self._is_by_score = False, False
-        self._groups: Integers = np.empty(0, dtype=np.int64)  # The groups of rows by score.
+        self._groups: Integers = np.empty(0, dtype=np.int64)  # The group of each row.
         self.variance = 0.0  # sum of `_variance` over all rows, set by the draw
         self._keys: Floats = np.empty(left, dtype=np.float64 if self._is_exact else np.float32)
         number = np.min_scalar_type(-max(len(self._file.classes), len(scored) + 1))
@@ -423,12 +425,12 @@ class _Frame:
     def rule_for(
         self, decision: Decision, n: int, batches: Sequence[Batch]
     ) -> tuple[str, _Inclusion]:
-        """Return the name of a score for a decision, and the inclusion probabilities of rows.
+        """Return the name of the score for a decision, and the rule for inclusion probabilities.
 
-        Sets need a random draw from all rows. For a limited error, rows are sorted by score. The
-        number of drawn rows above a threshold is then nearly constant. If each group has a promise,
-        all groups get the same number of labels, and the rows of a group are neighbours. `batches`
-        are the earlier batches.
+        For prediction sets, all rows have the same probability. For a limited error, rows are
+        sorted by score, so the number of drawn rows above a threshold is nearly constant. If each
+        group has a promise, all groups get the same number of labels. `batches` are the earlier
+        batches.
         """
         if decision.error is None:
             if any(region_of(batch.score) != -1.0 for batch in batches):
@@ -456,9 +458,9 @@ class _Frame:
         best = best_region(ranking, per_group, decision.error, level, groups=parts[1:] and parts)
         if best is None:
             raise CovcalError(
-                f"{n} labels are too few to promise at most {100 * decision.error:.4g} % wrong: "
-                f"ask for {decision.labels_needed or 'more'} labels (-n), or run covcal decide "
-                "with a larger --error"
+                f"{n} labels are too few to promise at most {100 * decision.error:.4g} % "
+                f"wrong rows: ask for {decision.labels_needed or 'more'} labels (-n), or run "
+                "covcal decide with a larger --error"
             )
         threshold = best[0]
         p, q = inclusions_of_groups(n, scores > threshold, self._groups).T
@@ -472,7 +474,7 @@ class _Frame:
 
 def _variance(scores: Float64s, inclusion: Float64s) -> float:
     """Return the anticipated variance of the number of right rows (Isaki & Fuller 1982)."""
-    # Clip scores, as in the estimate from labels.
+    # Clip the scores in the same way as the estimate of the accuracy.
     doubtful = np.clip(scores, NEAREST, 1 - NEAREST)
     return float(((1 / inclusion - 1) * doubtful * (1 - doubtful)).sum())
 
@@ -488,10 +490,7 @@ def _promise_of(decision: str | Path, calibration: str | Path) -> Decision:
 
 
 def _require_own_labels(file: FeatureFile, rows: Rows, before: Draw, document: Path) -> None:
-    """Refuse a decision if its calibration was fitted to labels that the file does not hold.
-
-    The rows of this fit may be drawn again, but these labels cannot make a promise.
-    """
+    """Raise a CovcalError if the decision's calibration used labels that are not in the file."""
     fitted = read_calibration(document).labelled_rows
     if fitted is None:
         return
@@ -568,7 +567,7 @@ def _splits(path: Path, before: Draw, asked: tuple[str, ...]) -> tuple[str, ...]
 
 
 def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
-    """Return the number of rows and the variance of each earlier batch."""
+    """Return each earlier batch's number of rows, and the variance of its estimate."""
     variances = []
     doubtful = np.clip(right, NEAREST, 1 - NEAREST)
     for number, batch in enumerate(before.batches):
@@ -579,7 +578,7 @@ def _variances_before(before: Draw, right: Float64s) -> list[tuple[int, float]]:
 
 
 def _combined_deviation(batches: Sequence[tuple[int, float]]) -> float:
-    """Return the standard deviation of the mean of batches, weighted by number of rows."""
+    """Return the standard deviation of the batches' mean, weighted by number of rows."""
     total = sum(size for size, _ in batches)
     return float(np.sqrt(sum((size / total) ** 2 * variance for size, variance in batches)))
 

@@ -15,7 +15,7 @@ from covcal_cli.labels.draws import LABELS, MAX_FRAME, NO_DRAW, Batch, Draw, fra
 
 
 def draw_with_labels(file: FeatureFile) -> Draw:
-    """Return the draw in a file with its labels. Return `NO_DRAW` if there is none.
+    """Return the draw in a file with its labels, or `NO_DRAW`.
 
     Raises `CovcalError` if the draw is damaged, or a label is not a class.
     """
@@ -31,7 +31,7 @@ def draw_with_labels(file: FeatureFile) -> Draw:
 
 
 def labelled_draw(file: FeatureFile) -> Draw | None:
-    """Return the labelled rows of a file's draw, or None without labels.
+    """Return the labelled rows of the draw in a file, or None without labels.
 
     Raises `CovcalError` if the draw is damaged.
     """
@@ -49,10 +49,10 @@ def labelled_part(file: FeatureFile, draw: Draw) -> Draw | None:
 def joined_draw(files: Sequence[FeatureFile], rows: Sequence[Rows]) -> Draw:
     """Join the draws of several files into the draw of a file with all their rows.
 
-    Batches with the same number are joined, and inclusion probabilities stay the same. Raises
-    `CovcalError` if a file lacks a batch, because its rows could not be drawn.
+    Batches with the same number are joined, and inclusion probabilities do not change. Raises
+    `CovcalError` if a file lacks a batch.
 
-    `rows` are the positions of each file's target rows in the joined file, ascending.
+    For each file, `rows` has the ascending positions of its target rows in the joined file.
     """
     draws = [draw_with_labels(file) for file in files]
     fullest = max(draws, key=lambda draw: len(draw.batches), default=NO_DRAW)

@@ -1,40 +1,39 @@
-"""Combine labels with the label-free estimate, fit a confidence, and estimate its ECE.
+"""Combine labels with the estimate without labels, fit a confidence, and estimate the ECE.
 
-`combined` works on the log odds of the accuracy:
+`combined` computes the posterior of the log odds of the accuracy:
 
-- **Prior.** Student's t with 2 degrees of freedom, centred at the estimated accuracy without labels
-  (`consensus.combined`). The width is 3 points if the estimators agree, else 8 points (the errors
-  of the estimate in the benchmark).
-- **Likelihood.** Normal, centred at the accuracy from the labels, with the variance of its
+- **Prior.** Student's t with 2 degrees of freedom around the estimate without labels
+  (`consensus.combined`). The width is 3 points if the estimators agree, else 8 points. These are
+  the errors of the estimate in the benchmark.
+- **Likelihood.** Normal around the accuracy from the labels. The variance follows from the
   effective sample size (`metrics.accuracy_and_size`).
 
 Both densities are symmetric, so the posterior mean is between both estimates. A prior on the
-accuracy itself would be cut off at 1. At 2 % errors, its mean would be 1.2 points too low.
+accuracy itself would end at 1. At 2 % errors, its mean would be 1.2 points too low.
 
 The confidence in the predicted label f is c = sigmoid(logit(softmax(z / T)_f) + a). For each offset
-a, T is chosen so that the mean confidence is the combined accuracy. The offset is the posterior
-mean:
+a, T is chosen so that the mean confidence is the combined accuracy. The offset a is the mean of a
+posterior:
 
 - **Prior of the offset.** Normal with mean 0.2 and standard deviation 0.4. A positive offset makes
   the confidence vary less, which is usually better after a shift.
-- **Likelihood.** The confidence c if the classifier is right on a labelled row, else 1 - c. The
-  row's weight is the exponent. The weights sum to the effective number of rows.
+- **Likelihood.** A labelled row contributes c if the classifier is right, else 1 - c. Its weight is
+  the exponent. The weights sum to the effective number of rows.
 
 `label_ece` estimates the ECE from the same labels. Bins would have too few rows: with 50 labels,
-the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels. Rows
-whose confidence has the log odds x have the accuracy sigmoid(x + a + b (x - m) / s). The priors of
-a and b are normal, with mean 0. Weights are exponents, as in the fit.
+the binned ECE of a calibrated confidence is about 15 %. So a curve is fitted to the labels: rows
+with the log odds x of the confidence have the accuracy sigmoid(x + a + b (x - m) / s). The priors
+of a and b are normal, with mean 0. The likelihood has the same weights as above.
 
 | confidence | m, s | standard deviation of a, b |
 |---|---|---|
 | fitted to the labels | mean and standard deviation of x over all rows | 0.6, 0.7 |
 | any other | 0, 1 | 1, 0.5 |
 
-A fitted confidence has the right mean, but may vary too little. If all confidences are nearly
-equal, a slope that multiplies x hardly changes them. So the slope of a fitted confidence multiplies
-a standardised x. The posterior of (a, b) gives a distribution of the ECE. The estimate is the mean
-of this distribution, and the upper end of the interval is its 95 % quantile. The lower end is the
-smallest ECE among the most probable (a, b).
+A fitted confidence has the right mean, but may vary too little. If it hardly varies, a factor of x
+hardly changes it. So x is standardised for a fitted confidence. The posterior of (a, b) gives a
+distribution of the ECE. The estimate is the mean of this distribution, and the upper end of the
+interval is its 95 % quantile. The lower end is the smallest ECE in the credible region of (a, b).
 """
 
 import math
@@ -53,8 +52,8 @@ _MAX_AGREEING = 0.1  # maximum difference between estimators that agree
 OFFSET, OFFSET_SPREAD = 0.2, 0.4
 _FREEDOM = 2
 MAX_FRAME = 1000  # Maximum number of rows for a mean confidence.
-_PARTS = 200  # Number of quantiles of the confidence that represent all rows.
-_RANGE = math.log(5e-3), math.log(2e2)  # Range of log T, for logits with the scale 1.
+_PARTS = 200  # Number of quantiles that represent the confidences of all rows.
+_RANGE = math.log(5e-3), math.log(2e2)  # Range of log T, for logits with a standard deviation of 1.
 _TEMPERATURES, _FINE, _OFFSETS = 99, 9, 33  # Numbers of grid points.
 _REACH = 4.0  # Range of the offset, in standard deviations of the prior.
 _LARGEST = 30.0  # Limit of log odds.
@@ -67,8 +66,8 @@ _LEVEL = 0.95
 def combined(accuracy: float, size: float, prior: Estimate | None) -> tuple[float, float, float]:
     """Combine the accuracy from labels with the estimate without labels.
 
-    Return the combined accuracy, and the ends of its 95 % credible interval. `size` is the
-    effective sample size of the labels, infinite if every row has a label.
+    Return the combined accuracy, and both ends of its 95 % credible interval. `size` is the
+    effective sample size of the labels. It is infinite if every row has a label.
     """
     if prior is None or not math.isfinite(size):
         return accuracy, accuracy, accuracy
@@ -96,7 +95,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
     - `frame`, (m, K): the classifier's logits of a sample of the rows that could be drawn.
     - `logits`, (n, K): the classifier's logits of the labelled rows.
     - `draw`: the labelled rows.
-    - `accuracy`: the mean confidence on the frame.
+    - `accuracy`: the mean confidence on `frame` after calibration.
     """
     weights = draw.exponents
     signs = np.where(draw.right(logits) == 1, -1.0, 1.0)
@@ -111,7 +110,7 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
         densities[place] -= weights @ np.logaddexp(0, signs * odds)
     chances = np.exp(densities - densities.max())
     offset = float(chances @ offsets / chances.sum())
-    # The grid is coarse, so search again near its best T.
+    # The grid is coarse, so search again near the best T.
     step, log_t = log_ts[1] - log_ts[0], _matched(log_ts, profiles, offset, accuracy)
     near = np.linspace(log_t - step, log_t + step, _FINE)
     profiles = np.array([_profile(frame, log_t) for log_t in near])
@@ -120,15 +119,15 @@ def posterior(frame: Floats, logits: Floats, draw: Draw, accuracy: float) -> Sca
 
 
 def _matched(log_ts: Float64s, profiles: Float64s, offset: float, accuracy: float) -> float:
-    """Return the log T whose mean confidence is the accuracy."""
+    """Return log T for which the mean confidence equals the accuracy."""
     means = sigmoid(profiles + offset).mean(axis=1)
     return float(np.interp(accuracy, means[::-1], log_ts[::-1]))
 
 
 def representative_rows(scores: Floats, most: int) -> Integers:
-    """Return at most `most` row numbers, ascending, whose scores represent all `scores`.
+    """Return at most `most` ascending row numbers, evenly spread over the sorted `scores`.
 
-    Random rows represent less: the mean confidence of 1000 random rows can be wrong by half a
+    Random rows would be worse: the mean confidence of 1000 random rows can be wrong by half a
     point.
     """
     n = len(scores)
@@ -164,7 +163,7 @@ _LEAST_SPREAD = 0.1  # Minimum standard deviation of log odds.
 _ECE_POINTS = 61, 41
 _ECE_REACH = 3.5
 _NEAREST = 1e-6
-_ECE_PARTS = 100  # number of quantiles of the confidence that represent all rows
+_ECE_PARTS = 100  # number of quantiles that represent the confidences of all rows
 
 
 def label_ece(
@@ -173,13 +172,14 @@ def label_ece(
     """Estimate the ECE of a confidence, with its interval, as fractions.
 
     - `frame`, (N,): the confidence of a sample of the rows that could be drawn.
-    - `confidence`, (n,): the confidence of each labelled row, cross-fitted if it is fitted.
+    - `confidence`, (n,): the confidence of each labelled row. A fitted confidence must be
+      cross-fitted.
     - `draw`: the labelled rows.
-    - `right`, (n,): 1 if the classifier is right, else 0.
-    - `fitted`: whether the confidence is fitted to these labels.
+    - `right`, (n,): 1 if the classifier predicts the row correctly, else 0.
+    - `fitted`: whether the confidence was fitted to the same labels.
     """
     weights = draw.exponents
-    # Grid points, in standard deviations of the prior.
+    # Grid points in units of the prior's standard deviation.
     offsets, slopes = (np.linspace(-_ECE_REACH, _ECE_REACH, points) for points in _ECE_POINTS)
     middles = np.quantile(frame, (np.arange(_ECE_PARTS) + 0.5) / _ECE_PARTS)
     of_frame, odds = logit(middles, _NEAREST), logit(confidence, _NEAREST)
@@ -201,7 +201,7 @@ def label_ece(
     ece = float((chances * distances).sum())
     order = np.argsort(distances, axis=None)
     high = np.interp(_LEVEL, np.cumsum(chances.ravel()[order]), distances.ravel()[order])
-    # A lower quantile of the ECE would be above 0 even for a calibrated confidence.
+    # Do not use a lower quantile, which is above 0 even for a calibrated confidence.
     likeliest = np.argsort(-chances, axis=None)
     inside = likeliest[: int(np.searchsorted(np.cumsum(chances.ravel()[likeliest]), _LEVEL)) + 1]
     low = float(distances.ravel()[inside].min())

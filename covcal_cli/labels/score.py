@@ -2,8 +2,8 @@
 
 The score is the calibrated confidence in the predicted class. Without a calibration, the confidence
 comes from temperature scaling on the source. In an adapted file, the score is the mean confidence
-of both forecasters. In the benchmark, the accuracy from 50 labels was wrong by 3.5 points with this
-score. With the uncalibrated confidence, the accuracy was wrong by 4.4 points.
+of the original and the aligned classifier. In the benchmark, the accuracy from 50 labels had an
+error of 3.5 points with this score. With the uncalibrated confidence, the error was 4.4 points.
 """
 
 import re
@@ -28,14 +28,14 @@ _CODED = re.compile(r"([ca])(\d[\d.]*(?:e[+-]\d+)?)")
 
 
 class Scores(NamedTuple):
-    """The scores of some target rows."""
+    """The predicted classes of target rows, and their scores."""
 
     predictions: Labels  # (n,), the classes that the classifier predicts.
-    right: Float64s  # (n,), the scores of the predicted classes.
+    right: Float64s  # (n,), the scores.
 
 
 def score(file: FeatureFile, rows: Rows, *, seed: int) -> Scores:
-    """Return the scores of target rows if there is no calibration."""
+    """Return the scores of target rows without a calibration."""
     blocks = score_blocks(file, rows, forecasters_of(file, None, seed))
     parts = [(np.empty(0, dtype=np.int64), np.empty(0)), *blocks]
     return Scores(*map(np.concatenate, zip(*parts, strict=True)))
@@ -60,7 +60,7 @@ _UNLIKELY = 4.0  # Critical value of the test, in standard errors.
 
 
 def tell_selection(labelled: Floats, every: Floats) -> str:
-    """Return how labelled rows differ from all rows, or "" if they may be a random sample.
+    """Test whether labelled rows are a random sample; return how they differ, or "".
 
     The scores of labelled rows and of all rows are compared by their mean ranks.
 
@@ -85,15 +85,15 @@ def tell_selection(labelled: Floats, every: Floats) -> str:
     return f"the classifier is {less_or_more} sure of the labelled rows than of all rows"
 
 
-# An open file and its forecasters, for each label.
+# For each label, an open file and its forecasters.
 Scored = Sequence[tuple[FeatureFile, Sequence[ScaledLogits]]]
 
 
 def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float64s]]:
     """Yield predictions and scores of rows, in blocks, for one label or for several labels.
 
-    With several labels, the prediction is the number of predicted labels. The score minimises the
-    mean variance of the accuracies over the labels.
+    With several labels, the prediction is the number of predicted labels. The score s solves s (1 -
+    s) = mean of s_l (1 - s_l) over the labels l.
     """
     blocks = [score_blocks(file, rows, forecasters) for file, forecasters in scored]
     if len(blocks) == 1:
@@ -106,7 +106,7 @@ def blocks_of_labels(scored: Scored, rows: Rows) -> Iterator[tuple[Labels, Float
 
 
 def in_order(rows: Rows, read: Callable[[Rows], AnyArray | Sequence[str]]) -> AnyArray:
-    """Read values of `rows` in any order, with a function that needs ascending rows."""
+    """Read values of unsorted `rows` with a function that needs ascending rows."""
     order = np.argsort(rows)
     values = np.asarray(read(rows[order]))
     return values[np.argsort(order)]
@@ -119,7 +119,7 @@ def predicted_names(file: FeatureFile, rows: Rows) -> list[str]:
 
 
 def forecasters_of(file: FeatureFile, scaled: ScaledLogits | None, seed: int) -> list[ScaledLogits]:
-    """Return the forecasters whose mean confidence is the score."""
+    """Return the calibrated forecasters. Their mean confidence is the score of a row."""
     names: list[ForecasterName] = ["original", "aligned"] if file.is_adapted else ["original"]
     if scaled is not None:
         names = [name for name in names if name not in scaled.scaling.temperatures]
@@ -147,11 +147,11 @@ def _temperature(source: SourceDomain | None, forecaster: ForecasterName, seed: 
     return fit_temperature(blocks, labels, allow_sharpening=bool(enough), seed=seed).temperature
 
 
-# A score has a name in words, and a short code in sheets.
+# A score has a name in words. Sheets contain a short code instead.
 
 
 def in_words(forecasters: Sequence[ScaledLogits]) -> str:
-    """Describe the scores of forecasters in words."""
+    """Describe the score of these forecasters in words."""
     parts = [
         (_WHOSE[name], f"{temperature:.4g}")
         for forecaster in forecasters
@@ -166,23 +166,23 @@ def _sentence(parts: Sequence[tuple[str, str]]) -> str:
 
 
 def words_of_labels(count: int) -> str:
-    """Describe the scores of several labels together."""
+    """Describe the score for rows with several labels in words."""
     return f"confidences of {count} labels"
 
 
 def words_of_region(threshold: float) -> str:
-    """Name the score of a draw for a decision: rows below a threshold are rarely drawn."""
+    """Describe a draw for a decision, in which rows below a threshold are rarely drawn."""
     return f"decision for confidences above {threshold!r}"
 
 
 def region_of(words: str) -> float | None:
-    """Return the threshold of a draw for a decision, or None."""
+    """Return the threshold in the name of a score for a decision; None for other scores."""
     match = _DECISION.fullmatch(words)
     return None if match is None else float(match[1])
 
 
 def code_of(words: str) -> str:
-    """Return the code of a score's name, such as c1.94a0.81, l3 or d0.931."""
+    """Return the code for the name of a score, such as c1.94a0.81, l3 or d0.931."""
     region = region_of(words)
     if several := _SEVERAL.fullmatch(words):
         return f"l{several[1]}"
@@ -192,7 +192,7 @@ def code_of(words: str) -> str:
 
 
 def words_of(code: str) -> str | None:
-    """Return the name of the score with a code, or None."""
+    """Return the name of the score for a code; None for an unknown code."""
     if re.fullmatch(rf"d{_THRESHOLD}", code):
         return words_of_region(float(code[1:]))
     if re.fullmatch(r"l[1-9]\d{0,8}", code):

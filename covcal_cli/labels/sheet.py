@@ -1,12 +1,12 @@
 """The sheet of rows to label: a CSV that `pick` writes, a person fills in, and `label` reads.
 
 A spreadsheet may sort single columns, round numbers, or lose lines. So the column ``draw`` proves
-to which row a line belongs. A cell of this column holds the position of the line, its stratum,
-inclusion probability and confidence, and a hash. The first cell also describes the draw.
+to which row a line belongs. A cell of this column holds the line's position, stratum, inclusion
+probability and confidence, and a hash of the line. The first cell also describes the draw.
 
 A sheet also shows the columns that extract kept. The classifier's answers are hidden by default,
-because people tend to agree with an answer that they see. A spreadsheet reads a text that begins
-with a sign such as ``=`` as a formula. `escaped` puts an apostrophe before such a text.
+because people tend to agree with an answer that they see. A spreadsheet reads a text such as
+``=1+1`` as a formula. `escaped` puts an apostrophe before such a text.
 
 If rows can have several labels, the sheet has a column ``label_NAME`` for each label. In such a
 column, a person writes 1, 0 or nothing.
@@ -37,16 +37,16 @@ from covcal_cli.multilabel import CLASSES
 
 SHEET = Path("to-label.csv")  # the default sheet of pick and label
 COLUMNS = ("id", "path", "predicted", "confidence", "label", "inclusion", "draw")
-LABEL_PREFIX = "label_"  # Prefix of the columns of several labels.
+LABEL_PREFIX = "label_"  # Prefix of the label columns, if rows can have several labels.
 CHOICE = "choice"  # The column of labels in Label Studio's CSV.
-_PROOF_ROWS = 256  # Number of rows in the hash of the target.
+_PROOF_ROWS = 256  # Number of rows from which the hash of the target is computed.
 _DIGITS = 16  # Number of hexadecimal digits of a hash.
 HASH_BYTES = 6  # Number of bytes of the hash in a line.
 NUMBERS = ">IdH"  # Packed stratum, probability and confidence (in steps of 0.0001).
 STEPS = 10_000
 _SPECIAL = re.compile(r'[",\n\r]')  # A cell with one of these characters must be quoted.
-LETTERS = dict(zip(SPLITS, "tve", strict=True))  # The letters of train, validation and test.
-_CHUNK = 1 << 18  # Number of ids that are searched at a time.
+LETTERS = dict(zip(SPLITS, "tve", strict=True))  # A letter for each of train, validation and test.
+_CHUNK = 1 << 18
 _HIGHEST = np.uint64(48)  # Right shift that leaves the 16 highest bits of a hash.
 
 
@@ -54,7 +54,7 @@ Cells = Mapping[str, Sequence[str]]  # cells by column
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 _ESCAPED = re.compile(r"'+[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?%?", re.IGNORECASE | re.ASCII)
-# Names that covcal and other tools give to columns with the classifier's answer.
+# Usual names of columns with the classifier's answer.
 _ANSWER = re.compile(
     r"\.?(y_|model_)?(pred(ict(ed|ions?|s)?)?|conf(idence)?|scores?|scored|prob(as?|abilit(y|ies))?"
     r"|logits?)([ _.(].*)?",
@@ -65,29 +65,29 @@ _TEXT = re.compile(r"([1-9]\d{0,2})of([1-9]\d{0,2})with(\d{1,9})", re.ASCII)
 
 @dataclass(frozen=True)
 class Share:
-    """The lines of a draw for one of several labellers.
+    """The lines that one of several labellers gets.
 
-    All labellers get the first lines, which measure their agreement. The other lines are divided
-    among the labellers.
+    Every labeller gets the first lines, so that their agreement can be measured. The other lines
+    are divided among the labellers.
     """
 
     labeller: int  # Number of the labeller, from 0.
     labellers: int
-    overlap: int  # Number of lines that all labellers get.
+    overlap: int  # Number of lines that every labeller gets.
 
     def places(self, drawn: int) -> Integers:
-        """Return the positions of the labeller's lines in a draw, ascending."""
+        """Return the ascending positions of the labeller's lines in a draw."""
         everybody = np.arange(min(self.overlap, drawn))
         own = np.arange(self.overlap + self.labeller, drawn, self.labellers)
         return np.concatenate([everybody, own]).astype(np.int64)
 
     def __str__(self) -> str:
-        """Return the share as text that `parse` reads."""
+        """Return a text from which `parse` makes an equal `Share`."""
         return f"{self.labeller + 1}of{self.labellers}with{self.overlap}"
 
     @classmethod
     def parse(cls, text: str) -> "Share | None":
-        """Return the share that a text describes, or None."""
+        """Return the `Share` that a text describes, or None for other texts."""
         parts = _TEXT.fullmatch(text)
         if parts is None or int(parts[1]) > int(parts[2]):
             return None
@@ -113,9 +113,9 @@ class Sheet:
     cells: Cells = field(default_factory=dict)  # The columns that extract kept.
     answers: Collection[str] = ()  # Columns with the classifier's answer.
     shows_answers: bool = False  # Whether the CSV shows the classifier's answers.
-    share: Share | None = None  # None if the sheet has all rows.
+    share: Share | None = None  # The lines of one labeller; None for all lines.
     is_export: bool = False  # Whether an annotation tool wrote the file.
-    # The cells of each label, if rows can have several labels (`labels` is then empty).
+    # The labels by column, if rows can have several labels (`labels` is then empty).
     several: Cells = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Sheet:
         return sum(any(cells) for cells in zip(*columns, strict=True))
 
     def of_label(self, name: str) -> "Sheet":
-        """Return the sheet of one of several labels, with class names as labels.
+        """Return the sheet of one label if rows can have several labels, with class names.
 
         Raises `CovcalError` if a cell is not 1, 0 or empty.
         """
@@ -177,7 +177,7 @@ class Sheet:
 
 
 def fingerprint(file: FeatureFile) -> str:
-    """Return a hash that identifies the target of a file and of its adapted file."""
+    """Return a hash of the target data. A features file and its adapted file have the same hash."""
     target = file.require_target()
     digest = hashlib.sha256()
     for ids in _id_blocks(target):
@@ -193,7 +193,7 @@ def _id_blocks(target: Domain) -> Iterator[AnyArray]:
 
 
 def sheet_text(sheet: Sheet) -> str:
-    """Return the sheet as CSV."""
+    """Return the sheet as CSV text."""
     columns = _columns(sheet, fact_columns(sheet))
     lines = [csv_line(map(escaped, columns))]
     lines += [csv_line(map(escaped, cells)) for cells in zip(*columns.values(), strict=True)]
@@ -203,7 +203,7 @@ def sheet_text(sheet: Sheet) -> str:
 def tasks_text(sheet: Sheet, images: Sequence[str | None]) -> str:
     """Return the sheet as tasks for an annotation tool.
 
-    `images` has a data URI for each row, or None.
+    `images` has the image of each row as a data URI, or None.
     """
     facts = fact_columns(sheet)
     # Every task describes the draw, because tools may lose or reorder tasks.
@@ -235,7 +235,7 @@ def _columns(sheet: Sheet, facts: Cells) -> dict[str, Sequence[str]]:
 
 
 def fact_columns(sheet: Sheet) -> dict[str, Sequence[str]]:
-    """Return the kept columns, under unique names."""
+    """Return the columns that extract kept, with unique names."""
     columns: dict[str, Sequence[str]] = {}
     for name, cells in sheet.cells.items():
         if name not in sheet.answers:
@@ -271,7 +271,6 @@ def _quoted(cell: str) -> str:
 
 
 def _cell(sheet: Sheet, line: int, *, always: bool = False) -> str:
-    """Return the cell of a line in the column ``draw``."""
     place, facts = (
         int(sheet.draw_places[line]),
         facts_of(sheet.batch, sheet.fingerprint, sheet.share),
@@ -312,7 +311,7 @@ def rows_of(target: Domain, sheet: Sheet) -> Rows:
     is_near = np.zeros(1 << 16, dtype=np.bool_)
     is_near[hashes >> _HIGHEST] = True
     for ids in _id_blocks(target):
-        # Hashes are compared first, because that is faster than comparing texts.
+        # Compare hashes first, because comparing texts is slow.
         keys = id_hashes(ids)
         near = np.flatnonzero(is_near[keys >> _HIGHEST])
         near = near[np.isin(keys[near], hashes)]
@@ -343,7 +342,7 @@ def id_hashes(ids: AnyArray) -> AnyArray:
     words = ids.astype(f"S{width}").view(np.uint64).reshape(len(ids), width // 8)
     hashes = np.zeros(len(ids), dtype=np.uint64)
     for column in range(words.shape[1]):
-        # Zeros that pad an id do not change its hash.
+        # Padding zeros at the end of an id do not change its hash.
         word = words[:, column] * np.uint64(0x9E3779B97F4A7C15 + 2 * column)
         hashes += word ^ (word >> np.uint64(29))
     return hashes
@@ -365,7 +364,7 @@ def is_number(text: str) -> bool:
 
 
 def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
-    """Return the cells of `rows`, in the same order, for each column that extract kept."""
+    """Return the cells of `rows` for each column that extract kept, in the order of `rows`."""
     return {
         name: [_text(value) for value in in_order(rows, partial(target.column, name))]
         for name in target.columns
@@ -373,7 +372,7 @@ def kept_cells(target: Domain, rows: Rows) -> dict[str, list[str]]:
 
 
 def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
-    """Return the columns that seem to hold the classifier's answer, by name or values."""
+    """Return the columns whose name or values suggest that they hold the classifier's answer."""
     same = list(predicted)
     return [
         name for name, column in cells.items() if _ANSWER.fullmatch(name) or list(column) == same
@@ -381,9 +380,9 @@ def answer_columns(cells: Cells, predicted: Sequence[str]) -> list[str]:
 
 
 def predicted_texts(predicted: Mapping[Any, Sequence[str]]) -> list[str]:
-    """Return the classifier's answer for each row: the predicted class, or the predicted labels.
+    """Return the predicted class of each row, or its predicted labels, as text.
 
-    `predicted` has the predicted classes of each label.
+    `predicted` has the predicted class of each row, for each label.
     """
     if len(predicted) == 1:
         return list(*predicted.values())

@@ -1,13 +1,13 @@
 """Write tasks for the annotation tools Label Studio and doccano, and read their exports.
 
-A task has the cells of one line of the sheet, and the key ``text`` for the person. The row's id is
-called ``row_id``, because both tools have their own ``id``.
+A task has the cells of one line of the sheet. Its key ``text`` is shown to the person who labels.
+The row's id is called ``row_id``, because both tools have their own ``id``.
 
-- Label Studio imports a ``.json`` file, a list of ``{"data": {...}}``, and the labelling interface
-  as XML. Exports of Label Studio as JSON, JSON_MIN and CSV are read. An export may lack tasks
-  without labels. Each annotator counts as a labeller.
-- For doccano, tasks are a ``.jsonl`` file, whose lines have ``text`` and other keys. Exports add
-  the key ``label``.
+- Label Studio imports a ``.json`` file (a list of ``{"data": {...}}``) and an XML file with the
+  labelling interface. Its exports as JSON, JSON_MIN and CSV can be read. Tasks without labels may
+  be missing. Each annotator counts as a labeller.
+- doccano imports a ``.jsonl`` file, whose lines have ``text`` and other keys. Its exports have the
+  additional key ``label``.
 """
 
 import json
@@ -26,13 +26,13 @@ LABEL_STUDIO, DOCCANO = ".json", ".jsonl"
 SUFFIXES = (LABEL_STUDIO, DOCCANO)
 ROW_ID = "row_id"
 _ANNOTATOR = "annotator"
-_LABELS = ("label", "choice")  # names of the choices in Label Studio's templates
+_LABELS = ("label", "choice")  # names of the label field in templates of Label Studio
 _REMEDY = "give an export of the tasks that covcal pick wrote"
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The cells of the lines that one person labelled, by column."""
+    """The lines that one person labelled, as a table of cells by column."""
 
     path: Path
     columns: Mapping[str, Sequence[str]]
@@ -40,15 +40,12 @@ class LabelTable:
     one_line_each: bool = False  # Whether the file is a CSV without line breaks in cells.
 
     def place(self, row: int) -> str:
-        """Return the position of a row in the file, in words."""
+        """Return the position of a row in the file as text, such as "line 3"."""
         return f"line {row + 2}" if self.one_line_each else f"row {row}"
 
 
-# Tasks that pick writes.
-
-
 def task_text(facts: Mapping[str, Sequence[str]], row: int) -> str:
-    """Return the text of a task, with one line for each column of the row."""
+    """Return the text of a task, which has one line for each column."""
     cells = {name: column[row] for name, column in facts.items() if column[row]}
     if len(facts) == 1:
         return next(iter(cells.values()), "")
@@ -95,9 +92,6 @@ def _lines(columns: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
         yield dict(zip(names, line, strict=True))
 
 
-# Exports that label reads.
-
-
 def read_tables(path: Path) -> list[LabelTable]:
     """Read a sheet, tasks or an annotation tool's export.
 
@@ -133,7 +127,7 @@ def _of_csv(store: CSVStore) -> list[LabelTable]:
     n = len(next(iter(columns.values())))
     if ROW_ID not in columns:
         return [LabelTable(store.path, columns, one_line_each=store.place(0) == "line 2")]
-    # The column ``id`` is a number of the annotation tool.
+    # Annotation tools put their own number into the column ``id``.
     columns = {name: column for name, column in columns.items() if name != "id"}
     return _by_annotator(
         store.path, [{name: columns[name][row] for name in columns} for row in range(n)]
@@ -203,7 +197,7 @@ def _one_label(path: Path, chosen: Mapping[str, Any], cells: Mapping[str, str]) 
 
 
 def _of_line(path: Path, item: Any) -> dict[str, str]:
-    """Return the cells of an item of Label Studio's export JSON_MIN."""
+    """Return the cells of an item in a JSON_MIN export from Label Studio."""
     if not isinstance(item, dict):
         raise CovcalError(f"{path} holds {shown(str(item)[:40])}, which is not a task: {_REMEDY}")
     cells = _texts(item)
@@ -229,8 +223,8 @@ def _texts(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _by_annotator(path: Path, records: Sequence[Mapping[str, str]]) -> list[LabelTable]:
-    lines: dict[str, Mapping[str, str]] = {}  # The record of each row, by its cell ``draw``.
-    labels: dict[str, dict[str, str]] = {}  # Labels by annotator, and by the cell ``draw``.
+    lines: dict[str, Mapping[str, str]] = {}  # The record of each row, by the cell ``draw``.
+    labels: dict[str, dict[str, str]] = {}  # Labels by annotator and by the cell ``draw``.
     for record in records:
         draw = record.get("draw", "")
         lines.setdefault(draw, record)

@@ -185,7 +185,10 @@ CHANGES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     "no label": (lambda lines: [line | {"label": ""} for line in lines], "has no labels yet"),
     "some labels": (emptied, f"3 of {N} labels are empty"),
     "misspelt": (first_label("clas 2"), "is not a class: did you mean class 2?"),
-    "unlike any": (first_label("??"), "use one of class 0, class 1, class 2. If you cannot tell"),
+    "unlike any": (
+        first_label("??"),
+        "use one of class 0, class 1, class 2. Leave an unknown label empty",
+    ),
     "unknown id": (
         lambda lines: [lines[0] | {"id": "target/x.png"}, *lines[1:]],
         "the cells id and draw in line 2 do not belong together",
@@ -257,7 +260,7 @@ def test_a_batch_that_did_not_know_of_another(folder: Path) -> None:
     covcal("label", "adapted.h5", "first.csv", cwd=folder).require_success()
     fill(folder / "other.csv", folder / "adapted.h5")
     line = covcal("label", "adapted.h5", "other.csv", cwd=folder).error_line()
-    assert "other.csv does not fit batch 1 of adapted.h5" in line
+    assert "other.csv differs from batch 1 of adapted.h5" in line
 
 
 @pytest.mark.parametrize("text", ["", "id,label\n", "1,2\n3,4\n", "\x00\x01"])
@@ -491,7 +494,7 @@ def test_a_judgement_of_a_prediction_is_never_inverted(
     (tmp_path / "hidden").mkdir()
     events = answered(tmp_path / "events", "confidence,correct", words)
     if words[0] == "t":
-        assert "use one of right, wrong. If" in str(events)
+        assert "use one of right, wrong. Leave" in str(events)
     else:
         assert events == [0] * 10
     shown = answered(tmp_path / "shown", "prob_fraud,label", words, "--predictions")

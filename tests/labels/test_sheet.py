@@ -289,7 +289,7 @@ def test_probabilities_that_the_design_cannot_have(
     sheet = read_sheet(picked / "filled.csv")
     forged = replace(sheet, inclusion=np.minimum(1, sheet.inclusion * factor))
     (tmp_path / "x.csv").write_text(sheet_text(forged), encoding="utf-8")
-    with pytest.raises(CovcalError, match="cannot have its inclusion probabilities"):
+    with pytest.raises(CovcalError, match="inclusion probabilities are impossible"):
         read_sheet(tmp_path / "x.csv")
 
 
