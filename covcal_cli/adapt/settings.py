@@ -22,7 +22,7 @@ class Schedule:
     An epoch uses each training row of the larger domain once.
     """
 
-    optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9
+    optimiser: Literal["adamw", "sgd"]  # AdamW with betas (0.5, 0.99), or SGD with momentum 0.9.
     learning_rate: float
     weight_decay: float  # Decoupled weight decay for AdamW, L2 penalty for SGD.
     batch: int  # Number of rows of each domain in a step.

@@ -32,10 +32,10 @@ class Coverage:
     """Errors of the estimated accuracies, as means over shifts."""
 
     shifts: int
-    error: float  # mean |estimate - truth|
+    error: float  # Mean of |estimated accuracy - true accuracy|.
     held: float
     width: float
-    missed: tuple[str, ...]  # shifts where most intervals miss the truth
+    missed: tuple[str, ...]  # Shifts where most ranges miss the true accuracy.
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Comparison:
     All shifts have the same weight.
     """
 
-    metric: Metric  # the ranking metric
+    metric: Metric  # The ranking metric.
     methods: tuple[str, ...]
     records: Mapping[str, tuple[Record, ...]]
 

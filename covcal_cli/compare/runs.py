@@ -104,7 +104,7 @@ class Fit:
     reason: str
     forecaster: str
     temperature: Positive
-    ess_share: Share | None  # effective sample size as a share of the source validation rows
+    ess_share: Share | None  # Effective sample size as a share of the source validation rows.
     guards: tuple[Guard, ...]
     warnings: tuple[str, ...]
 
@@ -123,10 +123,10 @@ class Record(Document):
 
     schema: ClassVar[str] = "covcal.compare-run/1"
 
-    key: str  # hash of the file, the settings and the code
+    key: str  # Hash of the file, the settings and the code.
     seed: int
     measured: Path
-    n: Number  # number of labelled target test rows
+    n: Number  # Number of labelled target test rows.
     metrics: Mapping[str, Mapping[str, float | None]]
     fits: Mapping[str, Fit]
     refused: Mapping[str, str]  # Methods that cannot be fitted, with the reasons.

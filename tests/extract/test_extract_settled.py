@@ -167,7 +167,8 @@ def test_shifted_and_negated_probabilities_are_refused(
 ) -> None:
     data = save(tmp_path, scale * probabilities() + offset)
     line = covcal("extract", *same(tmp_path, kind), *data, cwd=tmp_path).error_line()
-    assert f"as {'negated' if scale < 0 else 'shifted'} probabilities do: add a " in line
+    form, layer = ("negated", "last layer") if scale < 0 else ("shifted", "layer")
+    assert f"as {form} probabilities do: add a {layer}" in line
 
 
 def test_complements_of_probabilities_are_refused(tmp_path: Path) -> None:
