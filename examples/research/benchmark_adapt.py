@@ -1,10 +1,9 @@
-"""Measure the time of ``covcal adapt`` on random data of the size of MNIST to USPS.
+"""Measure the time of ``covcal adapt`` on random data with the size of MNIST and USPS.
 
     python examples/research/benchmark_adapt.py [--threads 1] [--preset default] [--features 84]
 
-The script prints wall and processor seconds of the whole step on 50 000 + 6 198 training rows. The
-step reads the file, projects, trains all members and discriminators, and passes all 62 298 rows
-through the networks.
+The script prints wall-clock and processor seconds. ``covcal adapt`` reads the file, trains all
+networks on 50 000 + 6 198 rows, and applies the networks to all 62 298 rows.
 """
 
 import argparse
@@ -24,7 +23,7 @@ CLASSES, LATENT = 10, 24
 
 
 def write_features(path: Path, n_features: int, share: float) -> None:
-    """Write artificial features: ten classes in 24 directions, and a target moved along eight."""
+    """Write a features file with simulated rows. The target is moved along eight directions."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, LATENT)) * 1.5
     mixing = rng.normal(size=(LATENT + 8, n_features)) / np.sqrt(LATENT)

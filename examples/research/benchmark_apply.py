@@ -1,15 +1,15 @@
-"""Compare the time of ``apply`` and ``evaluate`` on ten million rows with a bare pass of NumPy.
+"""Compare the time of ``covcal apply`` and ``evaluate`` on ten million rows with plain NumPy.
 
     python examples/research/benchmark_apply.py [--rows 10000000] [--classes 10] [--no-packages]
 
-A bare pass reads the same file in pieces and computes softmax, label, confidence and the counts of
-15 bins for every temperature. It writes nothing. ``evaluate`` measures the uncalibrated classifier,
-and with ``-c`` also the calibration. With ``-c``, both ``evaluate`` and the bare pass compute two
-softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
+The plain NumPy code (bare pass) reads the same file in pieces. It computes softmax, label,
+confidence and the counts of 15 bins for every temperature, and writes nothing. With ``-c``,
+``evaluate`` measures the classifier before and after calibration. So both ``evaluate`` and the bare
+pass then compute two softmaxes. ``evaluate`` also computes metrics and the sha256 of the file.
 
-Each measurement is a process with one thread. Processor seconds include imports. The peak memory is
-measured too. Then the fit of T and the ECE of at most a million rows are compared with other
-installed packages, as in ``benchmark_temperature.py``.
+Each measurement runs in its own process with one thread, and includes the time of imports. The peak
+memory is measured too. Then covcal's fit of T and its ECE are compared with other installed
+packages, on at most a million rows (``benchmark_temperature.py``).
 """
 
 import argparse
@@ -40,7 +40,7 @@ MODEL = {"name": "made.onnx", "sha256": "0" * 64}
 
 
 def write_features(path: Path, domain: str, split: int, rows: int, classes: int) -> None:
-    """Write labelled rows in one split, with logits that are twice the true logits."""
+    """Write a features file with labelled rows, whose logits are twice the true logits."""
     rng = np.random.default_rng(0)
     names = [str(number) for number in range(classes)]
     attributes = {"seed": 0} | {f"model_{name}": value for name, value in MODEL.items()}
@@ -65,7 +65,7 @@ def write_features(path: Path, domain: str, split: int, rows: int, classes: int)
 
 
 def write_halving(path: Path, features: Path, classes: int) -> None:
-    """Write a cal.json that halves the logits."""
+    """Write a cal.json with the temperature 2."""
     calibration = Calibration(
         method="temp",
         method_used="temp",
@@ -92,7 +92,7 @@ def write_halving(path: Path, features: Path, classes: int) -> None:
 
 
 def bare_pass(path: Path, temperatures: Sequence[float]) -> list[float]:
-    """Return the ECE of softmax(z / T) for each T, by a simple loop."""
+    """Return the ECE of softmax(z / T) for each T, computed with plain NumPy."""
     counts, hits, confidences = np.zeros((3, len(temperatures), BINS))
     with h5py.File(path) as file:
         logits, labels = file["target/logits"], file["target/labels"]
@@ -113,14 +113,14 @@ def bare_pass(path: Path, temperatures: Sequence[float]) -> list[float]:
 
 
 def netcal_ece(path: Path) -> benchmark_temperature.Prepared:
-    """Compute the ECE of probabilities in memory with netcal."""
+    """Prepare to compute the ECE with netcal, from probabilities in memory."""
     ece = import_module("netcal.metrics").ECE(bins=BINS)
     probabilities, labels = benchmark_temperature.softmax_of(path)
     return lambda: float(ece.measure(probabilities, labels))
 
 
 def probmetrics_fit(path: Path) -> benchmark_temperature.Prepared:
-    """Fit T (negative log-likelihood, by bisection) on probabilities in memory."""
+    """Prepare to fit T with probmetrics, on probabilities in memory."""
     fitted = import_module("probmetrics.calibrators").get_calibrator("temp-scaling").fit
     probabilities, labels = benchmark_temperature.softmax_of(path)
     return lambda: 1 / float(fitted(probabilities, labels).invtemp_)
@@ -144,10 +144,9 @@ print(json.dumps({"out": done.stdout, "cpu": used.ru_utime + used.ru_stime,
 
 
 def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
-    """Run Python with `arguments`; return stdout, processor seconds and peak memory in MB.
+    """Run Python in a new process. Return stdout, processor seconds and peak memory in MB.
 
-    A small process starts Python and reads seconds and memory. A new process would begin with the
-    peak memory of a large parent.
+    Python is started by a small process, because the peak memory of a large parent would count.
     """
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     command = [sys.executable, "-c", _LAUNCHER, sys.executable, *map(str, arguments)]
@@ -159,7 +158,7 @@ def measured(*arguments: str | Path | float) -> tuple[str, float, float]:
 
 
 def compare_passes(folder: Path, rows: int, classes: int) -> None:
-    """Print the cost of apply, evaluate and a bare pass, and whether the ECEs agree."""
+    """Print the time and memory of apply, evaluate and plain NumPy, and the ECEs of both."""
     features, document, metrics = (folder / name for name in ("f.h5", "cal.json", "metrics.json"))
     write_features(features, "target", 2, rows, classes)
     write_halving(document, features, classes)
@@ -194,7 +193,7 @@ def compare_passes(folder: Path, rows: int, classes: int) -> None:
 
 
 def compare_packages(folder: Path, rows: int, classes: int) -> None:
-    """Print the temperature fit and the ECE of covcal and of installed packages."""
+    """Print the measurements of covcal and of other installed packages."""
     features = folder / "source.h5"
     write_features(features, "source", 1, rows, classes)
     print(f"\n{rows} x {classes} float32 logits; time and memory of the call alone")

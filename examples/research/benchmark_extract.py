@@ -1,19 +1,19 @@
-"""Compare the processor time of ``covcal extract`` with bare loops over the same data.
+"""Compare the processor time of ``covcal extract`` with plain Python loops over the same data.
 
     python examples/research/benchmark_extract.py [--images 2000] [--threads 2] [--rounds 3]
                                            [--tables 500000x50 100000x512] [--formats parquet csv]
 
-Images: digits (PNG, 28x28, grey) for a small LeNet, and photos (JPEG, 320x240, cropped to 224) for
-a small convolutional network. The bare stages are plain loops of Pillow and NumPy that decode every
-image, and ONNX Runtime on batches in memory. The stages have as many threads as the pipeline. The
-pipeline decodes in threads while the classifier runs.
+The images are digits (PNG, 28x28, grey) for a small LeNet, and photos (JPEG, 320x240, cropped to
+224) for a small convolutional network. The plain loops (bare stages) decode every image with Pillow
+and NumPy, and run ONNX Runtime on batches in memory. They use as many threads as covcal. covcal
+decodes images while the classifier runs.
 
-Tables: two files of random numbers in columns, and a linear classifier. The bare loop reads the
-files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids with
-h5py. The bare loop has no seeded splits, checks, checksums or ``--resume``. For tables, the bare
-loop and covcal use one thread.
+The tables are two files of random numbers for a linear classifier. The plain loop (bare loop) reads
+the files with pyarrow, runs the classifier, and writes features, logits, labels, splits and ids
+with h5py. It has no random splits, checks, checksums or ``--resume``. For tables, the plain loop
+and covcal use one thread.
 
-Processor seconds are summed over threads. The lowest round is reported.
+Processor seconds are sums over threads. The fastest of several rounds is reported.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Case:
-    """Images of one kind, a classifier for them, and their preprocessing without covcal."""
+    """One kind of images, with a classifier and a function that decodes an image."""
 
     name: str
     suffix: str
@@ -68,7 +68,7 @@ def digit(path: Path) -> np.ndarray:
 
 
 def photo(path: Path) -> np.ndarray:
-    """Decode one photo as torchvision's presets do: shorter side 256, centre 224."""
+    """Decode one photo: resize its shorter side to 256 pixels, and crop the central 224."""
     with Image.open(BytesIO(path.read_bytes())) as image:
         width, height = image.size
         size = (int(256 * width / height), 256)
@@ -86,7 +86,7 @@ PRESET = Preprocessing(
     resize=Resize("short", short=256), crop=(224, 224), scale=1 / 255, mean=MEAN, std=STD
 )
 CASES = (
-    # Convolutions as (channels, side, stride).
+    # Each convolution as (channels, kernel side, stride).
     Case(
         "digits",
         "png",
@@ -123,7 +123,7 @@ def write_images(folder: Path, case: Case, count: int) -> None:
 
 
 def write_classifier(path: Path, case: Case, *, features: bool = False) -> None:
-    """Save convolutions, a hidden layer and a linear head. With `features`, also output phi."""
+    """Save a small convolutional network as ONNX; `features` adds the features as an output."""
     rng = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
     nodes = []
@@ -178,7 +178,7 @@ def processor_seconds(run: Callable[[], object]) -> float:
 
 
 def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) -> float:
-    """Print the seconds of the pipeline and the bare stages; return their ratio."""
+    """Print the seconds of covcal and of plain loops over images. Return their ratio."""
     write_images(folder / "images", case, images)
     write_classifier(folder / "model.onnx", case)
     write_classifier(folder / "features.onnx", case, features=True)
@@ -223,7 +223,7 @@ def compare(case: Case, folder: Path, images: int, threads: int, rounds: int) ->
 
 
 def write_tables(folder: Path, rows: int, width: int, suffix: str) -> None:
-    """Save a table of numbers and labels for each domain."""
+    """Save a source table and a target table of random numbers and labels."""
     import pyarrow
     import pyarrow.csv
     import pyarrow.parquet
@@ -238,7 +238,7 @@ def write_tables(folder: Path, rows: int, width: int, suffix: str) -> None:
 
 
 def blocks_of(path: Path) -> Iterator[list[np.ndarray]]:
-    """Yield the columns of a table, some rows at a time."""
+    """Yield blocks of rows of a table, as a list of columns."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -250,7 +250,7 @@ def blocks_of(path: Path) -> Iterator[list[np.ndarray]]:
 
 
 def extract_by_hand(model: Path, folder: Path, rows: int, width: int, suffix: str) -> Path:
-    """Write the arrays of features.h5 without covcal."""
+    """Run the classifier on tables, and write the arrays of a features file, without covcal."""
     session, output, size = bare_session(model, 1), folder / "bare.h5", 2048
     with h5py.File(output, "w") as file:
         for name in ("source", "target"):
@@ -272,7 +272,7 @@ def extract_by_hand(model: Path, folder: Path, rows: int, width: int, suffix: st
 
 
 def compare_tables(folder: Path, rows: int, width: int, suffix: str, rounds: int) -> None:
-    """Print the seconds of ``covcal extract`` and of a bare loop, and their ratio."""
+    """Print the seconds of ``covcal extract`` and of a plain loop over tables, and their ratio."""
     model, output = folder / "linear.onnx", folder / "features.h5"
     write_linear(model, width)
     write_tables(folder, rows, width, suffix)

@@ -3,9 +3,10 @@
     python examples/research/benchmark_extract_memory.py [--rows 10000 1000000] [--features 512]
                                                 [--formats npy npz h5 parquet lists csv]
 
-The classifier is one linear layer, so it needs almost no memory. For comparison, the first line is
-for a process that only imports ONNX Runtime and runs a batch. ``parquet`` has a column per feature,
-and ``lists`` has one column of lists. Both formats use pyarrow's defaults.
+The classifier is one linear layer, so it needs almost no memory. For comparison, the first line of
+the output is the memory of a process that only imports ONNX Runtime and runs one batch. The format
+``parquet`` has one column for each feature. The format ``lists`` is Parquet with one column of
+lists.
 """
 
 import argparse
@@ -46,7 +47,7 @@ extract(model, None, data, output, ExtractSettings(threads=1))
 
 
 def write_classifier(path: Path, features: int) -> None:
-    """Save ReLU and a linear layer as an ONNX file."""
+    """Save a ReLU layer and a linear layer as an ONNX model."""
     rng = np.random.default_rng(0)
     weights = {
         "w": rng.normal(size=(CLASSES, features)).astype(np.float32),

@@ -1,12 +1,12 @@
-"""Measure how often gates fail on the rows of one night, with and without drift.
+"""Measure how often gates of ``covcal evaluate`` fail in a nightly job, with and without drift.
 
     python examples/research/benchmark_gates.py [--draws 500] [--resamples 1000]
 
-The classifier is simulated: two classes, a fixed temperature, and a true ECE of 2.4 %. A baseline
-and a night are two samples of the same size. Without drift, both samples have the same
-distribution, so every failure is a false alarm. With drift, rows with the same confidence are right
-less often. Each gate compares plain values (``--confidence 0``) and 95 % intervals (``--confidence
-0.95``). The script prints a Markdown table of the share of nights that fail.
+The classifier is simulated, with two classes and a true ECE of 2.4 %. The baseline and each night
+are random samples of the same size. Without drift, both samples have the same distribution, so
+every failed gate is a false alarm. With drift, the accuracy is lower at the same confidence. Each
+gate is run with measured values (``--confidence 0``) and with 95 % intervals (``--confidence
+0.95``). The script prints a Markdown table with the share of nights on which a gate fails.
 """
 
 import argparse
@@ -26,22 +26,22 @@ from covcal_cli.maths.softmax import class_major, softmax
 BINS = 15
 SIZES = (56, 250, 1000, 2683)
 ABOVE, REGRESSION = Limit("ece", 0.05), Limit("ece", 0.005)
-HONEST = 0.855  # factor of the log odds of the confidence: it gives a true ECE of 2.4 %
+HONEST = 0.855  # gives a true ECE of 2.4 %
 DRIFTS = {"none": HONEST, "mild": 0.62, "strong": 0.4}
 
 
 def draw(rng: np.random.Generator, n: int, honest: float) -> tuple[Float64s, Float64s]:
-    """Return the classifier's log odds, shape (n,), and the probability that each row is right.
+    """Draw rows: the log odds of the confidence, and the probability of a right prediction, (n,).
 
-    The true log odds are `honest` times the classifier's log odds. If `honest` is below 1, the
-    classifier is too confident.
+    The true log odds are `honest` times the log odds of the confidence. If `honest` is below 1, the
+    classifier is over-confident.
     """
     odds = 2.2 * np.abs(rng.normal(size=n))
     return odds, 1 / (1 + np.exp(-honest * odds))
 
 
 def true_ece(honest: float) -> float:
-    """Return the true ECE, from a million rows and their true probabilities."""
+    """Return the true ECE, computed from the true probabilities of a million rows."""
     odds, right = draw(np.random.default_rng(0), 1_000_000, honest)
     confidence = 1 / (1 + np.exp(-odds))
     rows = confidence_block(confidence, np.zeros(len(odds), dtype=bool), bin_edges(BINS))
@@ -49,7 +49,7 @@ def true_ece(honest: float) -> float:
 
 
 def measured(n: int, honest: float, seed: int) -> Metrics:
-    """Return the metrics of a sample."""
+    """Return the metrics of a simulated night."""
     rng = np.random.default_rng([seed, n])
     odds, right = draw(rng, n, honest)
     correct: Booleans = rng.random(n) < right
@@ -62,7 +62,7 @@ def measured(n: int, honest: float, seed: int) -> Metrics:
 
 
 def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
-    """Return the evaluation of a night by ``covcal evaluate``."""
+    """Return the result of ``covcal evaluate`` for a simulated night."""
     found = measured(n, honest, seed)
     return Evaluation(
         split="test",
@@ -81,7 +81,7 @@ def evaluation(n: int, honest: float, seed: int, resamples: int) -> Evaluation:
 
 
 def as_baseline(found: Evaluation) -> Baseline:
-    """Return the metrics.json of a night as the baseline of a later run."""
+    """Convert the evaluation of a night to a baseline for later nights."""
     written = MetricsRecord(
         metrics={name: entry.to_json() for name, entry in found.metrics.items()},
         n=found.n,

@@ -1,10 +1,10 @@
-"""Run nightly.sh on many simulated nights, and count its mails, failures and calibrations.
+"""Run nightly.sh on simulated nights, and count its mails, its failures and new calibrations.
 
     python examples/research/benchmark_nightly.py --nannyml WHEEL [--nights 50] [--rows 250 1000]
 
-The rows come from the census tables in the wheel of nannyml 0.13, which also have the outputs of a
-classifier. In the first series, the model is unchanged on all nights. In the second series, the
-model breaks in the middle: its logits grow, so it is far too confident. Every night has labels.
+The rows are census rows with the outputs of a classifier, from the wheel of nannyml 0.13. In the
+first series of nights, the model does not change. In the second series, the logits become larger
+after half of the nights, so the model is far too confident. All rows have labels.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _LEAST = 1e-6
 
 
 def night(path: Path, stream: Stream, rows: int, sharper: float, seed: int) -> None:
-    """Write one night: random rows, whose logits are multiplied by a factor."""
+    """Write the features file of one night: random rows, with logits multiplied by `sharper`."""
     probabilities, labels = stream.later
     chosen = np.random.default_rng(seed).choice(len(labels), rows, replace=False)
     logits = sharper * np.log(np.clip(probabilities[chosen], _LEAST, 1))
@@ -31,7 +31,7 @@ def night(path: Path, stream: Stream, rows: int, sharper: float, seed: int) -> N
 
 
 def series(stream: Stream, rows: int, nights: int, sharper: float) -> str:
-    """Return a line of the table for one series of nights."""
+    """Simulate one series of nights, and return its row of the table."""
     counts = dict.fromkeys(("honest mailed", "honest failed", "broken mailed", "broken failed"), 0)
     first: int | None = None
     with tempfile.TemporaryDirectory() as name:

@@ -1,10 +1,10 @@
-"""Compare the fit of T and the ECE of a million rows with scikit-learn and torchmetrics.
+"""Compare covcal's speed on a million rows with scikit-learn (fit of T) and torchmetrics (ECE).
 
     python examples/research/benchmark_temperature.py [--rows 1000000] [--classes 10]
 
-covcal streams the logits from a features file. The other packages get the logits in memory, and the
-time of loading is not counted. Each measurement is a process with one thread. The process measures
-the processor seconds of the call, and the increase of the peak memory.
+covcal reads the logits block by block from a features file. The other packages get the logits in
+memory, and the loading time is not counted. Each call runs in its own process with one thread. Its
+processor seconds and the increase of the peak memory are measured.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def write_features(path: Path, rows: int, classes: int) -> None:
 
 
 def covcal_fit(path: Path, loss: Loss) -> Prepared:
-    """Fit T block by block from the file, as ``covcal calibrate`` does."""
+    """Prepare to fit T block by block from a file, as ``covcal calibrate`` does."""
 
     def run() -> float:
         with FeatureFile(path) as file:
@@ -65,7 +65,7 @@ def covcal_fit(path: Path, loss: Loss) -> Prepared:
 
 
 def sklearn_fit(path: Path) -> Prepared:
-    """Fit T (negative log-likelihood, the only loss of scikit-learn) on arrays in memory."""
+    """Prepare to fit T with scikit-learn, by the negative log-likelihood."""
     from sklearn.calibration import _TemperatureScaling
 
     logits, labels = loaded(path)
@@ -73,7 +73,7 @@ def sklearn_fit(path: Path) -> Prepared:
 
 
 def covcal_ece(path: Path) -> Prepared:
-    """Compute the ECE of probabilities in memory, block by block."""
+    """Prepare to compute the ECE with covcal, from probabilities in memory."""
     probabilities, labels = softmax_of(path)
 
     def run() -> float:
@@ -89,7 +89,7 @@ def covcal_ece(path: Path) -> Prepared:
 
 
 def torchmetrics_ece(path: Path) -> Prepared:
-    """Compute the ECE of the same probabilities as one tensor."""
+    """Prepare to compute the ECE with torchmetrics, from one tensor."""
     import torch
     from torchmetrics.functional.classification import multiclass_calibration_error
 
@@ -111,7 +111,7 @@ CONTENDERS: dict[str, Callable[[Path], Prepared]] = {
 
 
 def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return logits (n, K) and labels (n,) in memory."""
+    """Read the logits (n, K) and labels (n,) of a file."""
     with FeatureFile(path) as file:
         source = file.require_source()
         rows = source.require_rows("validation")
@@ -119,7 +119,7 @@ def loaded(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def softmax_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 softmax (n, K) and labels (n,) in memory."""
+    """Read a file, and return the float32 softmax (n, K) and labels (n,)."""
     logits, labels = loaded(path)
     logits -= logits.max(axis=1, keepdims=True)
     np.exp(logits, out=logits)
@@ -128,7 +128,7 @@ def softmax_of(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def memory(field: str) -> float:
-    """Return VmRSS (now) or VmHWM (peak) of this process in MB; NaN without /proc."""
+    """Return the memory of this process in MB: VmRSS (now) or VmHWM (peak). NaN without /proc."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     sizes = [float(line.split()[1]) / 1024 for line in lines if line.startswith(field)]
@@ -136,12 +136,12 @@ def memory(field: str) -> float:
 
 
 def measure(name: str, path: Path) -> None:
-    """Print value, processor seconds and extra peak memory of one package, as JSON."""
+    """Run one package, and print its result, processor seconds and memory as JSON."""
     warnings.simplefilter("ignore")
     run = CONTENDERS[name](path)
     resets = Path("/proc/self/clear_refs")
     if resets.exists():
-        resets.write_text("5")  # sets the peak memory to the present memory
+        resets.write_text("5")  # reset the recorded peak memory
     before, start = memory("VmRSS"), time.process_time()
     value = run()
     seconds = time.process_time() - start

@@ -1,12 +1,13 @@
-"""Measure how often `covcal watch` raises false alarms, and how soon it raises a true alarm.
+"""Measure how often `covcal watch` raises false alarms, and how soon it detects a drift.
 
     python examples/research/benchmark_watch.py [--years 200] [--runs 20]
 
-A small network learns one half of scikit-learn's digits. The other half, turned by about ten
-degrees, is the target. Each simulated year draws new target rows for the calibration and for every
-week. Without drift, every alarm is false. A drift begins in week nine. The table then has the
-median number of weeks until an alarm. Runs with an earlier alarm are left out. `covcal watch` is
-compared with three common thresholds, which README.md lists.
+A small network is trained on one half of scikit-learn's digits. The target is the other half,
+turned by about ten degrees. In each simulated year, new target rows are drawn for the calibration
+and for every week. In years without drift, every alarm is false. In years with drift, the drift
+begins in week nine. For these years, the table has the median number of weeks until an alarm. Years
+with an earlier alarm are left out. `covcal watch` is compared with three common thresholds
+(README.md).
 """
 
 import argparse
@@ -37,22 +38,22 @@ from covcal_cli.watch.verdict import alarm_of
 
 SIZES = (56, 250, 1000, 2683)
 WEEKS, START = 52, 8
-KEPT = 1000  # Target rows of a year's calibration; four fifths are training rows.
-TOLERANCE = 1e-4  # Tolerance of the network's training.
+KEPT = 1000  # Number of target rows for the calibration of a year.
+TOLERANCE = 1e-4  # Tolerance when the network is trained.
 THRESHOLD = WatchSettings().threshold
 RULES = ("covcal", "confidence", "AUC > 0.6", "reference weeks")
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one data set, with the network's features and logits."""
+    """Rows with the features and logits of the network."""
 
     features: Floats
     logits: Floats
     labels: Labels
 
     def drawn(self, n: int, rng: np.random.Generator, shares: Float64s | None = None) -> "Rows":
-        """Draw rows with replacement; `shares`, (10,), are factors of the class frequencies."""
+        """Draw `n` rows with replacement. `shares`, (10,), multiply the class frequencies."""
         p = None
         if shares is not None:
             p = shares[self.labels]
@@ -62,7 +63,7 @@ class Rows:
 
 
 class Network:
-    """A network of one hidden layer, whose activations are the features."""
+    """A network with one hidden layer, whose outputs are the features."""
 
     def __init__(self, inputs: Floats, labels: Labels, width: int) -> None:
         self.model = MLPClassifier((width,), tol=TOLERANCE, max_iter=1000, random_state=0)
@@ -79,7 +80,7 @@ class Network:
 
 
 def write(path: Path, source: Rows, target: Rows) -> None:
-    """Write a features file: all source rows and a fifth of the target are validation rows."""
+    """Write a features file. All source rows and a fifth of the target rows are validation rows."""
     classes = [str(number) for number in range(source.logits.shape[1])]
     attributes: dict[str, str | int | float] = {
         "model_name": "network",
@@ -98,7 +99,7 @@ def write(path: Path, source: Rows, target: Rows) -> None:
         file.complete()
 
 
-# The digits, and how they drift.
+# Digits, and the kinds of drift.
 
 
 @cache
@@ -113,7 +114,7 @@ def _digits() -> tuple[Network, Floats, Labels]:
 
 @cache
 def digits(angle: int | None, noise: float = 0.0) -> Rows:
-    """Return each digit six times, turned by 5 to 15 degrees plus `angle`, or not turned (None)."""
+    """Return every digit six times, turned by `angle` plus 5 to 15 degrees; None: not turned."""
     network, images, labels = _digits()
     if angle is None:
         half = len(images) // 2
@@ -135,7 +136,7 @@ def _favoured(times: float) -> Float64s:
     return shares
 
 
-# For each week since the drift began: the rows, and the factors of the class frequencies.
+# For each week of drift: the rows to draw from, and factors of the class frequencies.
 DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
     "rotation, 1 degree a week": lambda week: (digits(min(week + 1, 40)), None),
     "prior, 10 % a week": lambda week: (digits(0), _favoured(1.1 ** (week + 1))),
@@ -149,15 +150,15 @@ DRIFTS: Mapping[str, Callable[[int], tuple[Rows, Float64s | None]]] = {
 
 @dataclass(frozen=True)
 class Standard:
-    """A calibration of one year, and the statistics of its rows for fixed thresholds."""
+    """The calibration of one year, and the statistics that the fixed thresholds need."""
 
     calibration: Calibration
     reference: Reference
-    confidence: Float64s  # confidence in the classifier's labels of the year's target rows
+    confidence: Float64s  # confidence of the target rows
 
 
 def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
-    """Calibrate on newly drawn rows."""
+    """Draw target rows, and calibrate on these rows."""
     path = folder / "features.h5"
     path.unlink(missing_ok=True)
     source, target = digits(None).drawn(500, rng), digits(0).drawn(KEPT, rng)
@@ -171,12 +172,12 @@ def calibrated(rng: np.random.Generator, folder: Path) -> Standard:
 
 
 def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | None]:
-    """Return the week in which each rule first raises an alarm; None for never."""
+    """Return the week of the first alarm by each rule; None without an alarm."""
     n = len(weeks[0].labels)
     usual, row = float(standard.confidence.mean()), float(standard.confidence.std())
     chunks = [standard.confidence[i : i + n] for i in range(0, KEPT - n + 1, n)]
     means = [float(chunk.mean()) for chunk in chunks]
-    # A standard deviation needs at least two weeks.
+    # The standard deviation over weeks needs at least two weeks.
     of_weeks = float(np.std(means, ddof=1)) if len(means) > 1 else np.inf
     signals, weeks_of_alarms = [], dict.fromkeys(RULES)
     for number, rows in enumerate(weeks):
@@ -200,7 +201,7 @@ def first_alarms(standard: Standard, weeks: Sequence[Rows]) -> dict[str, int | N
 
 
 def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
-    """Return the first alarms in each of `count` simulated years, with `n` rows a week."""
+    """Simulate `count` years with `n` rows a week. Return the first alarms of each year."""
     alarms = []
     with tempfile.TemporaryDirectory() as folder:
         for year in range(count):
@@ -216,7 +217,7 @@ def years(n: int, count: int, drift: str | None) -> list[dict[str, int | None]]:
 
 
 def delay(alarms: Sequence[Mapping[str, int | None]], rule: str) -> str:
-    """Return the median delay and the number of runs, without runs with an early alarm."""
+    """Return the median delay of alarms and the number of years without an early alarm, as text."""
     ended = [of_year[rule] for of_year in alarms]
     alive = [week for week in ended if week is None or week >= START]
     if not alive:
@@ -228,7 +229,7 @@ def delay(alarms: Sequence[Mapping[str, int | None]], rule: str) -> str:
 
 
 def table(sizes: Sequence[int], count: int, runs: int) -> str:
-    """Return the table in Markdown."""
+    """Simulate all years, and return the results as a Markdown table."""
     lines = ["| drift | rows a week | " + " | ".join(RULES) + " |", "|---|---:|" + "---:|" * 4]
     for n in sizes:
         found = years(n, count, None)
@@ -242,13 +243,13 @@ def table(sizes: Sequence[int], count: int, runs: int) -> str:
 
 
 def _line(drift: str, n: int, cells: Sequence[str]) -> str:
-    """Return a line of the table; a dash if the rows fill less than two weeks."""
+    """Return a row of the table. The last cell is a dash if the rows fill less than two weeks."""
     *others, weeks = cells
     return f"| {drift} | {n} | {' | '.join(others)} | {weeks if 2 * n <= KEPT else '-'} |"
 
 
 def main() -> None:
-    """Print the tables that the command line asks for."""
+    """Print the table for the chosen numbers of years and runs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

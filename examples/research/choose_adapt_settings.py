@@ -3,17 +3,16 @@
     python examples/research/choose_adapt_settings.py [--data DIR]
         [--recipes default plain] [--jobs 2]
 
-A recipe is a set of settings of ``covcal adapt``. The script trains five members by every recipe on
-every shift. Single members show the spread over seeds. Results are shown for 1, 3 and 5 members.
-The score is the calibration error (ECE, 15 bins, in %) on target test rows, as the mean of
-``fl+temp`` and ``fl+iw+temp``. Every family has the same weight. The digit shifts MNIST-USPS,
-USPS-MNIST, MNIST-MNIST, MNIST-SVHN and SVHN-MNIST are left out. No setting is chosen on these
-shifts.
+A recipe is a named combination of settings. For every recipe and shift, the script trains an
+ensemble of five networks (members). Results are shown for ensembles of 1, 3 and 5 members. A recipe
+is scored by its ECE (15 bins, in %) on target test rows, as the mean of the methods ``fl+temp`` and
+``fl+iw+temp``. Every family of shifts has the same weight. The paper's digit shifts are not used,
+so no setting is chosen on them.
 
 ``--members 3 --shifts "moved 2.5" noise rotation S-U amazon-webcam caltech-webcam books-kitchen
-dvd-electronics`` prints this table. Everything takes an hour on two cores.
+dvd-electronics`` prints the next table. The run takes an hour on two cores.
 
-ECE in %, with three members:
+ECE in %, with three members in the ensemble:
 
 | settings                      | fl+temp | fl+iw+temp |
 | default                       |    7.73 |       7.07 |
@@ -25,7 +24,7 @@ ECE in %, with three members:
 | plain AdamW on raw features   |   10.00 |      12.95 |
 | two layers, no reversal       |   13.03 |      14.18 |
 
-Afterwards, the preset was tested on nine other shifts:
+Afterwards, the default settings were tested on nine other shifts:
 
 | members                       | fl+temp | fl+iw+temp |
 | 1                             |    7.15 |       8.31 |
@@ -33,7 +32,7 @@ Afterwards, the preset was tested on nine other shifts:
 | 5                             |    6.76 |       7.03 |
 | 5, without alignment          |    7.38 |       8.72 |
 
-Families ``made`` and ``corruptions`` (scikit-learn's digits) need no data. ``svhn-usps``,
+The families ``made`` and ``corruptions`` (scikit-learn's digits) need no data files. ``svhn-usps``,
 ``office`` and ``reviews`` are read from DIR (svhn.npz, usps.npz, models/svhnnet.onnx,
 office_caltech10_efflite0.npz, amazon_reviews_5000.npz).
 """
@@ -77,7 +76,7 @@ COUNTS = (1, 3, 5)
 
 
 def recipes(members: int) -> dict[str, Settings]:
-    """Return the recipes: the default, plain adversarial training, and steps between them."""
+    """Return the default settings, plain adversarial training, and settings between both."""
     default = replace(default_settings(), members=members)
     two_layers = replace(default, psi_widths=(64, 64), psi_output_relu=False)
     plain = replace(
@@ -114,7 +113,7 @@ def _steps(steps: int) -> dict[str, Any]:
 class Side:
     """One domain of a shift: features (n, d), logits (n, K), labels (n,) and split (n,)."""
 
-    features: Values | None  # None: only the logits are known
+    features: Values | None  # None if there are only logits
     logits: Values
     labels: Values
     split: Values
@@ -122,7 +121,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Shift:
-    """A source and a target, with the outputs of one classifier."""
+    """Source and target of a data shift, with the outputs of one classifier."""
 
     family: str
     name: str
@@ -131,14 +130,14 @@ class Shift:
 
 
 def made_shift(name: str, *, move: float = 0.0, tilt: float = 0.0) -> Shift:
-    """Return an artificial shift: ten classes, 32 directions (24 with information), 84 inputs.
+    """Return a simulated shift with ten classes, 84 inputs and 24 informative directions.
 
     Parameters
     ----------
     move : float
-        Distance by which the target is moved along the eight directions without information.
+        Distance by which the target is moved along eight uninformative directions.
     tilt : float
-        Strength of a true covariate shift: rows are kept with a probability that depends only on x.
+        Strength of a covariate shift: rows are kept with a probability that depends on x alone.
     """
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(10, 24)) * 0.8
@@ -158,7 +157,7 @@ def made_shift(name: str, *, move: float = 0.0, tilt: float = 0.0) -> Shift:
 
 
 def corruption_shift(name: str) -> Shift:
-    """Return clean to corrupted handwritten digits of 8 x 8 pixels."""
+    """Return a shift from clean to corrupted handwritten digits of 8 x 8 pixels."""
     pixels, labels = load_digits(return_X_y=True)
     images = pixels.reshape(-1, 8, 8) / 16.0
     rng = np.random.default_rng(3)
@@ -173,7 +172,7 @@ def corruption_shift(name: str) -> Shift:
 
 
 def svhn_usps(data: Path) -> Shift:
-    """Return the shift from SVHN to USPS, with a published classifier of SVHN."""
+    """Return the shift from SVHN to USPS, with a published classifier for SVHN."""
     import onnxruntime
     from PIL import Image
 
@@ -206,7 +205,7 @@ def svhn_usps(data: Path) -> Shift:
 
 
 def office_shift(data: Path, pair: str) -> Shift:
-    """Return an Office-Caltech10 pair on EfficientNet features, with a linear head."""
+    """Return a shift between two domains of Office-Caltech10, as features of EfficientNet."""
     arrays = np.load(data / "office_caltech10_efflite0.npz")
     sides = [(arrays[f"{n}_x"].astype(np.float64), arrays[f"{n}_y"]) for n in pair.split("-")]
     splits = [_split(len(labels), seed) for seed, (_, labels) in enumerate(sides)]
@@ -214,7 +213,7 @@ def office_shift(data: Path, pair: str) -> Shift:
 
 
 def review_shift(data: Path, pair: str) -> Shift:
-    """Return an Amazon review pair with a small network on word counts."""
+    """Return a shift between two kinds of Amazon reviews, as word counts."""
     arrays = np.load(data / "amazon_reviews_5000.npz")
     sides, splits = [], []
     for name in pair.split("-"):
@@ -243,7 +242,7 @@ def _from_network(
     splits: Sequence[Values],
     hidden: tuple[int, ...],
 ) -> Shift:
-    """Train a classifier on the source's training rows; its last hidden layer is phi."""
+    """Train a network on the source's training rows. Its last hidden layer gives the features."""
     inputs, labels = sides[0]
     known, labels_of = np.unique(labels, return_inverse=True)
     train_rows = np.flatnonzero(splits[0] == 0)
@@ -292,7 +291,7 @@ def write_features(path: Path, shift: Shift) -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """The ECE in % of a recipe on a shift. A list has an entry per combination of members."""
+    """ECE in % of a recipe on a shift; lists have one value for each ensemble of members."""
 
     family: str
     shift: str
@@ -307,7 +306,7 @@ class Scores:
 
 
 def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scores:
-    """Adapt by a recipe, and measure fl+temp and fl+iw+temp on target test rows."""
+    """Run ``covcal adapt`` with a recipe, and measure the ECE of fl+temp and fl+iw+temp."""
     torch.set_num_threads(1)
     settings = recipes(members)[recipe]
     with FeatureFile(path) as file:
@@ -357,7 +356,7 @@ def score(path: Path, family: str, name: str, recipe: str, members: int) -> Scor
 
 
 def combinations(members: int, count: int) -> list[list[int]]:
-    """Return groups of `count` neighbours; the last member is beside the first."""
+    """Return all groups of `count` consecutive members, in circular order."""
     if count > members:
         return []
     starts = range(members if count < members else 1)
@@ -389,7 +388,7 @@ def _ece_at(logits: Values, temperature: float, chosen: Values, truth: Values) -
 
 
 def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:
-    """Return the functions that make shifts, by name, for all shifts with data."""
+    """Return the functions that make the shifts whose data files exist, by name."""
     found: dict[str, Callable[[], Shift]] = {
         "moved 0.7": partial(made_shift, "moved 0.7", move=0.7),
         "moved 2.5": partial(made_shift, "moved 2.5", move=2.5),
@@ -408,10 +407,10 @@ def shifts(data: Path | None) -> dict[str, Callable[[], Shift]]:
 
 
 def summary(scores: Iterable[Scores]) -> str:
-    """Return a block per recipe with a line per family, and the recipes from best to worst.
+    """Return the table of results by recipe and family, and a ranking of the recipes.
 
-    ``sd`` is the standard deviation over members, and ``worst`` is the ECE on the worst shift. The
-    columns of a method are for three members, if at least three were trained.
+    ``sd`` is the standard deviation over members, and ``worst`` is the highest ECE of a shift.
+    Ensembles have three members, if at least three were trained.
     """
     by_recipe: dict[str, dict[str, list[Scores]]] = defaultdict(lambda: defaultdict(list))
     for one in scores:
@@ -444,7 +443,7 @@ def summary(scores: Iterable[Scores]) -> str:
 
 
 def _columns(tables: list[dict[int, list[float]]]) -> list[float]:
-    """Return mean ECE per number of members, sd over single members, and the worst shift."""
+    """Return the mean ECE for each ensemble size, its sd over members, and the highest ECE."""
     means = [
         _mean(_mean(table[count]) for table in tables) if tables[0].get(count) else float("nan")
         for count in COUNTS

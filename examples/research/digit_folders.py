@@ -1,11 +1,11 @@
-"""Write MNIST and USPS as folders of PNG files with the splits of the paper.
+"""Write the digits of MNIST and USPS as folders of PNG files, in the paper's splits.
 
     python examples/research/digit_folders.py --data DIR OUTPUT
 
 The script reads DIR/mnist.npz and DIR/usps.npz (keys train_x, train_y, test_x, test_y; uint8
-images). The script writes OUTPUT/mnist and OUTPUT/usps with train, val and test folders and one
-folder per digit. Validation rows are the last 10 000 training digits of MNIST and the last 1 093 of
-USPS.
+images). The script writes OUTPUT/mnist and OUTPUT/usps. Each has the folders train, val and test,
+with one subfolder per digit. The last training digits are the validation rows: 10 000 of MNIST and
+1 093 of USPS.
 """
 
 import argparse
@@ -18,7 +18,7 @@ VALIDATION_ROWS = {"mnist": 10_000, "usps": 1_093}
 
 
 def write_folders(arrays: Path, folder: Path, validation_rows: int) -> None:
-    """Write one data set; file names keep the original order of the rows."""
+    """Write one data set. The sorted file names have the original order of the rows."""
     with np.load(arrays) as data:
         first = len(data["train_x"]) - validation_rows
         parts = {

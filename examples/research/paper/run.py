@@ -3,8 +3,8 @@
     python examples/research/paper/run.py --data DIR [--output DIR] [--shifts M-U ...] [--seeds 10]
         [--preset default|paper] [--weight-decay X] [--batched] [--exact-only] [--jobs 2]
 
-README.md beside this file describes DIR and the outputs. If a run is interrupted, the same command
-continues it. Progress goes to stderr, the table to stdout.
+README.md describes the files in DIR and the outputs. If a run is interrupted, the same command
+continues it. The script prints progress to stderr, and the table to stdout.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from covcal_cli.errors import CovcalError
 
 
 def parse(arguments: Sequence[str] | None = None) -> Request:
-    """Return the options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(description="Reproduce Table 1 of Park et al. 2020.")
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of the data sets and of models/")
@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str] | None = None) -> Request:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, print the table, and return the exit status."""
+    """Run the experiments, print the table, and return the exit code."""
     try:
         request = parse(arguments)
         with Console().progress() as progress:

@@ -1,8 +1,8 @@
-"""Train several seeds of a slow preset as members of one run, and write one file per seed.
+"""Train the networks of several seeds in one run of ``covcal adapt``, and write a file per seed.
 
-``covcal adapt --members M`` trains its members independently, each with its own random numbers. So
-M members are M repetitions of the paper's experiment, in little more time than one repetition. The
-members share the discriminator on phi, so iw+temp is the same for all members.
+``covcal adapt --members M`` trains M networks independently, each with its own random numbers. So
+one run repeats the paper's experiment M times, in little more time than one repetition. The
+networks share the discriminator on the features phi, so iw+temp is the same for all M.
 """
 
 import time
@@ -24,9 +24,9 @@ _PER_MEMBER = ("aligned_logits", "aligned_domain_logits")
 def adapt_in_one_batch(
     features: Path, outputs: Sequence[Path], settings: AdaptSettings
 ) -> float | None:
-    """Adapt one member per output, and write each member as the file of its own seed.
+    """Train one network for each output file, and write the files.
 
-    Returns the seconds that the training took, or None if all files existed already.
+    Return the seconds that the training took, or None if all files existed already.
     """
     sha256 = sha256_of(features)
     if all(output.is_file() and _made_of(output) == sha256 for output in outputs):

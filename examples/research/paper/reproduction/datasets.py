@@ -1,8 +1,8 @@
-"""Read MNIST, USPS and SVHN as arrays, from .npz files or from their usual files.
+"""Read MNIST, USPS and SVHN as arrays, from .npz files or from their original files.
 
-The splits are the splits of the paper. Validation rows are the last sixth of MNIST's training
-digits (10 000), and the last 15 % (rounded down) of the training digits of USPS and SVHN. Test rows
-are the official test rows.
+The rows are split as in the paper. Validation rows are the last sixth of MNIST's training digits
+(10 000), and the last 15 % (rounded down) of the training digits of USPS and SVHN. Test rows are
+the official test rows.
 """
 
 import bz2
@@ -22,18 +22,18 @@ Values = NDArray[Any]
 
 
 class MissingDataError(Exception):
-    """A data set is missing. The message says which files to put into which folder."""
+    """Raised if data files are missing, with the names and the source of these files."""
 
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Rows of one domain."""
+    """Labelled rows of one domain, with their splits."""
 
     x: Values  # (n, ...): images as uint8, or features as float32.
     y: Labels  # (n,)
     split: Values  # (n,) uint8: 0 train, 1 validation, 2 test.
-    origin: str  # The files and the number of rows, in words.
-    official: bool  # True if these are all rows of the official data set.
+    origin: str  # Text with the file names and the number of rows.
+    official: bool  # Whether all rows of the official data set are included.
 
 
 Reader = Callable[[], LabelledRows]
@@ -56,25 +56,25 @@ _WANTED = {
 
 
 def find_digits(name: str, data: Path) -> Reader:
-    """Find a digit data set without reading it.
+    """Find the files of a data set of digits, and return a function that reads them.
 
     Parameters
     ----------
     name : {"mnist", "usps", "svhn", "svhn-unseen"}
-        ``svhn-unseen`` has only SVHN's test digits, split 60/15/25 in their order. A published
-        classifier was trained on the training digits.
+        ``svhn-unseen`` has only SVHN's test digits, in splits of 60/15/25 %. It is for classifiers
+        that were trained on SVHN's training digits.
     data : Path
-        The folders ``data``, ``data/NAME`` and ``data/NAME/raw`` are searched in this order.
+        Folder to search. Its subfolders ``NAME`` and ``NAME/raw`` are searched too.
 
     Returns
     -------
     callable
-        Reads the rows when called.
+        Function that reads the rows.
 
     Raises
     ------
     MissingDataError
-        If the files are missing; the message names them and their usual source.
+        If files are missing, with their names and source.
     """
     name, _, unseen = name.partition("-")
     folders = [
@@ -131,7 +131,7 @@ def _from_idx(paths: Sequence[Path]) -> LabelledRows:
 
 
 def read_idx(path: Path) -> Values:
-    """Return the array of unsigned bytes in an IDX file, gzipped or not."""
+    """Read an IDX file of unsigned bytes, gzipped or not."""
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     if content[:3] != b"\x00\x00\x08":
@@ -163,7 +163,7 @@ def _read_libsvm(path: Path) -> tuple[Values, Labels]:
     labels = np.zeros(len(lines), np.int64)
     for row, line in enumerate(lines):
         label, *pairs = line.split()
-        labels[row] = int(float(label)) - 1  # the labels in these files are the digits plus 1
+        labels[row] = int(float(label)) - 1  # in these files, label 1 is the digit 0
         for pair in pairs:
             column, _, value = pair.partition(":")
             values[row, int(column) - 1] = float(value)
@@ -171,7 +171,7 @@ def _read_libsvm(path: Path) -> tuple[Values, Labels]:
 
 
 def _bytes_of(fractions: Values) -> Values:
-    """Convert 16 x 16 images of fractions to bytes, rounded down as by torchvision."""
+    """Convert 16 x 16 images with values in 0..1 to bytes, rounded down as by torchvision."""
     pixels = np.floor(255 * fractions.astype(np.float64)).astype(np.uint8)
     return pixels.reshape(-1, 16, 16)
 
@@ -191,7 +191,7 @@ def _read_mat(path: Path) -> tuple[Values, Labels]:
 
     content = loadmat(path)
     labels = content["y"].ravel().astype(np.int64)
-    # The label of the digit 0 is 10. The last axis of X numbers the images.
+    # In these files, label 10 is the digit 0. The last axis of X is the image.
     return np.ascontiguousarray(np.moveaxis(content["X"], 3, 0)), labels % 10
 
 

@@ -1,4 +1,4 @@
-"""Run the experiments: extract, compare with every seed, write tables and figures."""
+"""Run the paper's experiments with every seed, and write tables and figures."""
 
 import sys
 import time
@@ -21,21 +21,21 @@ from reproduction.table import markdown
 
 @dataclass(frozen=True)
 class Request:
-    """The experiments to reproduce."""
+    """Settings of the experiments to run."""
 
-    data: Path  # Folder to read from.
-    output: Path  # Folder to write to.
-    shifts: tuple[str, ...] = ()  # Names in `SHIFTS`; empty: all shifts with data.
-    seeds: int = 10  # Runs with seeds 0, 1, ... of every method that involves chance.
-    # The settings of adapt; None: only none and temp, without training.
+    data: Path  # Folder with the data sets and ``models``.
+    output: Path  # Folder for all results.
+    shifts: tuple[str, ...] = ()  # Names in `SHIFTS`; if empty, all shifts whose data exist.
+    seeds: int = 10  # Number of seeds (0, 1, ...) for methods that depend on random numbers.
+    # Settings of ``covcal adapt``; None compares only none and temp.
     adapt: AdaptSettings | None = field(default_factory=AdaptSettings)
-    batched: bool = False  # whether all seeds are members of one run
+    batched: bool = False  # whether to train all seeds in one run
     office31_model: Path | None = None
-    jobs: int = 1  # number of processes that run at the same time
+    jobs: int = 1  # number of parallel processes
 
     @property
     def settings(self) -> CompareSettings:
-        """The settings with which ``covcal compare`` is run."""
+        """Settings of ``covcal compare``."""
         if self.adapt is None:
             return CompareSettings(methods=METHODS[:2], seeds=1, adapt=None, jobs=self.jobs)
         adapt = replace(self.adapt, members=1) if self.batched else self.adapt
@@ -45,12 +45,12 @@ class Request:
 
     @property
     def kept(self) -> Path:
-        """The folder in which ``covcal compare`` keeps its files."""
+        """Folder for the files of ``covcal compare``."""
         return self.output / "batched" if self.batched else self.output
 
 
 def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
-    """Run the experiments, and write table.md, table.csv and the figures.
+    """Run the paper's experiments, and write table.md, table.csv and the figures.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def reproduce(request: Request, progress: ProgressCallback = silent) -> str:
     Raises
     ------
     MissingDataError
-        If data of a named shift, or of every shift, are missing. Data are checked before any work.
+        If data of a named shift, or of all shifts, are missing. This is checked first.
     """
     settings = request.settings
     data = Data(request.data, request.output / "features", request.office31_model)
@@ -101,7 +101,7 @@ def tell(text: str) -> None:
 
 
 def _available(request: Request, data: Data) -> list[str]:
-    """Return the shifts to run. A named shift that cannot be run is an error."""
+    """Return the shifts to run. Raise an error if data of a named shift are missing."""
     found, missing = [], {}
     for name in request.shifts or tuple(SHIFTS):
         try:
@@ -109,7 +109,7 @@ def _available(request: Request, data: Data) -> list[str]:
             found.append(name)
         except MissingDataError as error:
             missing[name] = str(error)
-    # Shifts that share a data set lack the same files, so print each message once.
+    # Several shifts can lack the same file, so print each message once.
     lines = [
         f"{', '.join(n for n, other in missing.items() if other == text)}: {text}"
         for text in dict.fromkeys(missing.values())

@@ -1,4 +1,4 @@
-"""Extract the features file of a shift, unless it exists."""
+"""Make the features file of a shift, unless the file exists."""
 
 import json
 import tempfile
@@ -17,33 +17,33 @@ from reproduction.shifts import PAPER, Shift
 
 @dataclass(frozen=True)
 class Data:
-    """The folders and files of the data."""
+    """Folders and files with the data of the experiments."""
 
-    folder: Path  # Data sets; classifiers in ``models`` below it.
+    folder: Path  # Folder with the data sets, and with classifiers in ``models``.
     features: Path  # Folder for features files.
-    # A ResNet-50 for the images of Office31. If None, features of Office-Caltech10 are used.
+    # A ResNet-50 for Office31. If None, Office-Caltech10 replaces Office31.
     office31_model: Path | None = None
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """A shift's features file, with the origins of its data."""
+    """Features file of a shift, with texts about the origin of its data."""
 
     shift: Shift
     path: Path
     source: str  # origins in words
     target: str
     classifier: str
-    comparable: str  # "one to one", or what differs from the paper's row
+    comparable: str  # "one to one", or how this shift differs from the paper's
 
 
 def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
-    """Find the files of both domains and of the classifier, without reading them.
+    """Check that the data and the classifier of a shift exist. Return functions that read the data.
 
     Raises
     ------
     MissingDataError
-        If files are missing; the message names them and their usual source.
+        If files are missing, with their names and source.
     """
     if shift.model is None:
         source, target = (
@@ -63,7 +63,7 @@ def find_shift(shift: Shift, data: Data) -> tuple[Reader, Reader]:
 
 
 def extracted(shift: Shift, data: Data) -> Extracted:
-    """Return the shift's features file; extract it if it does not exist."""
+    """Return the features file of a shift, and make the file if it does not exist."""
     stem = shift.name if data.office31_model is None or shift.model else f"{shift.name}-office31"
     path, note = data.features / f"{stem}.h5", data.features / f"{stem}.json"
     if path.is_file() and note.is_file():
@@ -92,7 +92,7 @@ def extracted(shift: Shift, data: Data) -> Extracted:
 
 
 def comparability(shift: Shift, source: LabelledRows, target: LabelledRows) -> str:
-    """Return a text that says whether a shift has the paper's data and the paper's classifier."""
+    """Return a text that says how data and classifier of a shift differ from the paper's."""
     if shift.name not in PAPER:
         return "not in the paper"
     if STAND_IN in source.origin:

@@ -1,4 +1,4 @@
-"""Draw reliability diagrams, and the box plot of importance weights (IW_analysis)."""
+"""Draw the paper's reliability diagrams and its box plot of importance weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,7 @@ _WIDTH, _COLOURS = 900, 64
 
 
 def draw_reliability(adapted: Path, path: Path, *, title: str) -> None:
-    """Draw the two reliability diagrams of the paper for every method on an adapted file."""
+    """Draw the paper's two kinds of reliability diagrams, for every method on an adapted file."""
     fitted = {
         method: calibrate(adapted, CalibrateSettings(method=method, allow_limit=True))
         for method in METHODS[1:]
@@ -33,7 +33,7 @@ def draw_reliability(adapted: Path, path: Path, *, title: str) -> None:
 
 
 def source_weights(adapted: Path) -> NDArray[np.float64]:
-    """Return fl+iw+temp's importance weights w of all source validation rows, shape (n,)."""
+    """Return the importance weights of source validation rows for fl+iw+temp, shape (n,)."""
     with FeatureFile(adapted) as file:
         source, target = file.require_source(), file.require_target()
         found = importance_weights(
@@ -44,7 +44,7 @@ def source_weights(adapted: Path) -> NDArray[np.float64]:
 
 
 def heaviest(weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the 15 rows with the largest mean weight over the seeds, the largest first.
+    """Return the 15 rows with the largest mean weight over seeds, in descending order.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def heaviest(weights: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, title: str) -> None:
-    """Plot the weights of the rows whose weight, averaged over seeds, is largest.
+    """Draw a box plot of the weights of the 15 rows with the largest mean weight.
 
     Parameters
     ----------
     by_seed : mapping of int to array, shape (rows,)
-        Importance weights w of the source validation rows, by seed.
+        Importance weights of the source validation rows, by seed.
     path : Path
-        A .png file; replaced if it exists.
+        The .png file to write. An existing file is replaced.
     title : str
     """
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
     figure = Figure(figsize=(6.4, 3.2), layout="constrained")
     axes: Any = figure.add_subplot()
     line = {"linewidth": 1.6}
-    # Whiskers go to the extremes, as in the paper: with ten seeds no value is an outlier.
+    # As in the paper, whiskers go to the smallest and the largest value.
     axes.boxplot(
         list(shown.T), whis=(0, 100), boxprops=line, medianprops=line | {"color": "#d55e00"}
     )
@@ -92,7 +92,7 @@ def draw_weights(by_seed: Mapping[int, NDArray[np.float64]], path: Path, *, titl
 
 
 def shrink(path: Path) -> None:
-    """Reduce the width and the colours of a picture, which makes the file five times smaller."""
+    """Reduce the width and the colours of a .png file, which makes it five times smaller."""
     from PIL import Image
 
     with Image.open(path) as image:

@@ -1,8 +1,7 @@
-"""Make the shifts of Office31, or of Office-Caltech10 instead, with a linear classifier.
+"""Make the shifts between domains of Office31, or of Office-Caltech10 as a replacement.
 
-The paper's fine-tuned ResNet-50 classifiers are not available. So a linear head is trained on the
-features of the source domain's training rows. The head is written as an ONNX model, so that covcal
-handles these shifts like all other shifts.
+The paper's fine-tuned ResNet-50 classifiers are not available. So a linear classifier is trained on
+the features of source training rows, and saved as an ONNX model.
 """
 
 from pathlib import Path
@@ -26,24 +25,26 @@ _ENDINGS = {".jpg", ".jpeg", ".png"}
 
 
 def find_office(name: str, data: Path, model: Path | None, cache: Path) -> Reader:
-    """Find one domain: Office31's folders if `model` is given, else Office-Caltech10's features.
+    """Find the files of one domain, and return a function that reads them.
+
+    With a `model`, the domain is in Office31, otherwise in Office-Caltech10.
 
     Parameters
     ----------
     name : {"amazon", "dslr", "webcam"}
     data : Path
-        Holds ``office_caltech10_efflite0.npz``, or folders such as ``amazon/images/<class>`` or
-        ``amazon/<class>``, perhaps inside ``office31`` or ``Office31``.
+        Folder with ``office_caltech10_efflite0.npz``, or with folders such as
+        ``amazon/images/<class>`` or ``office31/amazon/<class>``.
     model : Path, optional
-        An ONNX classifier of 224 x 224 RGB images, such as a ResNet-50. The inputs of its last
-        linear layer are the features.
+        An ONNX classifier of 224 x 224 RGB images, such as a ResNet-50. The features are the inputs
+        of its last linear layer.
     cache : Path
-        Folder that keeps the features of Office31.
+        Folder to store the features of Office31.
 
     Raises
     ------
     MissingDataError
-        If files are missing; the message names them and their usual source.
+        If files are missing, with their names and source.
     """
     if model is None:
         path = data / STAND_IN
@@ -101,21 +102,21 @@ def _pixels(path: Path) -> NDArray[np.uint8]:
 
 
 def random_split(n: int, name: str) -> NDArray[np.uint8]:
-    """Return a random 70/15/15 split of `n` rows, the same in every run of a domain."""
+    """Return a random 70/15/15 split of `n` rows. The same domain always has the same split."""
     rng = np.random.default_rng([_SPLIT_SEED, DOMAINS.index(name)])
     split = np.searchsorted([int(0.7 * n), int(0.85 * n)], rng.permutation(n), side="right")
     return split.astype(np.uint8)
 
 
 def train_linear_head(rows: LabelledRows, path: Path) -> None:
-    """Train a softmax regression on the training rows and write it as an ONNX model.
+    """Train a softmax regression on the training rows, and save it as an ONNX model.
 
     Parameters
     ----------
     rows : LabelledRows
         Labelled rows of the source domain.
     path : Path
-        The model; its input is [n, d] features, its output [n, K] logits.
+        The ONNX file, with features [n, d] as input and logits [n, K] as output.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -123,18 +124,18 @@ def train_linear_head(rows: LabelledRows, path: Path) -> None:
     absent = np.setdiff1d(rows.y, rows.y[train])
     if len(absent):
         raise MissingDataError(f"{rows.origin} has no training row of class {absent[0]}")
-    # All columns get one scale, so that one ridge penalty suits the features of any network.
+    # Scale the features, so one ridge penalty suits the features of any network.
     scale = float(rows.x[train].std())
     head = LogisticRegression(max_iter=1000)
     head.fit(rows.x[train] / scale, rows.y[train])
     weight, bias = head.coef_ / scale, head.intercept_
-    if len(weight) == 1:  # for two classes, scikit-learn gives only one row of weights
+    if len(weight) == 1:  # scikit-learn has one row of weights for two classes
         weight, bias = np.vstack([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     path.write_bytes(linear_model(weight, bias))
 
 
 def linear_model(weight: NDArray[Any], bias: NDArray[Any]) -> bytes:
-    """Return an ONNX model of one Gemm, serialised: logits = features W' + b."""
+    """Return a serialised ONNX model with logits = features W' + b."""
     from onnx import TensorProto, helper, numpy_helper
 
     classes, width = weight.shape

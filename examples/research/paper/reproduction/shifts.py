@@ -1,4 +1,4 @@
-"""The shifts, their classifiers, and the numbers of the paper's Table 1 and running times."""
+"""List the shifts of the experiments, and the numbers published in the paper."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ METHODS = ("none", "temp", "iw+temp", "fl+temp", "fl+iw+temp")
 
 @dataclass(frozen=True)
 class Shift:
-    """A source, a target and a classifier."""
+    """A shift of the experiments: source, target and classifier."""
 
-    name: str  # The name in the paper's table, such as "M-U".
-    source: str  # A digit data set as `datasets.find_digits` names it, or an Office domain.
+    name: str  # Name of the shift in the paper, such as "M-U".
+    source: str  # Name for `datasets.find_digits`, or domain of Office31.
     target: str
-    model: str | None  # Name of a file in ``models``; None if a linear head on features is trained.
-    paper_classifier: bool = False  # True if the model is the paper's own model.
-    all_rows: bool = False  # True to report the uncalibrated error on all target rows too.
+    model: str | None  # File in ``models``; None to train a linear classifier.
+    paper_classifier: bool = False  # Whether this is the paper's classifier.
+    all_rows: bool = False  # Whether to also report the ECE on all target rows.
 
 
 @dataclass(frozen=True)
 class Published:
-    """A cell of the paper's Table 1 in percent; None if the paper gives no number."""
+    """A cell of the paper's Table 1, in percent; None if the number is not published."""
 
     ece: float  # Mean over ten runs.
     sd: float | None = None  # Its standard deviation.
@@ -43,7 +43,7 @@ SHIFTS = {
     )
 }
 
-# By shift and method. The over-confident ECE is given only where it was published.
+# Published cells of Table 1 by shift and method.
 PAPER: dict[str, dict[str, Published]] = {
     name: dict(zip(METHODS, cells, strict=True))
     for name, cells in {
@@ -106,7 +106,6 @@ PAPER: dict[str, dict[str, Published]] = {
     }.items()
 }
 
-# The times in the paper's table of running times, and the total in the paper's LaTeX source. In the
-# paper's table, two labels are exchanged: its second number is the overhead, and the total is the
-# sum.
+# Published running times, and the total in the paper's LaTeX source. The paper's table exchanges
+# two labels: its second number is the overhead, and the total is the sum.
 PAPER_SECONDS = {"D-A": (9576, 9016, 18591)}

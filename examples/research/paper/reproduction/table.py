@@ -1,4 +1,4 @@
-"""Write Table 1 and the table of running times as Markdown."""
+"""Write the reproduced Table 1 and the table of running times as Markdown."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def _errors(found: Comparison, prepared: Mapping[str, Extracted]) -> Table:
 
 
 def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
-    """Return the method with the lowest mean, and the method with the second-lowest mean.
+    """Return the methods with the lowest mean, and the methods with the second-lowest mean.
 
     Means are compared as they are printed, with two decimals.
     """
@@ -75,7 +75,7 @@ def ranked(means: Mapping[str, float]) -> tuple[list[str], list[str]]:
         [name for name, text in printed.items() if text in levels[place : place + 1]]
         for place in (0, 1)
     )
-    # If there are only two methods, the second-lowest mean is not underlined.
+    # With only two methods, the second-lowest mean is not marked.
     return best, second if len(printed) > 2 else []
 
 
@@ -119,7 +119,7 @@ def _notes(found: Comparison, prepared: Mapping[str, Extracted]) -> Iterator[str
 
 
 def _overlap(records: Sequence[Record], method: str) -> str:
-    """Return the effective rows of a weighted method in % of the source validation rows."""
+    """Return the effective sample size of a method with weights, in % of the validation rows."""
     shares = [100 * (record.fits[method].ess_share or 0.0) for record in records]
     return _spread(statistics.fmean(shares), statistics.stdev(shares) if len(shares) > 1 else None)
 
